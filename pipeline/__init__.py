@@ -1,0 +1,1 @@
+"""Everything Larder knows; no queue, no web server, no environment variables."""

@@ -1,0 +1,189 @@
+"""The words every room shares: Document, Page, Cursor, Source, Chunk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+Json = dict[str, Any]
+"""A JSON object: what a cursor, a document's metadata and a message are made of."""
+
+Cursor = Mapping[str, Any]
+"""Where a source stopped: opaque JSON to all but that source; inclusive on restart."""
+
+
+class SourceType(StrEnum):
+    """Where a document comes from; the filter value `source_type`."""
+
+    PBI = "pbi"
+    DOCUMENTATION = "documentation"
+    CONFLUENCE = "confluence"
+    AZURE_DEVOPS = "azure_devops"
+    TEXT = "text"
+
+    @classmethod
+    def parse(cls, text: str) -> SourceType:
+        """The canonical value of `text`; accepts the aliases `markdown`, `azure` and `pbi_json`.
+
+        Raises:
+            ValueError: `text` is none of the known values; the message lists them.
+        """
+        known = {"markdown": cls.DOCUMENTATION, "azure": cls.AZURE_DEVOPS, "pbi_json": cls.PBI}
+        name = text.strip().lower()
+        if name in known:
+            return known[name]
+        try:
+            return cls(name)
+        except ValueError:
+            allowed = ", ".join([*(t.value for t in cls), *known])
+            raise ValueError(f"unknown source type {text!r}; known are {allowed}") from None
+
+
+class Kind(StrEnum):
+    """What a document is good for; decides the section of a Step 4 answer."""
+
+    WORK = "work"
+    DECISION = "decision"
+    REFERENCE = "reference"
+
+
+DEFAULT_KIND: Mapping[SourceType, Kind] = {
+    SourceType.PBI: Kind.WORK,
+    SourceType.AZURE_DEVOPS: Kind.WORK,
+    SourceType.CONFLUENCE: Kind.REFERENCE,
+    SourceType.DOCUMENTATION: Kind.REFERENCE,
+    SourceType.TEXT: Kind.REFERENCE,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One page, work item, PBI or file as text."""
+
+    external_id: str
+    """Stable name inside its source: a path relative to the source's root, a page id, a PBI id."""
+    title: str
+    text: str
+    """Markdown or plain text, without front matter."""
+    source_type: SourceType
+    kind: Kind
+    url: str = ""
+    """Where a person can open it; empty if there is no such place."""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON only. `source_path` is the file or address; `version` or `rev` the source's own version."""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    security_level: str = "internal"
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over all that search shows or filters by; times are left out (a touched file is no change).
+
+        Line ends and trailing blanks are normalised first.
+        """
+        text = "\n".join(line.rstrip() for line in self.text.splitlines()).strip()
+        rest = [self.source_type, self.kind, self.url, sorted(self.tags), self.metadata, self.security_level]
+        parts = [self.title.strip(), text, json.dumps(rest, sort_keys=True, ensure_ascii=False, default=str)]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One item that could not become a document, named so that a person finds it."""
+
+    external_id: str
+    reason: str
+    """What was found and what to do, as a sentence; never the item's text."""
+    url: str = ""
+
+    def to_json(self) -> Json:
+        """`{"item", "reason", "url"}`."""
+        return {"item": self.external_id, "reason": self.reason, "url": self.url}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One step of a sync: what was found, and the cursor to keep once it is stored."""
+
+    cursor: Cursor
+    documents: tuple[Document, ...] = ()
+    failed: tuple[Problem, ...] = ()
+    """Items that are there and could not be read: unreadable, binary, invalid JSON."""
+    skipped: tuple[Problem, ...] = ()
+    """Items left out on purpose: empty, larger than the limit."""
+    deleted: tuple[str, ...] = ()
+    """External ids the source itself says are gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Every external id a source has right now, and whether the walk reached its proven end."""
+
+    ids: frozenset[str]
+    complete: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of `larder sources check`."""
+
+    ok: bool
+    subject: str
+    detail: str
+    fix: str = ""
+
+
+class Source(Protocol):
+    """One configured place we read. Every implementation passes tests/contracts/test_source.py.
+
+    Raises (all methods): errors of `pipeline.errors` only, already sorted into transient and permanent.
+    """
+
+    extractor: str
+    """Name and version of the code that makes text, such as `markdown-1`; a new one re-reads everything."""
+    walks_all: bool
+    """True if `ids` costs no more than a look at each item, so that every sync ends with it (files)."""
+
+    def pages(self, since: Cursor | None) -> Iterator[Page]:
+        """What changed since the cursor (None: everything), in an order that survives a restart after any page."""
+        ...
+
+    def ids(self) -> Listing:
+        """Everything that is there now, for finding what is gone."""
+        ...
+
+    def check(self) -> list[Finding]:
+        """Can it be read? Each finding says what was tried, what came back, what to do."""
+        ...
+
+    def stamp(self) -> str | None:
+        """A value that changes when something changed, at the cost of a directory listing; None if unknown."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A piece of a document with its place."""
+
+    ord: int
+    """0, 1, 2, ... without holes."""
+    content: str
+    """The document's own text."""
+    context: str = ""
+    """Title and heading path, `Title > Heading`; embedded and searched with the content, not part of it."""
+
+    @property
+    def embedding_text(self) -> str:
+        """What the embedder reads."""
+        return f"{self.context}\n\n{self.content}" if self.context else self.content
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of `embedding_text`: key of the embedding cache, identity in the row diff."""
+        return hashlib.sha256(self.embedding_text.encode("utf-8", "surrogatepass")).hexdigest()

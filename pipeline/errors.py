@@ -1,0 +1,147 @@
+"""Every error of ours, each with its code and its mark: may work later, or will not.
+
+    LarderError
+    |- ConfigurationError              E005  permanent   a key, a file or a variable is wrong
+    |- StoreError                      E001
+    |  |- StoreUnavailable                   transient   PostgreSQL or the broker cannot be reached
+    |  `- StoreRejected                      permanent   the store refuses what we gave it
+    |- EmbeddingError                  E002
+    |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
+    |  |- ModelMissing                       permanent   the model files are absent or wrong
+    |  `- TextRejected                       permanent   the provider refuses this text
+    |- IndexingError                   E003
+    |  |- SourceUnavailable                  transient   a source cannot be reached
+    |  |  `- RateLimited                     transient   ... and said when to come back
+    |  |- SourceDenied                       permanent   credentials or permissions
+    |  |- DocumentRejected                   permanent   this one document cannot be indexed
+    |  `- LeaseLost                          transient   somebody else owns this work now
+    `- SearchError                     E004              a query that cannot be answered
+
+`workers/retry.py` asks for the mark and `retry_after`, never for a class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LarderError(Exception):
+    """Something went wrong in Larder."""
+
+    code: ClassVar[str] = "E003"
+    name: ClassVar[str] = "INDEXING_FAILURE"
+    transient: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        fix: str = "",
+        retry_after: float | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        """`message` says what was found, `fix` what to do, `retry_after` how many seconds to stay away.
+
+        Neither may hold a secret or a document's text: both are shown, logged and stored.
+        """
+        self.message = message or (type(self).__doc__ or "").splitlines()[0]
+        self.fix = fix
+        self.retry_after = retry_after
+        self.cause = cause
+        super().__init__(self.message)
+        if cause is not None:
+            self.__cause__ = cause
+
+    @property
+    def recoverable(self) -> bool:
+        """The word the specifications use for `transient`."""
+        return self.transient
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.fix})" if self.fix else self.message
+
+
+RAGError = LarderError
+"""The name the specifications use."""
+
+
+class ConfigurationError(LarderError):
+    """The configuration is wrong."""
+
+    code = "E005"
+    name = "CONFIGURATION_ERROR"
+    exit_code = 2
+
+
+class StoreError(LarderError):
+    """The store failed."""
+
+    code = "E001"
+    name = "VECTOR_STORE_UNAVAILABLE"
+
+
+class StoreUnavailable(StoreError):
+    """The database or the broker cannot be reached."""
+
+    transient = True
+
+
+class StoreRejected(StoreError):
+    """The store refuses this value."""
+
+
+class EmbeddingError(LarderError):
+    """An embedding could not be made."""
+
+    code = "E002"
+    name = "EMBEDDING_FAILURE"
+
+
+class EmbedderUnavailable(EmbeddingError):
+    """The embedding provider does not answer."""
+
+    transient = True
+
+
+class ModelMissing(EmbeddingError):
+    """The model's files are missing or not the expected ones."""
+
+
+class TextRejected(EmbeddingError):
+    """The embedding provider refuses this text."""
+
+
+class IndexingError(LarderError):
+    """Indexing failed."""
+
+
+class SourceUnavailable(IndexingError):
+    """The source cannot be reached."""
+
+    transient = True
+
+
+class RateLimited(SourceUnavailable):
+    """The source asks to come back later."""
+
+
+class SourceDenied(IndexingError):
+    """The source refuses our credentials."""
+
+
+class DocumentRejected(IndexingError):
+    """This document cannot be indexed."""
+
+
+class LeaseLost(IndexingError):
+    """Somebody else owns this work now; whatever we did is rolled back."""
+
+    transient = True
+
+
+class SearchError(LarderError):
+    """The search cannot be answered."""
+
+    code = "E004"
+    name = "SEARCH_FAILURE"
