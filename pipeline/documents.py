@@ -151,7 +151,7 @@ class Source(Protocol):
     """True if `ids` costs no more than a look at each item, so that every sync ends with it (files)."""
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """What changed since the cursor (None: everything), in an order that survives a restart after any page."""
+        """What changed since the cursor (None: everything), in an order that survives a restart anywhere."""
         ...
 
     def ids(self) -> Listing:
@@ -163,7 +163,7 @@ class Source(Protocol):
         ...
 
     def stamp(self) -> str | None:
-        """A value that changes when something changed, at the cost of a directory listing; None if unknown."""
+        """Differs when something changed, at the cost of a directory listing; None if unknown."""
         ...
 
 
