@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pipeline.chunking.pbi import PbiChunker
+from pipeline.chunking.semantic import SemanticChunker
+from pipeline.chunking.sizes import Characters, Ruler, Tokens
+from pipeline.chunking.structure import StructureChunker
+from pipeline.chunking.windows import FixedChunker, RecursiveChunker
 from pipeline.documents import Chunk, Document
+from pipeline.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +37,51 @@ class Chunker(Protocol):
     def chunk(self, document: Document) -> list[Chunk]:
         """All text of the document, in order; an empty document has no chunks."""
         ...
+
+
+STRATEGIES: Mapping[str, Callable[[ChunkingOptions, Ruler], Chunker]] = {
+    "structure": StructureChunker,
+    "semantic": SemanticChunker,
+    "recursive": RecursiveChunker,
+    "fixed": FixedChunker,
+    "pbi_aware": PbiChunker,
+}
+
+
+def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | None = None) -> Chunker:
+    """The chunker that `options` ask for.
+
+    `count_tokens` measures a text where `unit` is `tokens`, without special tokens; if it is missing, four
+    characters count as a token.
+
+    Raises:
+        ConfigurationError: the strategy or the unit is unknown, or the sizes contradict each other.
+    """
+    rulers: Mapping[str, Ruler] = {"characters": Characters(), "tokens": Tokens(count_tokens)}
+    for key, value, known in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
+        if value not in known:
+            raise ConfigurationError(
+                f"unknown chunking {key} {value!r}", fix=f"use one of {', '.join(known)}"
+            )
+    _check_sizes(options)
+    return STRATEGIES[options.strategy](options, rulers[options.unit])
+
+
+def _check_sizes(options: ChunkingOptions) -> None:
+    for key, value, least in (
+        ("max_size", options.max_size, 1),
+        ("min_size", options.min_size, 0),
+        ("overlap", options.overlap, 0),
+    ):
+        if value < least:
+            raise ConfigurationError(f"chunking {key} is {value}", fix=f"use {least} or more")
+    if options.overlap >= options.max_size:
+        raise ConfigurationError(
+            f"chunking overlap {options.overlap} is not below max_size {options.max_size}",
+            fix="lower overlap or raise max_size",
+        )
+    if options.min_size > options.max_size:
+        raise ConfigurationError(
+            f"chunking min_size {options.min_size} is above max_size {options.max_size}",
+            fix="lower min_size or raise max_size",
+        )

@@ -1,5 +1,35 @@
-"""The command line."""
+"""The command line: a shell over the functions of the other rooms."""
+
+from __future__ import annotations
+
+import typer
+
+from workers.cli import index, processes
+
+app = typer.Typer(
+    name="larder",
+    help="Keeps what a team built, decided and wrote down in stock for its backlog pipeline.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for command in (
+    processes.up,
+    processes.down,
+    processes.worker,
+    processes.beat,
+    processes.flower,
+    processes.migrate,
+    processes.health,
+    index.index,
+    index.ingest,
+    index.clear,
+):
+    app.command()(command)
 
 
 def main() -> None:
-    """Placeholder until the commands are wired."""
+    """Run the command named on the command line."""
+    app()

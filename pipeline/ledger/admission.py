@@ -1,0 +1,294 @@
+"""Taking a page into the ledger: what is new, what changed, what is the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Document, Page
+from pipeline.ledger import document_id, runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """Whose page it is and under which pipeline it will be indexed."""
+
+    tenant_id: UUID
+    project_id: UUID
+    source_id: UUID
+    run_id: int
+    pipeline_version: str
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """What became of a page's items; a document met twice in one run counts once."""
+
+    unchanged: int = 0
+    queued: int = 0
+    restored: int = 0
+    skipped: int = 0
+    failed: int = 0
+    deleted: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The columns of `sync_run` to add to."""
+        listed = self.unchanged + self.queued + self.skipped + self.failed
+        return {"listed": listed, **vars(self)}
+
+
+def clean(value: Any) -> Any:
+    """`value` as PostgreSQL can hold it: no NUL characters, no lone surrogates, at any depth of JSON."""
+    if isinstance(value, str):
+        return value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {clean(str(k)): clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(v) for v in value]
+    return value
+
+
+_KNOWN = text("""
+    select d.id, d.external_id, d.desired_version, d.desired_hash, d.pipeline_version, d.state, d.hidden, d.deleted,
+           exists (select from run_item i where i.run_id = :run and i.document_id = d.id) as in_run
+    from document d where d.source_id = :source and d.external_id = any(:ids)
+    order by d.id for update of d""")
+
+_UPSERT = text("""
+    insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, url, tags,
+                          metadata, security_level, created_at, updated_at, desired_hash, pipeline_version,
+                          desired_version)
+    select r.id, :tenant, :source, :project, r.external_id, r.source_type, r.kind, r.title, r.url, r.tags,
+           r.metadata, r.security_level, r.created_at, r.updated_at, r.hash, :pipeline, r.version
+    from jsonb_to_recordset(cast(:rows as jsonb)) as r(
+        id uuid, external_id text, source_type text, kind text, title text, url text, tags text[], metadata jsonb,
+        security_level text, created_at timestamptz, updated_at timestamptz, hash text, version integer)
+    order by r.id
+    on conflict (id) do update set
+        project_id = excluded.project_id, source_type = excluded.source_type, kind = excluded.kind,
+        title = excluded.title, url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
+        security_level = excluded.security_level, created_at = excluded.created_at, updated_at = excluded.updated_at,
+        desired_hash = excluded.desired_hash, pipeline_version = excluded.pipeline_version,
+        desired_version = excluded.desired_version, state = 'pending', stage = 'fetched', hidden = false,
+        deleted = false, attempts = 0, crash_count = 0, last_error = null, due_at = now(), enqueued_at = null,
+        -- work on the version before loses its token, and with it the right to write
+        lease_token = null, lease_until = null
+    where document.desired_version < excluded.desired_version""")
+
+
+def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
+    """Take one page: upsert what changed, note every item in the run, move nothing else.
+
+    The caller proves in the same transaction that the sync is still its own (`sources.hold`) and keeps the cursor.
+    """
+    documents = {clean(d.external_id): d for d in page.documents}
+    known = {
+        row["external_id"]: row
+        for row in connection.execute(
+            _KNOWN,
+            {"source": where.source_id, "ids": list(documents), "run": where.run_id},
+        ).mappings()
+    }
+    changed: list[tuple[Document, int]] = []
+    waiting: list[tuple[UUID, int]] = []
+    counts = {"unchanged": 0, "restored": 0, "failed": len(page.failed)}
+    back: list[UUID] = []
+    for external_id, document in documents.items():
+        row = known.get(external_id)
+        verdict = _verdict(row, document, where)
+        if verdict == "changed":
+            changed.append((document, row["desired_version"] + 1 if row else 1))
+            counts["restored"] += bool(row and (row["hidden"] or row["deleted"]))
+        elif row and not row["in_run"]:
+            if verdict == "waiting":
+                waiting.append((row["id"], row["desired_version"]))
+            else:
+                counts["failed" if verdict == "dead" else "unchanged"] += 1
+            if row["hidden"]:
+                back.append(row["id"])
+    _show_again(connection, back)
+    queued = _queue(connection, where, changed, waiting)
+    counts["restored"] += len(back)
+    deleted = remove(connection, [document_id(where.source_id, e) for e in page.deleted])
+    runs.note_problems(connection, where.run_id, "failed", page.failed)
+    runs.note_problems(connection, where.run_id, "skipped", page.skipped)
+    return Admitted(queued=queued, skipped=len(page.skipped), deleted=deleted, **counts)
+
+
+def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:
+    """What `admit` would make of each document, without a write; external id -> verdict."""
+    documents = {clean(d.external_id): d for d in page.documents}
+    rows = connection.execute(
+        text(str(_KNOWN.text).replace("for update of d", "")),
+        {"source": where.source_id, "ids": list(documents), "run": where.run_id},
+    )
+    known = {row["external_id"]: row for row in rows.mappings()}
+    return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
+
+
+def _verdict(row: Any, document: Document, where: Admission) -> str:
+    """changed, waiting (already queued), dead (tried in this very form, and given up) or unchanged."""
+    if row is None or row["deleted"]:
+        return "changed"
+    if row["desired_hash"] != document.content_hash or row["pipeline_version"] != where.pipeline_version:
+        return "changed"
+    if row["state"] == "pending":
+        return "waiting"
+    if where.force and not row["in_run"]:
+        return "changed"
+    return "dead" if row["state"] == "dead" else "unchanged"
+
+
+def _show_again(connection: Connection, ids: Sequence[UUID]) -> None:
+    if ids:
+        connection.execute(
+            text("update document set hidden = false where id = any(:ids)"), {"ids": list(ids)}
+        )
+
+
+def _queue(
+    connection: Connection,
+    where: Admission,
+    changed: Sequence[tuple[Document, int]],
+    waiting: Sequence[tuple[UUID, int]],
+) -> int:
+    """Write the changed documents and their bodies; note all of them in the run. Returns how many are new in it."""
+    rows = [_row(where, document, version) for document, version in changed]
+    if rows:
+        connection.execute(
+            _UPSERT,
+            {
+                "tenant": where.tenant_id,
+                "source": where.source_id,
+                "project": where.project_id,
+                "pipeline": where.pipeline_version,
+                "rows": json.dumps(rows, default=str),
+            },
+        )
+        ids = [row["id"] for row in rows]
+        for table in ("document_body", "chunk_stage"):
+            connection.execute(
+                text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))"), {"ids": ids}
+            )
+        connection.execute(
+            text(
+                "insert into document_body (document_id, tenant_id, version, body) values (:id, :tenant, :version, :body)"
+            ),
+            [
+                {"id": row["id"], "tenant": where.tenant_id, "version": version, "body": clean(document.text)}
+                for row, (document, version) in zip(rows, changed, strict=True)
+            ],
+        )
+    items = [(row["id"], row["version"]) for row in rows] + [(str(i), v) for i, v in waiting]
+    if not items:
+        return 0
+    return note_items(connection, where.tenant_id, where.run_id, items)
+
+
+def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
+    external_id = clean(document.external_id)
+    return {
+        "id": str(document_id(where.source_id, external_id)),
+        "external_id": external_id,
+        "source_type": document.source_type,
+        "kind": document.kind,
+        "title": clean(document.title) or external_id,
+        "url": clean(document.url),
+        "tags": clean(list(dict.fromkeys(document.tags))),
+        "metadata": clean(document.metadata),
+        "security_level": document.security_level,
+        "created_at": document.created_at and document.created_at.isoformat(),
+        "updated_at": document.updated_at and document.updated_at.isoformat(),
+        "hash": document.content_hash,
+        "version": version,
+    }
+
+
+def note_items(connection: Connection, tenant_id: UUID, run_id: int, items: Sequence[tuple[Any, int]]) -> int:
+    """Put documents into a run; returns how many were not in it before."""
+    ids = [str(i) for i, _ in items]
+    connection.execute(
+        text("""
+            update run_item set outcome = 'superseded'
+            where outcome is null and document_id = any(cast(:ids as uuid[])) and run_id <> :run"""),
+        {"ids": ids, "run": run_id},
+    )
+    made = connection.execute(
+        text("""
+            insert into run_item (run_id, tenant_id, document_id, version)
+            select :run, :tenant, * from unnest(cast(:ids as uuid[]), cast(:versions as integer[]))
+            on conflict (run_id, document_id) do update set version = excluded.version, outcome = null
+            returning (xmax = 0) as fresh"""),
+        {"run": run_id, "tenant": tenant_id, "ids": ids, "versions": [v for _, v in items]},
+    )
+    return sum(row.fresh for row in made)
+
+
+def remove(connection: Connection, ids: Sequence[UUID]) -> int:
+    """Delete documents: their chunks, bodies and work go, the row stays as a tombstone. Returns how many."""
+    if not ids:
+        return 0
+    gone = connection.execute(
+        text("""
+            update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
+                   centroid = null, indexed_version = null, indexed_hash = null, indexed_pipeline = null,
+                   lease_token = null, lease_until = null, last_error = null
+            where id in (select id from document where id = any(:ids) and not deleted order by id for update)
+            returning id"""),
+        {"ids": list(ids)},
+    )
+    found = [row.id for row in gone]
+    for table in ("chunk", "chunk_stage", "document_body"):
+        connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
+    settle_items(connection, found, "superseded")
+    connection.execute(
+        text("""
+            update dead_letter set resolved_at = now(), resolution = 'document deleted'
+            where document_id = any(:ids) and resolved_at is null"""),
+        {"ids": found},
+    )
+    return len(found)
+
+
+def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> None:
+    """Close what runs still wait for in these documents."""
+    connection.execute(
+        text("update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"),
+        {"ids": list(ids), "outcome": outcome},
+    )
+
+
+def outdate(connection: Connection, where: Admission) -> int:
+    """Queue settled documents of the source that were made by another pipeline; their text is already here.
+
+    For documents that the sync itself did not list again: a source that only tells what changed
+    must not keep old chunks for ever. Returns how many.
+    """
+    rows = connection.execute(
+        text("""
+            update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
+                   state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0, due_at = now(),
+                   enqueued_at = null, lease_token = null, lease_until = null
+            where d.id in (select id from document where source_id = :source and not deleted
+                           and state <> 'pending' and pipeline_version <> :pipeline order by id for update)
+              and exists (select from document_body b where b.document_id = d.id and b.version = d.desired_version)
+            returning id, desired_version"""),
+        {"source": where.source_id, "pipeline": where.pipeline_version},
+    )
+    items = [(row.id, row.desired_version) for row in rows]
+    if not items:
+        return 0
+    connection.execute(
+        text("""
+            update document_body b set version = d.desired_version from document d
+            where d.id = b.document_id and d.id = any(:ids)"""),
+        {"ids": [i for i, _ in items]},
+    )
+    return note_items(connection, where.tenant_id, where.run_id, items)

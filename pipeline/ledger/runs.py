@@ -1,0 +1,246 @@
+"""Sync runs: opening one, its counts, closing it when the last document is settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Cursor, Json, Problem
+
+MOST_PROBLEMS = 200
+"""How many problems a run names; the counts go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """A run and its counts: listed = unchanged + queued + skipped + failed."""
+
+    id: int
+    tenant_id: UUID
+    source_id: UUID
+    state: str
+    trigger: str
+    force: bool
+    walk: bool
+    started_at: datetime
+    discovered_at: datetime | None
+    finished_at: datetime | None
+    attempts: int
+    error: str | None
+    cursor: Cursor | None
+    listed: int
+    unchanged: int
+    queued: int
+    skipped: int
+    failed: int
+    hidden: int
+    deleted: int
+    restored: int
+    indexed: int
+    dead: int
+    superseded: int
+    chunks: int
+    chunks_written: int
+    chunks_kept: int
+    texts_embedded: int
+    texts_reused: int
+    problems: list[Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A run that can be closed, and whether it changed anything that search sees."""
+
+    id: int
+    tenant_id: UUID
+    changed: bool
+
+
+_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
+
+
+def open_run(
+    connection: Connection,
+    tenant_id: UUID,
+    source_id: UUID,
+    *,
+    trigger: str,
+    force: bool = False,
+    walk: bool = False,
+) -> int | None:
+    """The id of a new open run; None if the source has one already."""
+    row = connection.execute(
+        text("""
+            insert into sync_run (tenant_id, source_id, trigger, force, walk, enqueued_at)
+            values (:tenant, :source, :trigger, :force, :walk, now())
+            on conflict (source_id) where finished_at is null do nothing
+            returning id"""),
+        {"tenant": tenant_id, "source": source_id, "trigger": trigger, "force": force, "walk": walk},
+    ).one_or_none()
+    return int(row.id) if row else None
+
+
+def get(connection: Connection, run_id: int) -> RunRow | None:
+    """One run, or None."""
+    row = connection.execute(text(f"select {_COLUMNS} from sync_run where id = :id"), {"id": run_id})
+    found = row.mappings().one_or_none()
+    return RunRow(**found) if found else None
+
+
+def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
+    """The open run of a source, if it has one."""
+    rows = connection.execute(
+        text(f"select {_COLUMNS} from sync_run where source_id = :id and finished_at is null"),
+        {"id": source_id},
+    )
+    found = rows.mappings().one_or_none()
+    return RunRow(**found) if found else None
+
+
+def last_of(connection: Connection, source_id: UUID) -> RunRow | None:
+    """The newest run of a source, open or closed."""
+    rows = connection.execute(
+        text(
+            f"select {_COLUMNS} from sync_run where source_id = :id order by started_at desc, id desc limit 1"
+        ),
+        {"id": source_id},
+    )
+    found = rows.mappings().one_or_none()
+    return RunRow(**found) if found else None
+
+
+def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor | None) -> None:
+    """Add to a run's counts and keep where its walk stands."""
+    sums = ", ".join(f"{name} = {name} + :{name}" for name in counts)
+    connection.execute(
+        text(f"""
+            update sync_run set heartbeat_at = now(), cursor = cast(:cursor as jsonb){", " + sums if sums else ""}
+            where id = :id"""),
+        {**counts, "id": run_id, "cursor": None if cursor is None else json.dumps(cursor)},
+    )
+
+
+def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:
+    """Name items that could not be read or were left out, up to the limit of a run."""
+    rows = [{**problem.to_json(), "outcome": outcome} for problem in problems]
+    if rows:
+        connection.execute(
+            text("""
+                update sync_run set problems = problems || cast(:rows as jsonb)
+                where id = :id and jsonb_array_length(problems) < :most"""),
+            {"id": run_id, "rows": json.dumps(rows), "most": MOST_PROBLEMS},
+        )
+
+
+def discovered(connection: Connection, run_id: int) -> None:
+    """The walk is over; the run closes when its documents are settled."""
+    connection.execute(
+        text("""
+            update sync_run set state = 'processing', discovered_at = now(), heartbeat_at = now()
+            where id = :id and state = 'discovering'"""),
+        {"id": run_id},
+    )
+
+
+def postpone(connection: Connection, run_id: int, *, delay: float, error: str) -> int:
+    """Put the sync of a run back for `delay` seconds; returns how often it has been tried."""
+    row = connection.execute(
+        text("""
+            update sync_run set attempts = attempts + 1, due_at = now() + make_interval(secs => :delay),
+                   enqueued_at = null, error = :error
+            where id = :id returning attempts"""),
+        {"id": run_id, "delay": delay, "error": error},
+    )
+    return int(row.scalar_one())
+
+
+def fail(connection: Connection, run_id: int, error: str) -> None:
+    """Close a run whose walk cannot go on; its queued documents go their way."""
+    connection.execute(
+        text("""
+            update sync_run set state = 'failed', finished_at = now(), error = :error
+            where id = :id and finished_at is null"""),
+        {"id": run_id, "error": error},
+    )
+
+
+_COUNT = """
+    select i.run_id, count(*) filter (where outcome is null) as open,
+           count(*) filter (where outcome = 'done') as indexed,
+           count(*) filter (where outcome = 'dead') as dead,
+           count(*) filter (where outcome = 'superseded') as superseded,
+           sum(chunks) as chunks, sum(chunks_written) as chunks_written, sum(chunks_kept) as chunks_kept,
+           sum(texts_embedded) as texts_embedded, sum(texts_reused) as texts_reused
+    from run_item i where i.run_id = any(:runs) group by i.run_id"""
+
+_TOTALS = (
+    "indexed",
+    "dead",
+    "superseded",
+    "chunks",
+    "chunks_written",
+    "chunks_kept",
+    "texts_embedded",
+    "texts_reused",
+)
+
+
+def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, int]]:
+    """Live counts of runs from their items: `open` and the totals."""
+    rows = connection.execute(text(_COUNT), {"runs": run_ids})
+    return {row["run_id"]: {k: int(row[k]) for k in ("open", *_TOTALS)} for row in rows.mappings()}
+
+
+def settled(connection: Connection) -> list[Settled]:
+    """Runs whose walk is over and whose documents are all settled, not yet closed."""
+    rows = connection.execute(
+        text("""
+            select id, tenant_id, queued + hidden + deleted + restored > 0 as changed
+            from sync_run r where state = 'processing'
+              and not exists (select from run_item i where i.run_id = r.id and i.outcome is null)
+            order by id"""),
+    )
+    return [Settled(**row) for row in rows.mappings()]
+
+
+def close(connection: Connection, run_ids: Sequence[int]) -> None:
+    """Close settled runs and write their totals; repeatable.
+
+    A scheduled run that found nothing to do is removed again: a list of empty runs hides the others.
+    """
+    ids = list(run_ids)
+    sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in _TOTALS)
+    connection.execute(
+        text(f"""
+            update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}
+            from (select unnest(cast(:runs as bigint[])) as id) w left join ({_COUNT}) c on c.run_id = w.id
+            where r.id = w.id and r.state = 'processing'"""),
+        {"runs": ids},
+    )
+    connection.execute(
+        text("""
+            delete from sync_run where id = any(:runs) and trigger not in ('manual', 'reconcile')
+              and queued + skipped + failed + hidden + deleted + restored = 0"""),
+        {"runs": ids},
+    )
+
+
+def sync_due(connection: Connection, *, resend: float) -> list[dict[str, Any]]:
+    """Open runs whose walk should go on and has no message under way: never sent, lost, or put back."""
+    rows = connection.execute(
+        text("""
+            update sync_run r set enqueued_at = now()
+            from source s
+            where s.id = r.source_id and r.state = 'discovering' and r.due_at <= now()
+              and (s.sync_lease_until is null or s.sync_lease_until < now())
+              and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend))
+            returning r.id, r.tenant_id, r.source_id"""),
+        {"resend": resend},
+    )
+    return [dict(row) for row in rows.mappings()]

@@ -1,0 +1,273 @@
+"""Configured sources: registering them, when they are due, who holds their sync."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Cursor, Json
+from pipeline.errors import LeaseLost
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRow:
+    """A source as the ledger knows it."""
+
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID
+    name: str
+    kind: str
+    schedule: str
+    timezone: str
+    watch: bool
+    origin: str
+    config: Json
+    config_hash: str
+    pipeline_version: str
+    cursor: Cursor | None
+    stamp: str | None
+    next_sync_at: datetime | None
+    next_walk_at: datetime | None
+    last_sync_at: datetime | None
+    last_error: str | None
+    failures: int
+    paused_at: datetime | None
+    removed_at: datetime | None
+    held: int
+
+
+_COLUMNS = ", ".join(SourceRow.__dataclass_fields__)
+
+_REGISTER = text("""
+    insert into source (id, tenant_id, project_id, name, kind, schedule, timezone, watch, origin, config, config_hash,
+                        next_sync_at)
+    values (:id, :tenant, :project, :name, :kind, :schedule, :timezone, :watch, :origin, cast(:config as jsonb), :hash,
+            :next)
+    on conflict (id) do update set
+        project_id = excluded.project_id, kind = excluded.kind, schedule = excluded.schedule,
+        timezone = excluded.timezone, watch = excluded.watch, origin = excluded.origin, config = excluded.config,
+        config_hash = excluded.config_hash,
+        removed_at = null,
+        -- another configuration: read everything again, from the start
+        cursor = case when source.config_hash = excluded.config_hash then source.cursor end,
+        stamp = case when source.config_hash = excluded.config_hash then source.stamp end,
+        next_sync_at = case
+            when source.schedule = excluded.schedule and source.timezone = excluded.timezone
+                 and source.removed_at is null then source.next_sync_at
+            else excluded.next_sync_at end
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """What the configuration says of a source, as far as the ledger must know it."""
+
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID
+    name: str
+    kind: str
+    config_hash: str
+    schedule: str = ""
+    timezone: str = "UTC"
+    watch: bool = False
+    origin: str = "file"
+    config: Json = field(default_factory=dict)
+    """As configured, without secrets: enough for a worker to open it again."""
+    next_sync_at: datetime | None = None
+
+
+def ensure_tenant(
+    connection: Connection,
+    tenant_id: UUID,
+    tenant: str,
+    project_id: UUID,
+    project: str,
+) -> None:
+    """The rows of a tenant and a project, made if missing."""
+    connection.execute(
+        text("insert into tenant (id, name) values (:i, :n) on conflict do nothing"),
+        {"i": tenant_id, "n": tenant},
+    )
+    connection.execute(
+        text("insert into project (id, tenant_id, name) values (:i, :t, :n) on conflict do nothing"),
+        {"i": project_id, "t": tenant_id, "n": project},
+    )
+
+
+def retire_others(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Mark the tenant's sources that the configuration no longer names; what they brought stays searchable."""
+    connection.execute(
+        text("""
+            update source set removed_at = now()
+            where removed_at is null and origin = 'file' and not id = any(cast(:ids as uuid[]))"""),
+        {"ids": list(ids)},
+    )
+
+
+def register(connection: Connection, sources: Sequence[Registration]) -> None:
+    """Make the ledger know these sources of one tenant."""
+    for source in sources:
+        connection.execute(
+            _REGISTER,
+            {
+                "id": source.id,
+                "tenant": source.tenant_id,
+                "project": source.project_id,
+                "name": source.name,
+                "kind": source.kind,
+                "schedule": source.schedule,
+                "timezone": source.timezone,
+                "watch": source.watch,
+                "origin": source.origin,
+                "config": json.dumps(source.config),
+                "hash": source.config_hash,
+                "next": source.next_sync_at,
+            },
+        )
+
+
+def listed(connection: Connection) -> list[SourceRow]:
+    """All sources this connection may see, by name."""
+    rows = connection.execute(text(f"select {_COLUMNS} from source order by name, id"))
+    return [SourceRow(**row) for row in rows.mappings()]
+
+
+def get(connection: Connection, source_id: UUID) -> SourceRow | None:
+    """One source, or None."""
+    rows = connection.execute(text(f"select {_COLUMNS} from source where id = :id"), {"id": source_id})
+    row = rows.mappings().one_or_none()
+    return SourceRow(**row) if row else None
+
+
+def due(connection: Connection) -> list[SourceRow]:
+    """Sources whose time has come, neither paused, removed nor already in an open run."""
+    rows = connection.execute(
+        text(f"""
+            select {_COLUMNS} from source s
+            where (next_sync_at <= now() or next_walk_at <= now()) and paused_at is null and removed_at is null
+              and not exists (select from sync_run r where r.source_id = s.id and r.finished_at is null)
+            order by least(next_sync_at, next_walk_at)"""),
+    )
+    return [SourceRow(**row) for row in rows.mappings()]
+
+
+def watched(connection: Connection) -> list[SourceRow]:
+    """Sources to look at on every tick."""
+    rows = connection.execute(
+        text(f"""
+            select {_COLUMNS} from source s
+            where watch and paused_at is null and removed_at is null
+              and not exists (select from sync_run r where r.source_id = s.id and r.finished_at is null)"""),
+    )
+    return [SourceRow(**row) for row in rows.mappings()]
+
+
+def claim(connection: Connection, source_id: UUID, *, lease: float) -> UUID | None:
+    """Become the one who syncs this source; None if somebody else is at it."""
+    token = uuid4()
+    taken = connection.execute(
+        text("""
+            update source set sync_token = :token, sync_lease_until = now() + make_interval(secs => :lease)
+            where id = :id and (sync_lease_until is null or sync_lease_until < now())"""),
+        {"id": source_id, "token": token, "lease": lease},
+    )
+    return token if taken.rowcount == 1 else None
+
+
+def hold(connection: Connection, source_id: UUID, token: UUID, *, lease: float) -> None:
+    """Prove that the sync is still ours and renew its lease, inside the transaction that writes.
+
+    Raises:
+        LeaseLost: somebody else took it over; the caller's transaction must end without a commit.
+    """
+    renewed = connection.execute(
+        text("""
+            update source set sync_lease_until = now() + make_interval(secs => :lease)
+            where id = :id and sync_token = :token"""),
+        {"id": source_id, "token": token, "lease": lease},
+    )
+    if renewed.rowcount != 1:
+        raise LeaseLost(f"the sync of source {source_id} was taken over")
+
+
+def keep_cursor(connection: Connection, source_id: UUID, token: UUID, cursor: Cursor | None) -> None:
+    """Move the source's cursor, if the sync is still ours."""
+    connection.execute(
+        text("update source set cursor = cast(:cursor as jsonb) where id = :id and sync_token = :token"),
+        {"id": source_id, "token": token, "cursor": None if cursor is None else json.dumps(cursor)},
+    )
+
+
+def release(connection: Connection, source_id: UUID, token: UUID) -> None:
+    """Let go of the sync; harmless if it is no longer ours."""
+    connection.execute(
+        text("""
+            update source set sync_token = null, sync_lease_until = null
+            where id = :id and sync_token = :token"""),
+        {"id": source_id, "token": token},
+    )
+
+
+def completed(
+    connection: Connection,
+    source_id: UUID,
+    *,
+    pipeline_version: str,
+    stamp: str | None,
+    next_sync_at: datetime | None,
+    next_walk_at: datetime | None,
+) -> None:
+    """Note a walk that reached its end."""
+    connection.execute(
+        text("""
+            update source set last_sync_at = now(), last_error = null, failures = 0, stamp = :stamp,
+                   pipeline_version = :pipeline, next_sync_at = :next, next_walk_at = coalesce(:walk, next_walk_at)
+            where id = :id"""),
+        {
+            "id": source_id,
+            "stamp": stamp,
+            "pipeline": pipeline_version,
+            "next": next_sync_at,
+            "walk": next_walk_at,
+        },
+    )
+
+
+def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:
+    """Note a sync that ended with an error."""
+    connection.execute(
+        text("""
+            update source set last_error = :error, failures = failures + 1, next_sync_at = :next
+            where id = :id"""),
+        {"id": source_id, "error": error, "next": next_sync_at},
+    )
+
+
+def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
+    """Stop or resume the schedule of a source; what is already queued goes on."""
+    connection.execute(
+        text(
+            "update source set paused_at = case when :paused then coalesce(paused_at, now()) end where id = :id"
+        ),
+        {"id": source_id, "paused": paused},
+    )
+
+
+def release_deletions(connection: Connection, source_id: UUID, *, hours: float = 24.0) -> int:
+    """Allow the held deletions of a source for some hours; returns how many were held."""
+    row = connection.execute(text("select held from source where id = :id for update"), {"id": source_id})
+    held = int(row.scalar_one())
+    connection.execute(
+        text("""
+            update source set held = 0, released_until = now() + make_interval(hours => :hours)
+            where id = :id"""),
+        {"id": source_id, "hours": int(hours)},
+    )
+    return held

@@ -1,0 +1,239 @@
+"""Chunks in PostgreSQL: one partition per search index, halfvec, and BM25 from tsvectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from pgvector import HalfVector
+from sqlalchemy import Connection, text
+
+from pipeline.copying import Transfer, transfer
+from pipeline.errors import StoreRejected
+from pipeline.lexemes import searchable, word_count
+from pipeline.stores import (
+    Candidate,
+    Replaced,
+    Replacement,
+    StoreQuery,
+    StoreStats,
+    diff,
+)
+from pipeline.stores.pgvector_query import find
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchIndex:
+    """A row of `search_index`: which model's vectors a partition holds."""
+
+    id: int
+    provider: str
+    model: str
+    dimensions: int
+    status: str
+    chunker: str = ""
+    indexed_rows: int | None = None
+    keyword_built: bool = False
+
+
+_INDEX_COLUMNS = ", ".join(SearchIndex.__dataclass_fields__)
+
+
+def active_index(connection: Connection) -> SearchIndex | None:
+    """The index that searches read; None before the first document."""
+    row = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index where status = 'active'"))
+    found = row.mappings().one_or_none()
+    return SearchIndex(**found) if found else None
+
+
+def indexes(connection: Connection) -> list[SearchIndex]:
+    """All search indexes, oldest first."""
+    rows = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index order by id"))
+    return [SearchIndex(**row) for row in rows.mappings()]
+
+
+def open_index(
+    connection: Connection, *, provider: str, model: str, dimensions: int, chunker: str, pipeline: str
+) -> SearchIndex:
+    """The index for a model, made with its partition if there is none yet.
+
+    The first one becomes active at once; a later one is filled beside the active one and switched to when full.
+    """
+    made = connection.execute(
+        text("select open_search_index(:provider, :model, :dimensions, :chunker, :pipeline)"),
+        {
+            "provider": provider,
+            "model": model,
+            "dimensions": dimensions,
+            "chunker": chunker,
+            "pipeline": pipeline,
+        },
+    ).scalar_one()
+    row = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index where id = :id"), {"id": made})
+    return SearchIndex(**row.mappings().one())
+
+
+_ROWS = Transfer(
+    table="incoming_chunk",
+    columns=(
+        ("index_id", "int4"),
+        ("tenant_id", "uuid"),
+        ("project_id", "uuid"),
+        ("document_id", "uuid"),
+        ("ord", "int4"),
+        ("version", "int4"),
+        ("content", "text"),
+        ("context", "text"),
+        ("hash", "bytea"),
+        ("words", "text"),
+        ("title_words", "text"),
+        ("length", "int4"),
+        ("embedding", "halfvec"),
+    ),
+    insert="""
+        insert into chunk (index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
+                           lexemes, length, embedding)
+        select index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
+               setweight(to_tsvector('english', title_words), 'A') || to_tsvector('english', words), length, embedding
+        from incoming_chunk order by document_id, ord""",
+)
+
+
+class PgVectorStore:
+    """One tenant's chunks in one search index; the tenant is set on `connection`, whose transaction is the caller's."""
+
+    def __init__(
+        self, connection: Connection, index: SearchIndex, tenant_id: UUID, *, exact_below: int = 10_000
+    ) -> None:
+        self.connection = connection
+        self.index = index
+        self.tenant_id = tenant_id
+        self.exact_below = exact_below
+
+    def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
+        """Row diff, DELETE and binary COPY; see `VectorStore.replace`."""
+        for replacement in batch:
+            check_vectors(replacement, self.index.dimensions)
+        old = self._stored([r.document.id for r in batch])
+        drop: list[tuple[UUID, int]] = []
+        keep: list[tuple[UUID, int, int]] = []
+        rows: list[tuple[Any, ...]] = []
+        results = []
+        for replacement in batch:
+            document = replacement.document
+            versions, hashes = old.get(document.id, (0, {}))
+            if versions > document.version:
+                results.append(Replaced(written=0, kept=0, removed=0))
+                continue
+            kept, written, removed = diff(hashes, replacement.chunks)
+            drop += [(document.id, o) for o in removed]
+            keep += [(document.id, o, document.version) for o in kept]
+            rows += self._rows(replacement, set(written))
+            results.append(Replaced(written=len(written), kept=len(kept), removed=len(removed)))
+        self._drop(drop)
+        self._keep(keep)
+        if rows:
+            transfer(self.connection, _ROWS, rows)
+        return results
+
+    def _stored(self, ids: list[UUID]) -> dict[UUID, tuple[int, dict[int, str]]]:
+        """Document id -> (version, ordinal -> hash) of what is there."""
+        found: dict[UUID, tuple[int, dict[int, str]]] = {}
+        rows = self.connection.execute(
+            text(
+                "select document_id, ord, version, hash from chunk where index_id = :index and document_id = any(:ids)"
+            ),
+            {"index": self.index.id, "ids": ids},
+        )
+        for row in rows:
+            version, hashes = found.setdefault(row.document_id, (row.version, {}))
+            hashes[row.ord] = bytes(row.hash).hex()
+            found[row.document_id] = (max(version, row.version), hashes)
+        return found
+
+    def _rows(self, replacement: Replacement, written: set[int]) -> list[tuple[Any, ...]]:
+        document = replacement.document
+        return [
+            (
+                self.index.id,
+                self.tenant_id,
+                document.project_id,
+                document.id,
+                chunk.ord,
+                document.version,
+                chunk.content,
+                chunk.context,
+                bytes.fromhex(chunk.hash),
+                searchable(chunk.content),
+                searchable(chunk.context),
+                word_count(chunk.content) + word_count(chunk.context),
+                HalfVector(vector),
+            )
+            for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True)
+            if chunk.ord in written
+        ]
+
+    def _drop(self, keys: list[tuple[UUID, int]]) -> None:
+        if keys:
+            self.connection.execute(
+                text("""
+                    delete from chunk c using unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as k(id, ord)
+                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord"""),
+                {"index": self.index.id, "ids": [k[0] for k in keys], "ords": [k[1] for k in keys]},
+            )
+
+    def _keep(self, keys: list[tuple[UUID, int, int]]) -> None:
+        """Unchanged rows only learn their document's new version; no index holds that column."""
+        if keys:
+            self.connection.execute(
+                text("""
+                    update chunk c set version = k.version
+                    from unnest(cast(:ids as uuid[]), cast(:ords as integer[]), cast(:versions as integer[]))
+                         as k(id, ord, version)
+                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord"""),
+                {
+                    "index": self.index.id,
+                    "ids": [k[0] for k in keys],
+                    "ords": [k[1] for k in keys],
+                    "versions": [k[2] for k in keys],
+                },
+            )
+
+    def delete(self, document_ids: Sequence[UUID]) -> int:
+        """Remove the chunks of these documents from this index."""
+        gone = self.connection.execute(
+            text("delete from chunk where index_id = :index and document_id = any(:ids)"),
+            {"index": self.index.id, "ids": list(document_ids)},
+        )
+        return int(gone.rowcount)
+
+    def candidates(self, query: StoreQuery) -> list[Candidate]:
+        """The union of both arms; see `VectorStore.candidates`."""
+        return find(self.connection, self.index.id, self.index.dimensions, self.tenant_id, query)
+
+    def stats(self) -> StoreStats:
+        """Counts over the tenant's rows of this index."""
+        row = self.connection.execute(
+            text("select count(distinct document_id) as d, count(*) as c from chunk where index_id = :index"),
+            {"index": self.index.id},
+        ).one()
+        return StoreStats(documents=row.d, chunks=row.c)
+
+
+def check_vectors(replacement: Replacement, dimensions: int) -> None:
+    """Refuse vectors that do not fit their chunks or the index.
+
+    Raises:
+        StoreRejected: the counts differ, the width is wrong, or a value is not finite.
+    """
+    chunks, vectors = replacement.chunks, np.asarray(replacement.vectors)
+    what = f"document {replacement.document.id}"
+    if len(chunks) != len(vectors):
+        raise StoreRejected(f"{what} has {len(chunks)} chunks and {len(vectors)} vectors")
+    if len(chunks) and vectors.shape[1:] != (dimensions,):
+        raise StoreRejected(f"{what} has vectors of shape {vectors.shape[1:]}, the index holds {dimensions}")
+    if not np.isfinite(vectors).all():
+        raise StoreRejected(f"{what} has a vector with a value that is not finite")

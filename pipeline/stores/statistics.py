@@ -1,0 +1,69 @@
+"""Document frequencies for BM25, per tenant and search index, and the deferred indexes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.stores.pgvector import SearchIndex
+
+
+def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
+    """Count anew how many chunks hold each lexeme: about 1 s for 94,000 chunks.
+
+    Lexemes of a single chunk are left out: one that is not listed counts as rare as that anyway.
+    """
+    connection.execute(
+        text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))"),
+        {"t": str(tenant_id)},
+    )
+    connection.execute(
+        text("delete from lexeme_stat where tenant_id = :t and index_id = :i"), {"t": tenant_id, "i": index}
+    )
+    query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
+    connection.execute(
+        text("""
+            insert into lexeme_stat (tenant_id, index_id, lexeme, chunks)
+            select :t, :i, word, ndoc from ts_stat(:query) where ndoc > 1"""),
+        {"t": tenant_id, "i": index, "query": query},
+    )
+    connection.execute(
+        text("""
+            insert into index_stat (tenant_id, index_id, chunks, mean_length, refreshed_at)
+            select :t, :i, count(*), coalesce(avg(length), 1), now() from chunk
+            where index_id = :i and tenant_id = :t
+            on conflict (tenant_id, index_id) do update set chunks = excluded.chunks,
+                mean_length = excluded.mean_length, refreshed_at = excluded.refreshed_at"""),
+        {"t": tenant_id, "i": index},
+    )
+
+
+def build_due(
+    connection: Connection, index: SearchIndex, *, exact_below: int, build_at: int
+) -> tuple[bool, bool]:
+    """Which deferred indexes (keyword, vector) should be built now; on the control role.
+
+    Loading into HNSW is 4 times slower than building it afterwards, so both wait until nothing of the backlog
+    is left, or `build_at` rows are there. Under `exact_below` rows an exact scan is as fast and finds more.
+    """
+    row = connection.execute(
+        text("""
+            select (select coalesce(sum(chunk_count), 0) from document where not deleted) as n,
+                   exists (select from document where state = 'pending' and not deleted) as busy"""),
+    ).one()
+    ready = row.n > 0 and (not row.busy or row.n >= build_at)
+    return ready and not index.keyword_built, ready and index.indexed_rows is None and row.n >= exact_below
+
+
+def build(connection: Connection, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
+    """Build deferred indexes; reads go on, writes to the partition wait. On the control role."""
+    if keyword:
+        connection.execute(text("select build_keyword_index(:i)"), {"i": index.id})
+    if vector:
+        rows = connection.execute(
+            text("select coalesce(sum(chunk_count), 0) from document where not deleted")
+        )
+        connection.execute(
+            text("select build_vector_index(:i, :n)"), {"i": index.id, "n": int(rows.scalar_one())}
+        )

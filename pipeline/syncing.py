@@ -1,0 +1,136 @@
+"""One slice of a sync: pages into the ledger, each with its cursor; at the end, what is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from pipeline.database import Database
+from pipeline.documents import Cursor, Page, Source
+from pipeline.errors import LarderError, SourceUnavailable
+from pipeline.ledger import absence, admission, runs, sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When the source is due next."""
+
+    next_sync_at: datetime | None
+    next_walk_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Syncer:
+    """Walks a source for one run, a slice of time at once."""
+
+    database: Database
+    lease: float = 120.0
+    slice_seconds: float = 10.0
+    """A walk gives way after this long, so that others and the pump get their turn."""
+    guard: absence.DeletionGuard = field(default_factory=absence.DeletionGuard)
+    after_page: Callable[[], None] = lambda: None
+    """Called after each page's commit: rings the bell for the pump."""
+
+    def slice(
+        self,
+        source: Source,
+        where: admission.Admission,
+        schedule: Callable[[], Schedule],
+    ) -> bool:
+        """Go on with a run; True when its walk is complete, False when another slice must follow.
+
+        Returns True as well if there is nothing to do: the run is closed, or somebody else is at it.
+
+        Raises:
+            LarderError: the source failed; the run stands where its last page was stored.
+        """
+        with self.database.tenant(where.tenant_id) as connection:
+            run = runs.get(connection, where.run_id)
+            row = sources.get(connection, where.source_id)
+            if run is None or row is None or run.state != "discovering":
+                return True
+            token = sources.claim(connection, where.source_id, lease=self.lease)
+        if token is None:
+            return True
+        try:
+            since = self._start(run, row, source, where)
+            if not self._walk(source, where, token, since):
+                return False
+            self._finish(source, where, token, walk=run.walk or source.walks_all, schedule=schedule)
+        finally:
+            with self.database.tenant(where.tenant_id) as connection:
+                sources.release(connection, where.source_id, token)
+        return True
+
+    @staticmethod
+    def _start(
+        run: runs.RunRow, row: sources.SourceRow, source: Source, where: admission.Admission
+    ) -> Cursor | None:
+        """Where to begin: where this run stopped, else where the source stopped, else at the start."""
+        if run.cursor is not None:
+            return run.cursor
+        another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
+        return None if run.force or another or source.walks_all else row.cursor
+
+    def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
+        """Store page after page; False if the slice is over before the source is."""
+        end = time.monotonic() + self.slice_seconds
+        for page in _guarded(source, since):
+            self._store(source, where, token, page)
+            self.after_page()
+            if time.monotonic() > end and page.cursor:
+                return False
+        return True
+
+    def _store(self, source: Source, where: admission.Admission, token: UUID, page: Page) -> None:
+        with self.database.tenant(where.tenant_id) as connection:
+            sources.hold(connection, where.source_id, token, lease=self.lease)
+            admitted = admission.admit(connection, where, page)
+            runs.add(connection, where.run_id, admitted.counts, page.cursor)
+            if not source.walks_all:
+                sources.keep_cursor(connection, where.source_id, token, page.cursor)
+
+    def _finish(
+        self,
+        source: Source,
+        where: admission.Admission,
+        token: UUID,
+        *,
+        walk: bool,
+        schedule: Callable[[], Schedule],
+    ) -> None:
+        """The walk is over: find what is gone, bring old chunks up to date, and hand over to the pump."""
+        listing = source.ids() if walk else None
+        stamp = source.stamp()
+        with self.database.tenant(where.tenant_id) as connection:
+            sources.hold(connection, where.source_id, token, lease=self.lease)
+            if listing is not None:
+                pruned = absence.prune(connection, where.source_id, listing, self.guard)
+                counts = {"hidden": pruned.hidden, "deleted": pruned.deleted}
+                runs.add(connection, where.run_id, counts, {})
+            queued = admission.outdate(connection, where)
+            if queued:
+                runs.add(connection, where.run_id, {"listed": queued, "queued": queued}, {})
+            runs.discovered(connection, where.run_id)
+            when = schedule()
+            sources.completed(
+                connection,
+                where.source_id,
+                pipeline_version=where.pipeline_version,
+                stamp=stamp,
+                next_sync_at=when.next_sync_at,
+                next_walk_at=when.next_walk_at if listing is not None else None,
+            )
+
+
+def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:
+    """A source's pages; a fault that is not one of ours becomes one, without its text."""
+    try:
+        yield from source.pages(since)
+    except LarderError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign error must not show what it quotes
+        raise SourceUnavailable(f"the connector failed with {type(error).__name__}") from None

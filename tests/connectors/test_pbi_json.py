@@ -1,0 +1,478 @@
+"""Outputs of the backlog pipeline as one document per PBI."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors import SourceOptions, open_source
+from connectors.pbi_gathering import natural_key, run_name
+from connectors.pbi_shapes import clearly_pbis, pbi_items, plain_keys
+from pipeline.documents import Document, Kind, Problem, SourceType
+
+PATHS = ("./output/run-*/final-output.json", "./output/run-*/step-*.json")
+ONE = {"id": "PBI-1", "title": "One"}
+TWO = {"id": "PBI-2", "title": "Two"}
+
+
+def source(root: Path, *paths: str, max_bytes: int = 1_000_000) -> Any:
+    return open_source(
+        SourceOptions(
+            name="pipeline_outputs",
+            type="pbi_json",
+            root=root,
+            paths=paths or PATHS,
+            metadata={"category": "historical"},
+            max_bytes=max_bytes,
+        )
+    )
+
+
+def write(root: Path, name: str, data: Any, age: float = 0) -> Path:
+    path = root / "output" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+def read(
+    root: Path, *paths: str, max_bytes: int = 1_000_000
+) -> tuple[dict[str, Document], dict[str, Problem], dict[str, Problem]]:
+    pages = list(source(root, *paths, max_bytes=max_bytes).pages(None))
+    return (
+        {d.external_id: d for page in pages for d in page.documents},
+        {p.external_id: p for page in pages for p in page.failed},
+        {p.external_id: p for page in pages for p in page.skipped},
+    )
+
+
+def only(root: Path, data: Any, name: str = "run-2025-01-10/final-output.json") -> Document:
+    write(root, name, data)
+    documents, failed, _ = read(root)
+    assert not failed, failed
+    (document,) = documents.values()
+    return document
+
+
+class TestDocument:
+    @pytest.mark.req("001-015", "001-016", "001-049", "001-066", "001-068", "002-003")
+    def test_everything_a_pbi_says_is_kept(self, tmp_path: Path) -> None:
+        pbi = {
+            "id": "PBI-007",
+            "type": "story",
+            "title": "Reset  the password",
+            "description": "Users reset it by mail.\n\nSecond paragraph.",
+            "acceptance_criteria": ["Given a mail, it comes within 60 s", "An old link fails"],
+            "priority": "high",
+            "status": "done",
+            "created_at": "2025-01-09T09:00:00Z",
+            "updated_at": "2025-01-11T09:00:00+00:00",
+            "confidence_score": 0.87,
+            "dependencies": ["PBI-001", "PBI-002"],
+            "labels": ["auth", "mail"],
+            "notes": "Ask Ada.",
+            "lessons_learned": ["Mail is slow"],
+            "user_story": "As a user I reset it.",
+        }
+
+        found = only(tmp_path, {"metadata": {"created_at": "2025-01-10T08:00:00Z"}, "pbis": [pbi]})
+
+        assert found.external_id == "PBI-007"
+        assert found.title == "Reset the password"
+        assert found.source_type is SourceType.PBI
+        assert found.kind is Kind.WORK
+        assert found.tags == ("auth", "mail")
+        assert found.url == (tmp_path / "output/run-2025-01-10/final-output.json").as_uri()
+        assert found.created_at == datetime(2025, 1, 9, 9, tzinfo=UTC)
+        assert found.updated_at == datetime(2025, 1, 11, 9, tzinfo=UTC)
+        assert found.metadata == {
+            "category": "historical",
+            "pbi_id": "PBI-007",
+            "timestamp": "2025-01-09T09:00:00Z",
+            "quality_score": 0.87,
+            "runs": ["run-2025-01-10"],
+            "version": 1,
+            "priority": "high",
+            "labels": ["auth", "mail"],
+            "type": "story",
+            "status": "done",
+            "dependencies": ["PBI-001", "PBI-002"],
+            "source_path": "output/run-2025-01-10/final-output.json",
+        }
+        assert found.text == (
+            "# Reset the password\n\n"
+            "## User story\n\nAs a user I reset it.\n\n"
+            "## Description\n\nUsers reset it by mail.\n\nSecond paragraph.\n\n"
+            "## Acceptance criteria\n\n- Given a mail, it comes within 60 s\n- An old link fails\n\n"
+            "## Notes\n\nAsk Ada.\n\n"
+            "## Dependencies\n\n- PBI-001\n- PBI-002\n\n"
+            "## Lessons learned\n\n- Mail is slow"
+        )
+
+    @pytest.mark.parametrize(
+        ("given", "lines"),
+        [
+            (["a", "- b", "", "3. c"], ["a", "b", "c"]),
+            ("a\n\n* b\n2) c", ["a", "b", "c"]),
+            ([{"criterion": "a"}, {"description": "b"}], ["a", "b"]),
+            ([{"given": "x", "when": "y", "then": "z"}], ["Given x When y Then z"]),
+            ([{"odd": "x", "n": 1}], ["odd: x; n: 1"]),
+            ({"text": "a"}, ["a"]),
+            ([["a", "b"], 3, None], ["a; b", "3"]),
+            (["a\nb"], ["a\n  b"]),
+        ],
+    )
+    def test_criteria_are_bullets(self, tmp_path: Path, given: Any, lines: list[str]) -> None:
+        text = only(tmp_path, {"pbis": [{**ONE, "acceptance_criteria": given}]}).text
+
+        assert text == "# One\n\n## Acceptance criteria\n\n" + "\n".join(f"- {line}" for line in lines)
+
+    @pytest.mark.parametrize("given", [None, [], "", {}, [None, ""], "\n"])
+    def test_no_criteria_are_no_section(self, tmp_path: Path, given: Any) -> None:
+        assert only(tmp_path, {"pbis": [{**ONE, "acceptance_criteria": given}]}).text == "# One"
+
+    def test_camel_case_and_lists_of_text_are_read(self, tmp_path: Path) -> None:
+        pbi = {
+            "userStoryId": 12,
+            "title": "T",
+            "description": ["first", "second"],
+            "acceptanceCriteria": "only",
+            "createdAt": 1_736_413_200,
+            "confidenceScore": "0.5",
+            "tags": "a, b",
+            "labels": ["b", "c"],
+        }
+
+        found = only(tmp_path, {"scoredPBIs": [{"pbi": pbi, "scores": {}}]})
+
+        assert found.external_id == "12"
+        assert "## Description\n\n- first\n- second\n\n## Acceptance criteria\n\n- only" in found.text
+        assert found.metadata["timestamp"] == "2025-01-09T09:00:00+00:00"
+        assert found.metadata["quality_score"] == 0.5
+        assert found.tags == ("b", "c", "a")
+
+    @pytest.mark.parametrize(
+        ("pbi", "scores", "quality"),
+        [
+            ({"confidence_score": 0.9}, {"overall_confidence": 0.1}, 0.9),
+            ({}, {"overall_confidence": 0.7}, 0.7),
+            ({}, {"overallConfidence": "0.7"}, 0.7),
+            ({}, {"clarity": 1, "overall": 0.6}, 0.6),
+            ({"confidence_score": 0}, {}, 0),
+            ({"confidence_score": True}, {}, None),
+            ({"confidence_score": "high"}, {}, None),
+            ({}, {}, None),
+            ({}, None, None),
+        ],
+    )
+    @pytest.mark.req("001-068")
+    def test_quality(self, tmp_path: Path, pbi: dict[str, Any], scores: Any, quality: float | None) -> None:
+        found = only(tmp_path, {"scored_pbis": [{"pbi": {**ONE, **pbi}, "scores": scores}]})
+
+        assert found.metadata.get("quality_score") == quality
+
+    def test_numbers_that_are_none_do_not_reach_the_store(self, tmp_path: Path) -> None:
+        found = only(
+            tmp_path,
+            '{"pbis": [{"id": "1", "title": "a\\u0000\\ud83d", "confidence_score": 1e999, "priority": NaN}]}',
+        )
+
+        json.dumps(found.metadata, allow_nan=False)
+        assert "quality_score" not in found.metadata
+        assert "priority" not in found.metadata
+        found.title.encode()
+        assert "\0" not in found.title + found.text
+
+    def test_the_run_gives_the_time_if_the_pbi_does_not(self, tmp_path: Path) -> None:
+        found = only(
+            tmp_path, {"metadata": {"run_id": "x", "created_at": "2025-01-10T08:00:00Z"}, "pbis": [ONE]}
+        )
+
+        assert found.metadata["timestamp"] == "2025-01-10T08:00:00Z"
+        assert found.created_at == datetime(2025, 1, 10, 8, tzinfo=UTC)
+
+    def test_without_any_time_it_is_the_files(self, tmp_path: Path) -> None:
+        found = only(tmp_path, [ONE])
+
+        assert "timestamp" not in found.metadata
+        assert found.created_at is not None
+        assert found.created_at.utcoffset() is not None
+
+    def test_without_an_id_the_title_names_it(self, tmp_path: Path) -> None:
+        first = only(tmp_path, {"pbis": [{"title": "Same  Title", "description": "one"}]})
+        second = only(tmp_path, {"pbis": [{"title": "same title", "description": "two"}]})
+
+        assert first.external_id.startswith("title-")
+        assert first.external_id == second.external_id
+
+    def test_without_a_title_the_id_is_one(self, tmp_path: Path) -> None:
+        assert only(tmp_path, {"pbis": [{"id": "PBI-9", "description": "x"}]}).title == "PBI-9"
+
+
+class TestShapes:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [ONE, TWO],
+            [{"pbi": ONE, "scores": {}}, {"pbi": TWO}],
+            {"pbis": [ONE, TWO]},
+            {"scored_pbis": [{"pbi": ONE, "scores": {"overall_confidence": 1}}, TWO]},
+            {"enriched_pbis": [{"pbi": ONE, "context": {}}, {"pbi": TWO}]},
+            {"final_output": {"pbis": [ONE, TWO]}},
+            {"finalOutput": {"pbis": [ONE, TWO]}},
+            {"scored_pbis": {"scored_pbis": [{"pbi": ONE}, {"pbi": TWO}]}},
+            {"score_confidence": {"scored_pbis": [{"pbi": ONE}, {"pbi": TWO}]}},
+            {"enrichedPBIs": {"enriched_pbis": [{"pbi": ONE}, {"pbi": TWO}]}},
+            {"publish": {"final_output": {"pbis": [ONE, TWO]}}},
+            {"step_1": {"pbis": [ONE]}, "step_2": {"pbis": [TWO]}, "other": {"pbis": "text"}},
+        ],
+    )
+    @pytest.mark.req("001-066")
+    def test_every_shape_is_read(self, tmp_path: Path, data: Any) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", data)
+
+        documents, failed, skipped = read(tmp_path)
+
+        assert {i: d.title for i, d in documents.items()} == {"PBI-1": "One", "PBI-2": "Two"}
+        assert not failed
+        assert not skipped
+
+    def test_of_one_pbi_in_a_whole_context_the_latest_stage_counts(self, tmp_path: Path) -> None:
+        def state(word: str) -> dict[str, str]:
+            return {**ONE, "description": word}
+
+        found = only(
+            tmp_path,
+            {
+                "final_output": {"pbis": [state("final")]},
+                "enrich": {"enriched_pbis": [{"pbi": state("enriched")}]},
+                "score": {"scored_pbis": [{"pbi": state("scored"), "scores": {"overall_confidence": 0.4}}]},
+                "extract": {"pbis": [state("extracted")]},
+            },
+        )
+
+        assert "final" in found.text
+        assert found.metadata["quality_score"] == 0.4
+        assert found.metadata["version"] == 1
+
+    @pytest.mark.parametrize(
+        "data", [{}, {"pbis": {}}, {"a": 1, "b": {"c": []}}, ["text"], 3, None, '"text"']
+    )
+    def test_a_file_without_pbis_is_left_out_and_says_what_it_holds(self, tmp_path: Path, data: Any) -> None:
+        write(tmp_path, "run-2025-01-10/step-1-load.json", data)
+
+        documents, failed, skipped = read(tmp_path)
+
+        assert not documents
+        assert not failed
+        reason = skipped["output/run-2025-01-10/step-1-load.json"].reason
+        assert "no PBIs" in reason
+        for key in data if isinstance(data, dict) else []:
+            assert key in reason
+        assert source(tmp_path).ids().complete
+
+    def test_an_empty_list_of_pbis_is_no_problem(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", {"pbis": []})
+
+        assert read(tmp_path) == ({}, {}, {})
+
+    def test_items_without_id_and_title_fail_by_file_and_place(self, tmp_path: Path) -> None:
+        write(
+            tmp_path, "run-2025-01-10/final-output.json", {"pbis": [ONE, {"description": "x"}, "text", None]}
+        )
+
+        documents, failed, _ = read(tmp_path)
+
+        assert list(documents) == ["PBI-1"]
+        assert set(failed) == {f"output/run-2025-01-10/final-output.json#{n}" for n in (1, 2, 3)}
+        assert "number 2" in failed["output/run-2025-01-10/final-output.json#1"].reason
+
+    def test_keys_in_two_spellings(self) -> None:
+        assert plain_keys({"acceptance_criteria": [], "acceptanceCriteria": ["x"]}) == {
+            "acceptancecriteria": ["x"]
+        }
+
+    def test_any_json_is_told_from_pbis(self) -> None:
+        assert clearly_pbis({"pbis": [ONE]})
+        assert clearly_pbis([{"pbi": ONE}])
+        assert clearly_pbis([{"title": "x", "acceptanceCriteria": []}])
+        assert not clearly_pbis([{"title": "x", "description": "y"}])
+        assert not clearly_pbis({"pbis": []})
+        assert not clearly_pbis("x")
+        assert pbi_items({"pbis": []}) == []
+
+
+class TestNewest:
+    def state(self, word: str) -> dict[str, Any]:
+        return {"pbis": [{**ONE, "description": word}]}
+
+    @pytest.mark.parametrize(
+        ("older", "newer"),
+        [
+            ("run-2025-01-10/final-output.json", "run-2025-02-01/step-1.json"),
+            ("run-2025-01-10/step-9-x.json", "run-2025-01-10/final-output.json"),
+            ("run-2025-01-10/step-2-x.json", "run-2025-01-10/step-10-x.json"),
+            ("run-2025-01-10-9/final-output.json", "run-2025-01-10-10/final-output.json"),
+            ("run-2025-01-10T08-00/final-output.json", "run-2025-01-10T17-30/final-output.json"),
+            ("run-nightly/final-output.json", "run-2025-01-10/final-output.json"),
+        ],
+    )
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_the_newest_file_wins_whatever_the_file_times(
+        self, tmp_path: Path, older: str, newer: str, turned: bool
+    ) -> None:
+        write(tmp_path, older, self.state("old"), age=0 if turned else 5000)
+        write(tmp_path, newer, self.state("new"), age=5000 if turned else 0)
+
+        documents, _, _ = read(tmp_path)
+
+        assert list(documents) == ["PBI-1"]
+        assert "new" in documents["PBI-1"].text
+        assert documents["PBI-1"].metadata["source_path"] == f"output/{newer}"
+
+    def test_file_times_are_the_last_resort(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.json", self.state("new"), age=100)
+        write(tmp_path, "b.json", self.state("old"), age=9000)
+
+        documents, _, _ = read(tmp_path, "output/*.json")
+
+        assert "new" in documents["PBI-1"].text
+        assert documents["PBI-1"].metadata["runs"] == []
+        assert documents["PBI-1"].metadata["version"] == 1
+
+    def test_runs_and_versions_are_counted(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", self.state("a"))
+        write(tmp_path, "run-2025-01-09/step-2.json", self.state("draft"))
+        write(tmp_path, "run-2025-01-09/final-output.json", self.state("a"))
+        write(tmp_path, "run-2025-02-01/final-output.json", self.state("b"))
+        write(tmp_path, "run-2025-03-01/final-output.json", self.state("b"))
+
+        found = read(tmp_path)[0]["PBI-1"]
+
+        assert found.metadata["runs"] == [
+            "run-2025-01-09",
+            "run-2025-01-10",
+            "run-2025-02-01",
+            "run-2025-03-01",
+        ]
+        assert found.metadata["version"] == 2
+        assert "b" in found.text
+
+    def test_a_score_of_an_earlier_step_stays(self, tmp_path: Path) -> None:
+        scored = {"scored_pbis": [{"pbi": ONE, "scores": {"overall_confidence": 0.8}}]}
+        write(tmp_path, "run-2025-01-10/step-3-score.json", scored)
+        write(tmp_path, "run-2025-01-10/final-output.json", self.state("final"))
+
+        found = read(tmp_path)[0]["PBI-1"]
+
+        assert found.metadata["quality_score"] == 0.8
+        assert found.metadata["source_path"].endswith("final-output.json")
+
+    def test_the_same_pbi_twice_in_a_list_is_one(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", [ONE, {**ONE, "title": "Later"}])
+
+        assert [d.title for d in read(tmp_path)[0].values()] == ["Later"]
+
+    def test_names_of_runs(self) -> None:
+        assert run_name("output/run-1/deep/x.json") == "run-1"
+        assert run_name("run-1.json") == ""
+        assert sorted(["run-10", "run-9", "run-9a"], key=natural_key) == ["run-9", "run-9a", "run-10"]
+
+
+class TestBadFiles:
+    BAD = "output/run-2025-05-10/step-9-broken.json"
+
+    def spoil(self, root: Path, data: str, age: float = 0) -> None:
+        write(root, "run-2025-01-10/final-output.json", {"pbis": [ONE]})
+        write(root, "run-2025-05-10/step-9-broken.json", data, age=age)
+
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            ('{"pbis": [\n  {"id": "PBI-9", "title": "cut off in the mid', "starting at line 2, column 28"),
+            ("not json", "line 1, column 1"),
+            ('{"pbis": []} {}', "line 1, column 14"),
+            ("[" * 200_000, "nested too deeply"),
+            ("[" + "1" * 5000 + "]", "too many digits"),
+        ],
+    )
+    def test_invalid_json_fails_by_file_line_and_column(self, tmp_path: Path, data: str, said: str) -> None:
+        self.spoil(tmp_path, data)
+
+        documents, failed, _ = read(tmp_path)
+
+        assert list(documents) == ["PBI-1"]
+        assert self.BAD in failed[self.BAD].reason
+        assert said in failed[self.BAD].reason
+        assert "PBI-9" not in failed[self.BAD].reason
+
+    def test_a_file_being_written_deletes_nothing(self, tmp_path: Path) -> None:
+        self.spoil(tmp_path, '{"pbis": [')
+
+        assert not source(tmp_path).ids().complete
+
+    @pytest.mark.parametrize("data", ['{"pbis": [', "", "  \n"])
+    def test_a_file_broken_for_long_does_not_stop_deletion_for_ever(self, tmp_path: Path, data: str) -> None:
+        self.spoil(tmp_path, data, age=2 * 3600)
+
+        listing = source(tmp_path).ids()
+
+        assert listing.complete
+        assert listing.ids == {"PBI-1"}
+
+    def test_an_emptied_file_is_left_out_and_deletes_nothing_yet(self, tmp_path: Path) -> None:
+        self.spoil(tmp_path, "")
+
+        assert set(read(tmp_path)[2]) == {self.BAD}
+        assert not source(tmp_path).ids().complete
+
+    def test_a_file_that_cannot_be_read_deletes_nothing_however_old(self, tmp_path: Path) -> None:
+        self.spoil(tmp_path, json.dumps({"pbis": [TWO], "filler": "x" * 1000}), age=10**6)
+
+        documents, failed, skipped = read(tmp_path, max_bytes=500)
+
+        assert list(documents) == ["PBI-1"]
+        assert not failed
+        assert "limit is 500" in skipped[self.BAD].reason
+        assert not source(tmp_path, max_bytes=500).ids().complete
+
+    def test_a_binary_file_fails_and_deletes_nothing(self, tmp_path: Path) -> None:
+        self.spoil(tmp_path, "\0\0", age=10**6)
+
+        assert set(read(tmp_path)[1]) == {self.BAD}
+        assert not source(tmp_path).ids().complete
+
+    def test_ids_alone_are_right_and_follow_changes(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", {"pbis": [ONE, TWO]})
+        opened = source(tmp_path)
+        assert opened.ids().ids == {"PBI-1", "PBI-2"}
+        list(opened.pages(None))
+        write(tmp_path, "run-2025-01-10/final-output.json", {"pbis": [TWO]}, age=5)
+
+        assert opened.ids().ids == {"PBI-2"}
+
+    def test_problems_are_paged_with_the_documents(self, tmp_path: Path) -> None:
+        items: list[Any] = [{"id": f"PBI-{n:03d}"} for n in range(150)] + [{}] * 60
+        write(tmp_path, "run-2025-01-10/final-output.json", items)
+
+        pages = list(source(tmp_path).pages(None))
+
+        assert [len(page.documents) + len(page.failed) for page in pages] == [100, 100, 10]
+        assert sum(len(page.failed) for page in pages) == 60
+        rest = list(source(tmp_path).pages(pages[0].cursor))
+        assert [page.documents for page in rest] == [page.documents for page in pages[1:]]
+
+    def test_check_counts_files(self, tmp_path: Path) -> None:
+        write(tmp_path, "run-2025-01-10/final-output.json", [ONE])
+
+        findings = source(tmp_path).check()
+
+        assert [finding.ok for finding in findings] == [True, True, False]
+        assert findings[1].detail == "matches 1 file"

@@ -1,0 +1,299 @@
+"""What every Source must do, run for each of them over a world of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connectors import SOURCES, SourceOptions, open_source
+from pipeline.documents import Document, Kind, Page, Source, SourceType
+from pipeline.errors import LarderError
+
+ITEMS = 230
+"""More than two pages, so that a walk can be broken off twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A populated foreign system: how to open it, and how it changes under our hands."""
+
+    source: Callable[[], Source]
+    """Opens it anew, as another process would."""
+    edit: Callable[[str], str]
+    """Gives one item a text with this word; its external id comes back."""
+    remove: Callable[[], str]
+    """Takes one item away; its external id comes back."""
+    add: Callable[[], str]
+    destroy: Callable[[], None]
+    """Makes the whole system unreachable."""
+
+
+def _file_world(root: Path, kind: str, suffix: str, content: Callable[[int, str], str]) -> World:
+    """A folder with one item per file."""
+    names = [f"area-{n % 7}/item-{n:03d}{suffix}" for n in range(ITEMS)]
+    for n, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content(n, "first"))
+
+    def edit(word: str) -> str:
+        (root / names[11]).write_text(content(11, word))
+        return names[11]
+
+    def remove() -> str:
+        (root / names[5]).unlink()
+        return names[5]
+
+    def add() -> str:
+        (root / f"zz-new{suffix}").write_text(content(999, "new"))
+        return f"zz-new{suffix}"
+
+    options = SourceOptions(name="world", type=kind, root=root, paths=(f"./**/*{suffix}",))
+    return World(
+        source=lambda: open_source(options),
+        edit=edit,
+        remove=remove,
+        add=add,
+        destroy=lambda: shutil.rmtree(root),
+    )
+
+
+def _pbi_world(root: Path) -> World:
+    """Runs with ten PBIs per file."""
+
+    def pbi(n: int, word: str) -> dict[str, object]:
+        return {"id": f"PBI-{n:03d}", "title": f"Story {n}", "description": f"Text {word} of {n}"}
+
+    def write(run: int, items: list[dict[str, object]]) -> None:
+        folder = root / f"run-2025-01-{run + 1:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "final-output.json").write_text(json.dumps({"pbis": items}))
+
+    for run in range(ITEMS // 10):
+        write(run, [pbi(n, "first") for n in range(run * 10, run * 10 + 10)])
+
+    def edit(word: str) -> str:
+        write(0, [pbi(n, word if n == 3 else "first") for n in range(10)])
+        return "PBI-003"
+
+    def remove() -> str:
+        write(1, [pbi(n, "first") for n in range(10, 19)])
+        return "PBI-019"
+
+    def add() -> str:
+        write(29, [pbi(999, "new")])
+        return "PBI-999"
+
+    options = SourceOptions(name="world", type="pbi_json", root=root, paths=("./run-*/*.json",))
+    return World(
+        source=lambda: open_source(options),
+        edit=edit,
+        remove=remove,
+        add=add,
+        destroy=lambda: shutil.rmtree(root),
+    )
+
+
+def _markdown(n: int, word: str) -> str:
+    return (
+        f"---\ntitle: Item {n}\ntags: [a, b{n % 3}]\ndate: 2024-02-03\n---\n\n# Head\n\nText {word} of {n}.\n"
+    )
+
+
+def _text(n: int, word: str) -> str:
+    return f"Item {n}\n\nText {word} of {n}.\n"
+
+
+def _json(n: int, word: str) -> str:
+    return json.dumps({"title": f"Item {n}", "body": {"text": f"Text {word} of {n}", "ratio": n / 3}})
+
+
+WORLDS: dict[str, Callable[[Path], World]] = {
+    "markdown": lambda root: _file_world(root, "markdown", ".md", _markdown),
+    "text": lambda root: _file_world(root, "text", ".txt", _text),
+    "json": lambda root: _file_world(root, "json", ".json", _json),
+    "pbi_json": _pbi_world,
+}
+
+
+@pytest.fixture(params=sorted(WORLDS))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return WORLDS[request.param](tmp_path / "world")
+
+
+def _walk(source: Source) -> Iterator[Page]:
+    return source.pages(None)
+
+
+def _documents(source: Source) -> dict[str, Document]:
+    found = [document for page in _walk(source) for document in page.documents]
+    assert len({d.external_id for d in found}) == len(found), "an id came twice in one walk"
+    return {document.external_id: document for document in found}
+
+
+@pytest.mark.req("001-015")
+def test_every_connector_has_a_world() -> None:
+    assert set(WORLDS) == set(SOURCES)
+
+
+def test_documents_are_valid(world: World) -> None:
+    documents = _documents(world.source())
+
+    assert len(documents) == ITEMS
+    for document in documents.values():
+        assert document.title.strip()
+        assert document.text.strip()
+        assert isinstance(document.kind, Kind)
+        assert isinstance(document.source_type, SourceType)
+        assert json.loads(json.dumps(document.metadata, allow_nan=False)) == document.metadata
+        assert document.metadata["source_path"]
+        assert all(isinstance(tag, str) and tag for tag in document.tags)
+        for moment in (document.created_at, document.updated_at):
+            assert moment is not None
+            assert moment.utcoffset() is not None
+
+
+def test_two_walks_find_the_same(world: World) -> None:
+    first, second = _documents(world.source()), _documents(world.source())
+
+    assert first == second
+    assert list(first) == list(second), "the order changed"
+    assert {i: d.content_hash for i, d in first.items()} == {i: d.content_hash for i, d in second.items()}
+
+
+def test_pages_are_bounded_and_the_last_one_starts_over(world: World) -> None:
+    pages = list(_walk(world.source()))
+
+    assert len(pages) == 3
+    assert all(len(page.documents) <= 100 for page in pages)
+    assert all(page.cursor for page in pages[:-1])
+    assert pages[-1].cursor == {}
+
+
+def test_a_finished_walk_begins_again(world: World) -> None:
+    again = [d for page in world.source().pages({}) for d in page.documents]
+
+    assert len(again) == ITEMS
+
+
+def test_a_walk_broken_off_after_any_page_loses_nothing(world: World) -> None:
+    everything = set(_documents(world.source()))
+
+    for kept in range(1, 3):
+        pages = list(itertools.islice(_walk(world.source()), kept))
+        cursor = json.loads(json.dumps(pages[-1].cursor))
+        rest = list(world.source().pages(cursor))
+        seen = [d.external_id for page in (*pages, *rest) for d in page.documents]
+        assert set(seen) == everything
+        assert len(rest) < 3, "the cursor was not used"
+
+
+def test_an_item_that_came_while_a_walk_stood_still_is_found(world: World) -> None:
+    first = next(iter(_walk(world.source())))
+    added = world.add()
+
+    rest = [d.external_id for page in world.source().pages(first.cursor) for d in page.documents]
+
+    assert added in rest
+
+
+def test_ids_hold_everything_that_pages_bring(world: World) -> None:
+    source = world.source()
+
+    listing = source.ids()
+
+    assert listing.complete
+    assert listing.ids == set(_documents(source))
+    assert source.ids() == listing
+    assert world.source().ids() == listing
+
+
+def test_a_removed_item_is_gone_from_ids(world: World) -> None:
+    source = world.source()
+    before = source.ids()
+    removed = world.remove()
+
+    after = source.ids()
+
+    assert before.ids - after.ids == {removed}
+    assert after.ids <= before.ids
+    assert after.complete
+    assert removed not in _documents(source)
+
+
+def test_an_edit_changes_one_hash_and_no_id(world: World) -> None:
+    source = world.source()
+    before = _documents(source)
+    edited = world.edit("second")
+
+    after = _documents(source)
+
+    assert set(after) == set(before)
+    assert {i for i in before if before[i].content_hash != after[i].content_hash} == {edited}
+    assert "second" in after[edited].text
+
+
+def test_stamp_stands_still_and_moves_with_every_change(world: World) -> None:
+    source = world.source()
+    stamps = [source.stamp()]
+    assert source.stamp() == stamps[0]
+    assert world.source().stamp() == stamps[0]
+
+    world.edit("another, longer word")
+    stamps.append(source.stamp())
+    world.remove()
+    stamps.append(source.stamp())
+    world.add()
+    stamps.append(source.stamp())
+
+    assert None not in stamps
+    assert len(set(stamps)) == 4
+
+
+def test_check_is_content(world: World) -> None:
+    findings = world.source().check()
+
+    assert findings
+    for finding in findings:
+        assert finding.ok, finding
+        assert finding.subject
+        assert finding.detail
+
+
+def test_a_source_out_of_reach_raises_our_errors_and_deletes_nothing(world: World) -> None:
+    source = world.source()
+    world.destroy()
+
+    attempts: list[Callable[[], object]] = [
+        lambda: list(source.pages(None)),
+        source.ids,
+        source.stamp,
+        source.check,
+    ]
+    for attempt in attempts:
+        with pytest.raises(LarderError) as caught:
+            attempt()
+        assert caught.value.transient
+        assert caught.value.fix
+
+
+def test_the_extractor_is_named_and_versioned(world: World) -> None:
+    name, _, version = world.source().extractor.rpartition("-")
+
+    assert name
+    assert version.isdecimal()
+
+
+def test_a_walk_leaves_no_file_open(world: World) -> None:
+    source = world.source()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    _documents(source)
+    source.ids()
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,0 +1,44 @@
+"""Connections act as the role and tenant they were asked for, and nothing else."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from pipeline.database import Database
+from pipeline.errors import StoreRejected, StoreUnavailable
+
+
+def test_each_way_in_acts_as_its_role(database: Database) -> None:
+    with database.tenant(uuid4()) as connection:
+        assert connection.execute(text("select current_user")).scalar() == "larder_app"
+    with database.control() as connection:
+        assert connection.execute(text("select current_user")).scalar() == "larder_control"
+
+
+def test_the_tenant_ends_with_its_transaction(database: Database) -> None:
+    tenant = uuid4()
+    with database.tenant(tenant) as connection:
+        assert connection.execute(text("select current_tenant()")).scalar() == tenant
+    with database.app.begin() as connection:
+        assert connection.execute(text("select current_tenant()")).scalar() is None
+
+
+def test_a_server_that_is_away_is_passing_trouble() -> None:
+    away = Database("postgresql://larder_app:x@127.0.0.1:1/larder")
+    with pytest.raises(StoreUnavailable), away.tenant(uuid4()):
+        pass
+
+
+def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database: Database) -> None:
+    with pytest.raises(StoreRejected) as caught, database.tenant(uuid4()) as connection:
+        connection.execute(text("select cast(:v as integer)"), {"v": "sesame"}).all()
+    assert not caught.value.transient
+    assert "select" not in str(caught.value)
+
+
+def test_plans_are_never_generic(database: Database) -> None:
+    with database.tenant(uuid4()) as connection:
+        assert connection.execute(text("show plan_cache_mode")).scalar() == "force_custom_plan"

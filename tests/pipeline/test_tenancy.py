@@ -1,0 +1,53 @@
+"""Names and ids of tenants and projects."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigurationError
+from pipeline.tenancy import project_id, tenant_id
+
+NAMES = st.text().filter(lambda text: bool(text.strip()))
+
+
+@given(st.uuids())
+def test_an_id_stays_what_it_is(value: UUID) -> None:
+    tenant = tenant_id("acme")
+    for text in (str(value), str(value).upper(), f" {value} "):
+        assert tenant_id(text) == value
+        assert project_id(tenant, text) == value
+
+
+def test_names_have_the_same_id_for_ever() -> None:
+    assert tenant_id("default") == UUID("b2496413-6592-5635-916c-2c34ef1650e3")
+    assert project_id(tenant_id("default"), "default") == UUID("7076bb31-50dd-5363-b746-0adf239c5be7")
+
+
+@given(NAMES, NAMES)
+def test_different_names_have_different_ids(one: str, other: str) -> None:
+    tenant = tenant_id("acme")
+    assert (tenant_id(one) == tenant_id(other)) == (one.strip() == other.strip())
+    assert (project_id(tenant, one) == project_id(tenant, other)) == (one.strip() == other.strip())
+
+
+@given(NAMES)
+def test_a_project_belongs_to_its_tenant(name: str) -> None:
+    ids = {project_id(tenant_id("a"), name), project_id(tenant_id("b"), name), tenant_id("a"), tenant_id("b")}
+    assert len(ids) == 4
+
+
+def test_a_name_of_hexadecimal_digits_is_a_name() -> None:
+    digits = "0123456789abcdef0123456789abcdef"
+    assert tenant_id(digits) != UUID(digits)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_an_empty_text_is_refused_with_its_word(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="the tenant is empty"):
+        tenant_id(text)
+    with pytest.raises(ConfigurationError, match="the project is empty"):
+        project_id(tenant_id("a"), text)

@@ -1,0 +1,190 @@
+"""Variables in values: what is replaced, what stays, and which type the result has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workers.settings import Settings, load
+from workers.settings.substitution import Substituted, VariableFault, plain, scalar, substitute, typed
+
+Loaded = Callable[..., Settings]
+Lines = Callable[..., list[str]]
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+LITERALS = st.text(st.characters(exclude_characters="$", exclude_categories=["Cs"]))
+
+
+def no_variables(name: str) -> None:
+    """A lookup that knows nothing."""
+
+
+@given(NAMES, st.text())
+def test_a_value_goes_in_unchanged_and_is_not_searched_again(name: str, value: str) -> None:
+    assert substitute(f"<${{{name}}}>", {name: value}.get) == f"<{value}>"
+
+
+@given(NAMES, LITERALS.filter(lambda text: "}" not in text))
+def test_a_default_stands_in_for_unset_and_empty(name: str, default: str) -> None:
+    written = f"${{{name}:-{default}}}"
+    assert substitute(written, no_variables) == default
+    assert substitute(written, {name: ""}.get) == default
+    assert substitute(written, {name: "set"}.get) == "set"
+
+
+@given(st.text().filter(lambda text: "${" not in text))
+def test_text_without_variables_is_left_alone(text: str) -> None:
+    assert substitute(text, no_variables) == text
+    assert not isinstance(substitute(text, no_variables), Substituted)
+
+
+@given(LITERALS, LITERALS)
+def test_the_escape_gives_the_two_characters(before: str, after: str) -> None:
+    assert substitute(f"{before}$${{{after}", no_variables) == f"{before}${{{after}"
+
+
+@given(st.lists(st.one_of(LITERALS.map(lambda t: (t, t)), NAMES.map(lambda n: (f"${{{n}}}", f"<{n}>")))))
+def test_texts_and_variables_in_any_order(parts: list[tuple[str, str]]) -> None:
+    written = "".join(part for part, _ in parts)
+    assert substitute(written, lambda name: f"<{name}>") == "".join(value for _, value in parts)
+
+
+@pytest.mark.parametrize(
+    "text", ["${", "${}", "${1A}", "${A B}", "${A:default}", "${A:-${B}}", "x ${A", "${A-}"]
+)
+def test_what_looks_like_a_variable_and_is_none_is_refused(text: str) -> None:
+    with pytest.raises(VariableFault) as caught:
+        substitute(text, {"A": "1", "B": "2"}.get)
+    assert "begins no variable" in caught.value.faults[0].found
+
+
+def test_every_unset_variable_of_a_value_is_named() -> None:
+    with pytest.raises(VariableFault) as caught:
+        substitute("${A}-${B:-x}-${C}", no_variables)
+    assert [f.found for f in caught.value.faults] == ["${A}, which is not set", "${C}, which is not set"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("-3", -3),
+        ("0.7", 0.7),
+        ("false", False),
+        ("", None),
+        ("~", None),
+        ("text", "text"),
+        ("2024-01-02", "2024-01-02"),
+        (".inf", ".inf"),
+        (".nan", ".nan"),
+        ("a: b", "a: b"),
+        ("[1]", "[1]"),
+        ("*x", "*x"),
+    ],
+)
+def test_a_scalar_is_typed_as_yaml_would_without_dates_and_without_structure(
+    text: str, value: object
+) -> None:
+    assert scalar(text) == value
+    assert type(scalar(text)) is type(value)
+
+
+@given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_every_number_and_flag_survives_being_a_variable(value: float) -> None:
+    text = yaml.safe_dump(value).splitlines()[0]
+    assert typed(Substituted(text, origin="${X}", whole=True)) == value
+
+
+def test_only_a_plain_value_that_is_one_variable_is_typed() -> None:
+    lookup = {"X": "5"}.get
+    assert typed(substitute("${X}", lookup)) == 5
+    assert typed(substitute("${X}0", lookup)) == "50"
+    assert typed(substitute("${X}${X}", lookup)) == "55"
+    assert typed(substitute("${X}", lookup, plain=False)) == "5"
+
+
+def test_free_values_are_typed_at_every_depth_and_are_no_longer_marked() -> None:
+    five = Substituted("5", origin="${X}", whole=True)
+    word = Substituted("w", origin="a${X}", whole=False)
+    value = plain({"a": [five, {"b": word}], "c": 1})
+    assert value == {"a": [5, {"b": "w"}], "c": 1}
+    assert type(value["a"][1]["b"]) is str
+
+
+@pytest.mark.req("001-038")
+def test_variables_and_defaults_in_a_file(loaded: Loaded) -> None:
+    rag = loaded(
+        """\
+        rag:
+          enabled: ${ON:-false}
+          embedding: {model: "${MODEL}", dimensions: 768}
+          retrieval:
+            topK: ${K}
+            minSimilarity: ${S:-0.5}
+          sources:
+            - name: docs
+              type: markdown
+              paths: ${PATHS}
+              exclude: ["${SKIP}"]
+              metadata: {rank: "${K}", weight: 3, label: "$${K}"}
+        """,
+        {"MODEL": "m: #1", "K": "7", "PATHS": "a/*.md, b/*.md", "SKIP": "x,y"},
+    ).rag
+    source = rag.sources[0]
+    assert (rag.enabled, rag.embedding.model) == (False, "m: #1")
+    assert (rag.retrieval.top_k, rag.retrieval.min_similarity) == (7, 0.5)
+    assert source.model_dump()["paths"] == ("a/*.md", "b/*.md")
+    assert source.model_dump()["exclude"] == ("x,y",)
+    assert source.metadata.fixed() == {"rank": "7", "weight": 3, "label": "${K}"}
+
+
+def test_free_metadata_takes_the_type_of_a_plain_variable(loaded: Loaded) -> None:
+    text = "rag:\n  sources:\n    - {name: a, type: text, paths: b}\n"
+    text = text.replace(
+        "{name: a, type: text, paths: b}",
+        "name: a\n      type: text\n      paths: b\n      metadata:\n        rank: ${K}\n        category: ${K}",
+    )
+    metadata = loaded(text, {"K": "7"}).rag.sources[0].metadata
+    assert metadata.fixed() == {"category": "7", "rank": 7}
+
+
+def test_a_secret_of_digits_stays_text(loaded: Loaded) -> None:
+    key = loaded("rag:\n  embedding:\n    apiKey: ${KEY}\n", {"KEY": "007"}).rag.embedding.api_key
+    assert key is not None
+    assert key.get_secret_value() == "007"
+
+
+def test_an_empty_variable_leaves_its_key_out(loaded: Loaded) -> None:
+    rag = loaded("rag:\n  embedding:\n    apiKey: ${KEY:-}\n    batchSize: ${N:-}\n").rag
+    assert rag.embedding.api_key is None
+    assert rag.embedding.batch_size == 32
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.text(min_size=1).filter(lambda text: not text.isspace()))
+def test_no_value_of_a_variable_can_change_the_shape_of_the_file(here: Path, value: str) -> None:
+    file = here / "any.yaml"
+    file.write_text("rag:\n  tenant: x ${V}\n  project: ${V}\n  enabled: false\n")
+    rag = load(file, {"V": value}).rag
+    assert (rag.tenant, rag.project, rag.enabled) == (f"x {value}", value, False)
+
+
+def test_an_unset_variable_is_named_with_file_and_line_and_told_once(lines: Lines) -> None:
+    assert lines("rag:\n  storage:\n    data: ${A}/${B}\n  retrieval:\n    topK: ${C}\n") == [
+        "larder.yaml:3: storage.data: found ${A}, which is not set, expected a value; "
+        "set the variable A or write ${A:-default}",
+        "larder.yaml:3: storage.data: found ${B}, which is not set, expected a value; "
+        "set the variable B or write ${B:-default}",
+        "larder.yaml:5: retrieval.topK: found ${C}, which is not set, expected a value; "
+        "set the variable C or write ${C:-default}",
+    ]
+
+
+def test_keys_are_not_searched_for_variables(lines: Lines) -> None:
+    (line,) = lines("rag:\n  ${KEY}: 5\n", {"KEY": "tenant"})
+    assert "${KEY}: found an unknown key" in line

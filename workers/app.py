@@ -1,0 +1,18 @@
+"""The Celery app; importing it does nothing, `configure` gives it a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+
+from workers.celeryconfig import celery_settings
+from workers.settings.queue import QueueSettings
+
+app: Any = Celery("larder", include=["workers.tasks.sync", "workers.tasks.index", "workers.tasks.upkeep"])
+
+
+def configure(queue: QueueSettings, broker_url: str) -> Any:
+    """Point the app at a broker, with our queues, limits and ticks; returns the app."""
+    app.conf.update(celery_settings(queue, broker_url))
+    return app

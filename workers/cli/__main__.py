@@ -1,0 +1,5 @@
+"""`python -m workers.cli`, for processes that start each other."""
+
+from workers.cli import main
+
+main()

@@ -1,0 +1,99 @@
+"""What every command shares: its options, its parts, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pipeline.errors import LarderError
+from workers.settings import Settings, SettingsError, load
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="Configuration file. [default: LARDER_CONFIG, else ./larder.yaml]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="Folder of the embedded servers. [default: .larder]")
+]
+
+FAILED, WRONG, PARTLY = 1, 2, 3
+"""Exit codes besides 0: failed, usage or configuration, partly done."""
+
+
+@dataclass
+class Door:
+    """One command being run."""
+
+    config: Path | None
+    as_json: bool
+    data: Path | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The configuration; all that is wrong with it is told at once."""
+        environ: Mapping[str, str] = os.environ
+        if self.data is not None:
+            environ = {**os.environ, "LARDER_DATA": str(self.data.resolve())}
+        return load(self.config, environ)
+
+    @cached_property
+    def parts(self) -> Any:
+        """The runtime on living servers; queue and database are connected on first use."""
+        from workers import runtime
+        from workers.app import configure
+        from workers.locating import open_runtime
+
+        parts = open_runtime(self.settings)
+        configure(self.settings.rag.queue, parts.addresses.broker)
+        runtime.use(parts)
+        return parts
+
+    @property
+    def console(self) -> Console:
+        """Where people read; with --json it is stderr, since stdout belongs to the document."""
+        return Console(stderr=self.as_json, highlight=False)
+
+    def answer(self, data: Any, *, text: str | None = None) -> None:
+        """Print the result: the document with --json, else `text`."""
+        if self.as_json:
+            print(json.dumps(data, indent=1, default=str, ensure_ascii=False))
+        elif text is not None:
+            print(text)
+
+
+@contextmanager
+def opened(config: Path | None, as_json: bool, data: Path | None = None) -> Iterator[Door]:
+    """Run a command's body; errors become a sentence and an exit code, never a traceback."""
+    door = Door(config, as_json, data)
+    try:
+        yield door
+    except SettingsError as error:
+        door.answer(
+            {"success": False, "error": {"code": error.code, "problems": [str(p) for p in error.problems]}}
+        )
+        for problem in error.problems:
+            print(str(problem), file=sys.stderr)
+        raise typer.Exit(WRONG) from None
+    except LarderError as error:
+        door.answer(
+            {
+                "success": False,
+                "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
+            },
+        )
+        print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        raise typer.Exit(130) from None

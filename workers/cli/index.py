@@ -1,0 +1,188 @@
+"""Commands that fill the store: index, ingest, clear."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipeline.errors import ConfigurationError
+from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+
+
+MOST_SHOWN = 20
+"""Lines of a list on the screen; --json has all."""
+
+
+def index(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[SOURCE]...", help="All if none is named.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be indexed.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return as soon as the work is queued.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Sync sources now: read them, and make what is new or changed searchable."""
+    with opened(config, as_json, data) as door:
+        from workers import indexing
+
+        wanted = indexing.chosen(door.parts, names or [])
+        if not wanted:
+            raise ConfigurationError(
+                "no sources are configured", fix="`larder config init` writes an example file"
+            )
+        if dry_run:
+            _preview(door, [indexing.preview(door.parts, one, force=force) for one in wanted])
+            return
+        door.parts.register()
+        if no_wait:
+            started = indexing.start(door.parts, wanted, force=force)
+            queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]
+            door.answer({"success": True, "queued": queued}, text=f"queued {len(queued)} runs")
+            return
+        _run(door, wanted, force=force)
+
+
+def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
+    from workers import indexing
+
+    begun = time.monotonic()
+    with indexing.borrowed_workers(door.parts) as borrowed:
+        if borrowed:
+            door.console.print("no workers are running: started some for this command (see `larder up`)")
+        watched = indexing.start(door.parts, wanted, force=force)
+        with _progress(door.console) as progress:
+            bars = {w.run.id: progress.add_task(w.source.settings.name, total=None) for w in watched}
+
+            def show(all_: list[Any]) -> None:
+                for w in all_:
+                    total = w.run.queued if w.run.state != "discovering" else None
+                    progress.update(bars[w.run.id], completed=w.settled, total=total, note=_note(w))
+
+            indexing.wait(door.parts, watched, show)
+    result = indexing.report(watched, time.monotonic() - begun)
+    door.answer(result)
+    if not door.as_json:
+        _summary(door.console, result)
+    code = indexing.exit_code(result)
+    if code:
+        raise typer.Exit(code)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<20}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _note(watched: Any) -> str:
+    run = watched.run
+    if run.state == "discovering":
+        return f"reading, {run.listed} listed" + (f", waiting: {run.error}" if run.error else "")
+    return f"{run.unchanged} unchanged, {watched.live.get('texts_embedded', 0)} texts embedded"
+
+
+def _summary(console: Console, result: dict[str, Any]) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    columns = ("listed", "unchanged", "queued", "indexed", "hidden", "deleted", "skipped", "failed", "dead")
+    table.add_column("source")
+    for name in (*columns, "embedded", "reused"):
+        table.add_column(name, justify="right")
+    for run in result["runs"]:
+        counts = [str(run[c]) for c in columns]
+        table.add_row(run["source"], *counts, str(run["texts_embedded"]), str(run["texts_reused"]))
+    console.print(table)
+    stats = result["stats"]
+    console.print(
+        f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
+        f"in {stats['time_elapsed']:.1f} s",
+    )
+    for error in stats["errors"][:MOST_SHOWN]:
+        colour = "yellow" if error["outcome"] == "skipped" else "red"
+        console.print(
+            f"[{colour}]{error['outcome']}[/] {error['source']}: {error['item']}: {error['reason']}"
+        )
+    if len(stats["errors"]) > MOST_SHOWN:
+        console.print(f"... and {len(stats['errors']) - MOST_SHOWN} more; see `larder status`")
+
+
+def _preview(door: Door, found: list[dict[str, Any]]) -> None:
+    door.answer({"success": True, "dry_run": True, "runs": found})
+    if door.as_json:
+        return
+    for run in found:
+        door.console.print(
+            f"{run['source']}: {run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed, "
+            f"{run['skipped']} skipped, {run['failed']} failed",
+        )
+        for item in run["would_index"][:MOST_SHOWN]:
+            door.console.print(f"  {item}")
+        for problem in run["problems"][:MOST_SHOWN]:
+            door.console.print(f"  [red]{problem['outcome']}[/] {problem['item']}: {problem['reason']}")
+
+
+_SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
+
+
+def ingest(
+    folder: Annotated[Path, typer.Argument(help="Every .md, .txt and .json below it.")],
+    force: Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Index a folder that no source names; run it again to take in what changed."""
+    with opened(config, as_json, data) as door:
+        from workers import indexing
+        from workers.folders import sources_of
+
+        if not folder.is_dir():
+            raise ConfigurationError(f"{folder} is not a folder", fix="give the folder that holds the files")
+        wanted = sources_of(door.parts, folder.resolve(), _SUFFIXES)
+        if not wanted:
+            raise ConfigurationError(
+                f"{folder} holds no .md, .txt or .json file", fix="give the folder that holds the files"
+            )
+        indexing.register_folder(door.parts, wanted)
+        _run(door, wanted, force=force)
+
+
+def clear(
+    source: Annotated[str | None, typer.Option("--source", help="Only what this source brought.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove documents and chunks of this tenant; the next sync brings them back."""
+    with opened(config, as_json, data) as door:
+        from workers import clearing
+
+        what = f"of source {source}" if source else f"of tenant {door.settings.tenant}"
+        if not yes:
+            count = clearing.count(door.parts, source)
+            door.answer(
+                {
+                    "success": False,
+                    "error": {"message": "nothing removed: --yes is missing", "documents": count},
+                },
+                text=f"this would remove {count} documents {what}; repeat it with --yes",
+            )
+            raise typer.Exit(WRONG)
+        removed = clearing.clear(door.parts, source)
+        door.answer({"success": True, **removed}, text=f"removed {removed['documents']} documents {what}")

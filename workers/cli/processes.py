@@ -1,0 +1,180 @@
+"""Commands that run processes: up, down, worker, beat, flower, migrate, health."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.errors import LarderError, StoreUnavailable
+from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+
+READY_SECONDS = 120.0
+
+
+def up(
+    detach: Annotated[bool, typer.Option("--detach", help="Return when everything runs.")] = False,
+    no_api: Annotated[bool, typer.Option("--no-api", help="Without the HTTP API.")] = False,
+    no_flower: Annotated[bool, typer.Option("--no-flower", help="Without Flower.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start servers, workers, beat and Flower on this machine, and look after them."""
+    with opened(config, as_json, data) as door:
+        from workers import supervisor
+
+        folder = door.settings.data
+        if "supervisor" in supervisor.running(folder):
+            raise LarderError(
+                f"already running with {folder}", fix="larder down, or another folder with --data"
+            )
+        if detach:
+            state = _detach(door, no_flower=no_flower)
+        else:
+            _stay(door, no_flower=no_flower, no_api=no_api)
+            return
+        _tell(door, state)
+
+
+def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
+    """Be the supervisor until a signal comes."""
+    del no_api  # there is no API to leave out yet; the option is part of the contract
+    from workers import embedded, supervisor
+    from workers.locating import addresses, migrate
+
+    where = addresses(door.settings)
+    migrate(door.settings, where)
+    door.parts.register()
+    door.parts.database.close()
+    port = None if no_flower else door.settings.rag.flower.port or embedded.free_port()
+    boss = supervisor.Supervisor(settings=door.settings, where=where, flower_port=port)
+    boss.run(lambda: _tell(door, supervisor.read_state(door.settings.data) or {}))
+
+
+def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
+    """Start the supervisor as a process of its own; its state once workers listen."""
+    from workers import heartbeat, supervisor
+    from workers.celeryconfig import QUEUES
+
+    folder = door.settings.data
+    log = folder / "logs" / "supervisor.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
+    command += ["--config", str(door.settings.path)] if door.settings.path else []
+    command += ["--no-flower"] if no_flower else []
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            cwd=door.settings.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        state = supervisor.read_state(folder)
+        ages = heartbeat.ages(folder / "heartbeat")
+        if state and all(ages.get(f"worker-{q}", 99) < heartbeat.DEAF_SECONDS for q in QUEUES):
+            return dict(state)
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+    raise StoreUnavailable("it did not start: " + " / ".join(tail), fix=f"see {log.parent}")
+
+
+def _tell(door: Door, state: dict[str, Any]) -> None:
+    if door.as_json:
+        door.answer(state)
+        return
+    names = ", ".join(p["name"] for p in state.get("processes", []))
+    door.console.print(f"[green]running[/]: {names}")
+    door.console.print(f"database  {state['database_url'].rsplit('@', 1)[-1]}")
+    if state.get("flower_url"):
+        door.console.print(f"flower    {state['flower_url']}  (user {state['flower_user']})")
+    door.console.print(f"state     {door.settings.data / 'state.json'}  (addresses and passwords)")
+
+
+def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Stop everything that `up` started, and the embedded servers; what they hold stays."""
+    with opened(config, as_json, data) as door:
+        from workers import supervisor
+
+        stopped = supervisor.shut_down(door.settings.data)
+        door.answer({"success": True, "stopped": stopped}, text=f"stopped {len(stopped)} processes")
+
+
+def worker(
+    queue: Annotated[str, typer.Argument(help="control, ingest or embed.")],
+    concurrency: Annotated[int | None, typer.Option(help="Processes. [default: queue.concurrency]")] = None,
+    config: ConfigOption = None,
+    data: DataOption = None,
+) -> None:
+    """Run one worker in the foreground, for containers and the supervisor."""
+    with opened(config, as_json=False, data=data) as door:
+        from workers import logs, processes
+
+        logs.configure(door.settings.rag.monitoring.logging.level)
+        processes.run_worker(door.parts, queue, concurrency)
+
+
+def beat(config: ConfigOption = None, data: DataOption = None) -> None:
+    """Run the clock in the foreground; one per installation is enough, two do no harm."""
+    with opened(config, as_json=False, data=data) as door:
+        from workers import logs, processes
+
+        logs.configure(door.settings.rag.monitoring.logging.level)
+        processes.run_beat(door.parts)
+
+
+def flower(
+    port: Annotated[int | None, typer.Option(help="TCP port. [default: flower.port, else 5555]")] = None,
+    address: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    config: ConfigOption = None,
+    data: DataOption = None,
+) -> None:
+    """Run Flower in the foreground: read-only, with basic auth.
+
+    User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
+    """
+    with opened(config, as_json=False, data=data) as door:
+        from workers import logs, processes
+
+        logs.configure(door.settings.rag.monitoring.logging.level)
+        processes.run_flower(door.parts, port or door.settings.rag.flower.port or 5555, address, os.environ)
+
+
+def migrate(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Bring the database to the schema of this version; needs the owner's address."""
+    with opened(config, as_json, data) as door:
+        from workers.locating import addresses
+        from workers.locating import migrate as run
+
+        revision = run(door.settings, addresses(door.settings))
+        door.answer({"success": True, "revision": revision}, text=f"schema is at revision {revision}")
+
+
+def health(
+    folder: Annotated[Path | None, typer.Option(help="Where heartbeat files lie.")] = None,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Exit 0 if the processes of this container or machine gave a sign of life within 30 seconds."""
+    with opened(config, as_json, data) as door:
+        from workers import heartbeat
+        from workers.processes import heartbeat_folder
+
+        ages = heartbeat.ages(folder or heartbeat_folder(door.settings, os.environ))
+        bad = {name: age for name, age in ages.items() if age > heartbeat.DEAF_SECONDS}
+        lines = "\n".join(f"{name}: {age:.0f} s" for name, age in ages.items()) or "no heartbeat files"
+        door.answer({"ok": bool(ages) and not bad, "ages": ages}, text=lines)
+        if bad or not ages:
+            raise typer.Exit(FAILED)

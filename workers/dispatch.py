@@ -1,0 +1,52 @@
+"""Sending messages, after the commit: ids only, in batches of even weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from kombu.exceptions import OperationalError
+
+from pipeline.database import Database
+from pipeline.indexing import Step
+from pipeline.ledger import Item, Stage, pump
+from workers.app import app
+
+TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
+
+
+def send(name: str, *args: object, expires: float | None = None) -> bool:
+    """Publish one message; False if the broker does not take it. The ledger remembers what it was about."""
+    try:
+        app.send_task(name, args=list(args), expires=expires)
+    except (OperationalError, OSError):
+        return False
+    return True
+
+
+def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[Item]) -> None:
+    """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
+    if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
+        with database.tenant(tenant) as connection:
+            pump.unsent(connection, list(items))
+
+
+def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
+    """Ask for what follows a step."""
+    for stage, items in ((step.stage, step.ready), (step.again_stage, step.again)):
+        for part in portions(items, step.sizes, weight=weights.get(stage, most), most=most):
+            send_items(database, tenant, stage, part)
+
+
+def portions(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
+    """Cut documents into messages of at most `most` documents and about `weight` chunks."""
+    parts: list[list[Item]] = []
+    load = 0
+    for item in items:
+        size = sizes.get(item.document_id, 1)
+        if not parts or len(parts[-1]) >= most or load + size > weight:
+            parts.append([])
+            load = 0
+        parts[-1].append(item)
+        load += size
+    return parts

@@ -1,0 +1,95 @@
+"""Signs of life: a file touched every second by the process that consumes, and a row every ten seconds.
+
+A worker can be alive and deaf (its consumer gone while a task runs); only the consumer's own timer tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from celery import bootsteps
+from celery.beat import Scheduler
+from sqlalchemy import text
+
+from pipeline.errors import LarderError
+from workers import runtime
+
+FILE_SECONDS = 1.0
+ROW_SECONDS = 10.0
+DEAF_SECONDS = 30.0
+"""A heartbeat older than this means a process that must be restarted."""
+
+
+def touch(folder: Path, name: str) -> None:
+    """Write the heartbeat file of a process; `name` is that of its worker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"heartbeat-{name}.json"
+    temporary = folder / f".{path.name}.{os.getpid()}"
+    temporary.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}), encoding="utf-8")
+    temporary.replace(path)
+
+
+def ages(folder: Path) -> dict[str, float]:
+    """Seconds since each process in `folder` gave a sign of life, by worker name."""
+    found = {}
+    for path in sorted(folder.glob("heartbeat-*.json")):
+        with suppress(OSError, ValueError, KeyError):
+            at = json.loads(path.read_text(encoding="utf-8"))["at"]
+            found[path.stem.removeprefix("heartbeat-")] = max(0.0, time.time() - float(at))
+    return found
+
+
+def note_worker(name: str, queues: str) -> None:
+    """Tell the database that this worker lives; a database that is away is no reason to stop."""
+    with suppress(LarderError), runtime.current().database.control() as connection:
+        connection.execute(
+            text("""
+                insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
+                on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
+                    started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
+            {"name": name, "queues": queues, "host": socket.gethostname(), "pid": os.getpid()},
+        )
+
+
+class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Touches the file from the worker's own timer, the one that also drives its consumer."""
+
+    requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self.timers: list[Any] = []
+
+    def start(self, parent: Any) -> None:
+        """Begin to beat."""
+        host = parent.hostname
+        queues = ",".join(sorted(parent.app.amqp.queues.consume_from))
+        folder = runtime.current().heartbeat_folder
+        name = host.split("@")[0]
+        touch(folder, name)
+        note_worker(host, queues)
+        self.timers = [
+            parent.timer.call_repeatedly(FILE_SECONDS, touch, (folder, name)),
+            parent.timer.call_repeatedly(ROW_SECONDS, note_worker, (host, queues)),
+        ]
+
+    def stop(self, _parent: Any) -> None:
+        """Stop beating."""
+        for timer in self.timers:
+            timer.cancel()
+        self.timers = []
+
+
+class TickScheduler(Scheduler):  # type: ignore[misc]
+    """Beat's clock without a schedule file: all it keeps is a tick, and missed ticks need no memory."""
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        """Tick, and give a sign of life."""
+        touch(runtime.current().heartbeat_folder, "beat")
+        return super().tick(*args, **kwargs)

@@ -1,0 +1,59 @@
+"""Finding the servers: configured ones, or the embedded ones of the data folder, started on demand."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from pipeline import migrations
+from workers import embedded
+from workers.runtime import Addresses, Runtime
+from workers.settings import Settings
+
+
+def addresses(settings: Settings) -> Addresses:
+    """Where the servers are; embedded ones are started if they do not run."""
+    database, broker = settings.database_url, settings.broker_url
+    if database and broker:
+        return Addresses(
+            database=database,
+            control=settings.control_database_url or database,
+            admin=settings.admin_database_url or database,
+            broker=broker,
+        )
+    servers = embedded.ensure(settings.data)
+    return Addresses(
+        database=database or servers.database_url,
+        control=settings.control_database_url or (database or servers.control_url),
+        admin=settings.admin_database_url or (database or servers.admin_url),
+        broker=broker or servers.broker_url,
+    )
+
+
+def uses_embedded(settings: Settings) -> bool:
+    """True if a server of the data folder is used."""
+    return not (settings.database_url and settings.broker_url)
+
+
+def migrate(settings: Settings, where: Addresses) -> str:
+    """Bring the schema up to date; the revision reached.
+
+    On servers of your own the two roles also get the passwords that their addresses name; the embedded server
+    did that when it started.
+    """
+    revision = migrations.upgrade(where.admin)
+    if settings.admin_database_url:
+        passwords = {}
+        for url in (where.database, where.control):
+            parts = urlsplit(url)
+            if parts.username and parts.password and url != where.admin:
+                passwords[parts.username] = unquote(parts.password)
+        migrations.give_logins(where.admin, passwords)
+    return revision
+
+
+def open_runtime(settings: Settings) -> Runtime:
+    """A runtime on servers that are there; the embedded ones are started and migrated first."""
+    where = addresses(settings)
+    if uses_embedded(settings):
+        migrate(settings, where)
+    return Runtime(settings, where)

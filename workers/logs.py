@@ -1,0 +1,51 @@
+"""Logs: one JSON object per line on stderr, with ids and never a text."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import structlog
+from structlog.typing import Processor
+
+
+def configure(level: str) -> None:
+    """Send the logs of this process, ours and the libraries', to stderr as JSON."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(),
+            ],
+        ),
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+
+
+def rotate(path: Path, *, most_bytes: int, files: int) -> None:
+    """Copy a log that has grown too large aside and empty it; its writers append and do not notice."""
+    if not path.exists() or path.stat().st_size <= most_bytes:
+        return
+    for n in range(files - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{n}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{n + 1}"))
+    path.with_name(f"{path.name}.1").write_bytes(path.read_bytes())
+    with path.open("r+b") as handle:
+        handle.truncate(0)

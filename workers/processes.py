@@ -1,0 +1,88 @@
+"""Running one process of the fleet: a worker, the beat, Flower."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from celery.signals import setup_logging, worker_process_init
+
+from pipeline.errors import ConfigurationError
+from workers import runtime
+from workers.app import app
+from workers.celeryconfig import QUEUES
+from workers.embedded import Credentials
+from workers.heartbeat import Heartbeat
+from workers.runtime import Runtime
+from workers.settings import Settings
+
+
+def heartbeat_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
+    """Where processes give signs of life: LARDER_HEARTBEAT_DIR in containers, else the data folder."""
+    named = environ.get("LARDER_HEARTBEAT_DIR")
+    return Path(named) if named else settings.data / "heartbeat"
+
+
+def _after_fork(**_: Any) -> None:
+    runtime.current().forget_connections()
+
+
+def _own_logging(**_: Any) -> None:
+    """Being connected is enough: Celery then leaves logging to us."""
+
+
+def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
+    """Serve one queue until a signal comes.
+
+    Raises:
+        ConfigurationError: there is no such queue.
+    """
+    if queue not in QUEUES:
+        raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
+    parts.heartbeat_folder = heartbeat_folder(parts.settings, os.environ)
+    worker_process_init.connect(_after_fork, weak=False)
+    setup_logging.connect(_own_logging, weak=False)
+    app.steps["worker"].add(Heartbeat)
+    processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
+    app.worker_main(
+        [
+            "worker",
+            *("--queues", queue, "--concurrency", str(processes), "--hostname", f"worker-{queue}@%h"),
+            *("--loglevel", parts.rag.monitoring.logging.level, "--without-mingle", "--without-gossip"),
+        ],
+    )
+
+
+def run_beat(parts: Runtime) -> None:
+    """Tick until a signal comes."""
+    parts.heartbeat_folder = heartbeat_folder(parts.settings, os.environ)
+    setup_logging.connect(_own_logging, weak=False)
+    app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
+
+
+def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
+    """Show the queue until a signal comes: read-only, with basic auth from the start."""
+    auth = environ.get("LARDER_FLOWER_AUTH") or _from_file(environ.get("LARDER_FLOWER_AUTH_FILE"))
+    if not auth:
+        auth = f"larder:{Credentials.of(parts.settings.data).flower}"
+    # By the environment: an argument would show the password in the process list.
+    os.environ["FLOWER_BASIC_AUTH"] = auth
+    prefix = parts.rag.flower.url_prefix
+    app.start(
+        [
+            "flower",
+            *(f"--address={address}", f"--port={port}", "--read_only=true", "--inspect_timeout=5000"),
+            *(
+                "--persistent=true",
+                f"--db={parts.settings.data / 'flower.db'}",
+                "--state_save_interval=60000",
+            ),
+            *([f"--url_prefix={prefix}"] if prefix else []),
+        ],
+    )
+
+
+def _from_file(path: str | None) -> str:
+    return Path(path).read_text(encoding="utf-8").strip() if path else ""

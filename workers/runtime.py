@@ -1,0 +1,353 @@
+"""The built parts of one process; the only place that constructs them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from connectors import SourceOptions, open_source
+from connectors.options import DecisionRules
+from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
+from pipeline.database import Database
+from pipeline.documents import Source, SourceType
+from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.errors import ConfigurationError, LarderError
+from pipeline.indexing import Decision, Indexer
+from pipeline.ledger import Limits, Stage, absence, source_id, sources
+from pipeline.stores.pgvector import SearchIndex, open_index
+from pipeline.syncing import Schedule, Syncer
+from pipeline.tenancy import project_id, tenant_id
+from workers import dispatch, retry, schedule
+from workers.settings import SOURCE_TYPES, FileSource, Settings, SourceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where the servers are; secret."""
+
+    database: str
+    control: str
+    admin: str
+    broker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured:
+    """A source of the configuration with the ids the ledger knows it by."""
+
+    settings: SourceSettings
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID
+    tenant: str
+    project: str
+
+
+class Runtime:
+    """Parts are built on first use, so that each process holds only what its work needs."""
+
+    def __init__(
+        self, settings: Settings, addresses: Addresses, heartbeat_folder: Path | None = None
+    ) -> None:
+        self.settings = settings
+        self.addresses = addresses
+        self.rag = settings.rag
+        self._chunkers: dict[tuple[str, SourceType | None], Chunker] = {}
+        self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
+
+    # -- who and what ------------------------------------------------------------------------------
+
+    @cached_property
+    def tenant(self) -> UUID:
+        """The tenant of this installation's commands."""
+        return tenant_id(self.settings.tenant)
+
+    @cached_property
+    def project(self) -> UUID:
+        """Its project."""
+        return project_id(self.tenant, self.settings.project)
+
+    @cached_property
+    def configured(self) -> dict[UUID, Configured]:
+        """The enabled sources of the configuration, by their id in the ledger."""
+        found = {}
+        for source in self.rag.sources:
+            if source.enabled:
+                tenant_name = source.tenant or self.settings.tenant
+                tenant = tenant_id(tenant_name)
+                project_name = source.project or self.settings.project
+                one = Configured(
+                    settings=source,
+                    id=source_id(tenant, source.name),
+                    tenant_id=tenant,
+                    project_id=project_id(tenant, project_name),
+                    tenant=tenant_name,
+                    project=project_name,
+                )
+                found[one.id] = one
+        return found
+
+    def known(self, row: sources.SourceRow) -> Configured | None:
+        """The source of a ledger row: from the configuration, or as a command registered it."""
+        if row.origin == "file" or not row.config:
+            return self.configured.get(row.id)
+        source = SOURCE_TYPES[row.kind].model_validate(row.config)
+        return Configured(
+            settings=source,
+            id=row.id,
+            tenant_id=row.tenant_id,
+            project_id=row.project_id,
+            tenant=self.settings.tenant,
+            project=self.settings.project,
+        )
+
+    def forget_connections(self) -> None:
+        """After a fork: drop the parent's connections without closing them under its feet."""
+        if "database" in self.__dict__:
+            self.database.forget()
+            del self.__dict__["database"]
+        for name in ("indexer", "syncer"):
+            self.__dict__.pop(name, None)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    @cached_property
+    def database(self) -> Database:
+        """Connections are opened on first use, in the process that uses them."""
+        return Database(self.addresses.database, self.addresses.control)
+
+    @cached_property
+    def embedding_options(self) -> EmbeddingOptions:
+        """Which model makes the vectors."""
+        e = self.rag.embedding
+        return EmbeddingOptions(
+            provider=e.provider,
+            model=e.model if e.provider != "hashing" else "",
+            dimensions=e.dimensions,
+            model_path=self.settings.resolve(e.model_path) if e.model_path else None,
+            batch_size=e.batch_size if e.provider != "hashing" else None,
+        )
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The configured model; loading it takes about a second."""
+        return open_embedder(self.embedding_options)
+
+    @cached_property
+    def model(self) -> str:
+        """The name its vectors are kept under; known without loading it."""
+        e = self.rag.embedding
+        if e.provider == "hashing":
+            return f"hashing-{e.dimensions}"
+        if e.model_path:
+            return f"{self.settings.resolve(e.model_path).name}-{e.dimensions}"
+        return e.model
+
+    def embedder_of(self, index: SearchIndex) -> Embedder:
+        """The model an index was made with, which questions to it must be asked in."""
+        if index.model == self.model:
+            return self.embedder
+        return open_embedder(EmbeddingOptions(provider=index.provider, dimensions=index.dimensions))
+
+    def chunking_of(self, source: SourceSettings) -> ChunkingOptions:
+        """How a source's documents are cut."""
+        c = self.rag.chunking_of(source)
+        return ChunkingOptions(**{name: getattr(c, name) for name in ChunkingOptions.__dataclass_fields__})
+
+    def chunker(self, name: str, kind: SourceType | None = None) -> Chunker:
+        """The chunker of a source, by its name; `kind` decides for sources that a command registered."""
+        if (name, kind) not in self._chunkers:
+            self._chunkers[name, kind] = open_chunker(self._chunking(name, kind), self._count_tokens)
+        return self._chunkers[name, kind]
+
+    def _chunking(self, name: str, kind: SourceType | None) -> ChunkingOptions:
+        for source in self.rag.sources:
+            if source.name == name:
+                return self.chunking_of(source)
+        section = self.rag.chunking
+        if kind is SourceType.PBI:
+            section = section.model_copy(update={"strategy": "pbi_aware"})
+        return ChunkingOptions(**{n: getattr(section, n) for n in ChunkingOptions.__dataclass_fields__})
+
+    def _count_tokens(self, text: str) -> int:
+        count = getattr(self.embedder, "count_tokens", None)
+        return int(count(text)) if count else max(1, len(text) // 4)
+
+    def pipeline_version(self, source: SourceSettings, extractor: str) -> str:
+        """What made a document's chunks: extractor, chunker and model; another one means to index it again."""
+        return f"{extractor}|{self.chunker(source.name).version}|{self.model}:{self.rag.embedding.dimensions}"
+
+    def fill_index(self, connection: Connection) -> SearchIndex:
+        """The search index that new chunks go to."""
+        e = self.rag.embedding
+        chunker = self.rag.chunking.strategy
+        return open_index(
+            connection,
+            provider=e.provider,
+            model=self.model,
+            dimensions=e.dimensions,
+            chunker=chunker,
+            pipeline=f"{chunker}|{self.model}:{e.dimensions}",
+        )
+
+    @cached_property
+    def retry(self) -> retry.RetryOptions:
+        """How often and how soon to try again."""
+        q = self.rag.queue
+        return retry.RetryOptions(
+            base=q.retry_base_seconds, longest=q.retry_max_seconds, attempts=q.max_attempts
+        )
+
+    def decide(self, error: LarderError, attempts: int) -> Decision:
+        """What an error means for its documents."""
+        return retry.decide(error, attempts, self.retry)
+
+    @cached_property
+    def indexer(self) -> Indexer:
+        """The three steps of a document."""
+        q = self.rag.queue
+        return Indexer(
+            database=self.database,
+            chunker_of=self.chunker,
+            embedder=lambda: self.embedder,
+            model=self.model,
+            index=self.fill_index,
+            decide=self.decide,
+            lease=q.lease_seconds,
+            slice_seconds=min(60.0, q.soft_time_limit / 4),
+        )
+
+    @cached_property
+    def syncer(self) -> Syncer:
+        """The walk through a source."""
+        q = self.rag.queue
+        return Syncer(
+            database=self.database,
+            lease=q.lease_seconds,
+            guard=absence.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
+            after_page=self._ring,
+        )
+
+    @cached_property
+    def limits(self) -> Limits:
+        """How long the ledger waits and how often it tries."""
+        q = self.rag.queue
+        return Limits(
+            lease=q.lease_seconds,
+            resend=q.resend_after,
+            in_flight=q.max_in_flight,
+            batch=q.batch_documents,
+            attempts=q.max_attempts,
+            crashes=q.max_crashes,
+        )
+
+    @cached_property
+    def weights(self) -> Mapping[Stage, int]:
+        """Chunks per message of each stage: 0.1 to 4 seconds of work."""
+        texts = 512 if self.rag.embedding.provider == "hashing" else 64
+        return {Stage.CHUNKED: texts, Stage.EMBEDDED: self.rag.queue.upsert_rows}
+
+    @staticmethod
+    def _ring() -> None:
+        dispatch.send("larder.pump", expires=10)
+
+    # -- sources -----------------------------------------------------------------------------------
+
+    def open_source(self, source: SourceSettings) -> Source:
+        """The connector of a configured source."""
+        if not isinstance(source, FileSource):
+            raise ConfigurationError(f"source {source.name} has no connector for its type {source.type}")
+        d = self.rag.decisions
+        fixed = source.metadata.model_dump(mode="json", exclude_none=True)
+        return open_source(
+            SourceOptions(
+                name=source.name,
+                type=source.type,
+                root=self.settings.root_of(source),
+                paths=source.paths,
+                exclude=source.exclude,
+                frontmatter_fields=getattr(source, "frontmatter_fields", ("title", "tags", "category")),
+                metadata={k: v for k, v in fixed.items() if k not in {"source_type", "extractors"}},
+                source_type=source.metadata.source_type,
+                max_bytes=int(source.max_bytes),
+                base_url=str(source.base_url or ""),
+                decisions=DecisionRules(
+                    types=d.frontmatter_types, paths=d.paths, tags=d.tags, headings=d.headings
+                ),
+            ),
+        )
+
+    def schedule_of(self, source: SourceSettings) -> Schedule:
+        """When a source that was just synced is due again."""
+        now = datetime.now(UTC)
+        return Schedule(
+            next_sync_at=schedule.next_time(source.schedule, self.timezone_of(source), now),
+            next_walk_at=now + timedelta(hours=self.rag.queue.reconcile_hours),
+        )
+
+    def timezone_of(self, source: SourceSettings) -> str:
+        """The zone of a source's schedule."""
+        return source.timezone or self.rag.timezone
+
+    def register(self) -> None:
+        """Make the ledger know the configured tenants and sources; repeatable, before every sync or start."""
+        by_tenant: dict[UUID, list[Configured]] = {self.tenant: []}
+        for one in self.configured.values():
+            by_tenant.setdefault(one.tenant_id, []).append(one)
+        now = datetime.now(UTC)
+        for tenant, ones in by_tenant.items():
+            with self.database.tenant(tenant) as connection:
+                if tenant == self.tenant:
+                    sources.ensure_tenant(
+                        connection, tenant, self.settings.tenant, self.project, self.settings.project
+                    )
+                for one in ones:
+                    sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
+                sources.register(connection, [self.registration(one, now) for one in ones])
+                sources.retire_others(connection, [one.id for one in ones])
+
+    def registration(self, one: Configured, now: datetime, *, origin: str = "file") -> sources.Registration:
+        """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
+        source = one.settings
+        zone = self.timezone_of(source)
+        ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
+        return sources.Registration(
+            id=one.id,
+            tenant_id=one.tenant_id,
+            project_id=one.project_id,
+            name=source.name,
+            kind=source.type,
+            config_hash=hashlib.sha256(ident.encode()).hexdigest()[:16],
+            schedule=source.schedule or "",
+            timezone=zone,
+            watch=bool(getattr(source, "watch", False)),
+            origin=origin,
+            config=source.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            next_sync_at=now if source.auto_index else schedule.next_time(source.schedule, zone, now),
+        )
+
+
+_current: list[Runtime] = []
+
+
+def use(runtime: Runtime) -> None:
+    """Make `runtime` the one that this process's tasks use."""
+    _current[:] = [runtime]
+
+
+def current() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        ConfigurationError: the process was not started by one of our commands.
+    """
+    if not _current:
+        raise ConfigurationError("no runtime in this process", fix="start workers with `larder worker`")
+    return _current[0]

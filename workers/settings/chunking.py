@@ -1,0 +1,85 @@
+"""How documents are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from pipeline.chunking import STRATEGIES, ChunkingOptions
+from workers.settings.values import Flag, Mismatch, OneOf, Section, Separators, Whole, refuse
+
+STRATEGY_SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {"semantic": MappingProxyType({"min_size": 100, "max_size": 500, "overlap": 50})}
+)
+"""Sizes a strategy has if the file gives none; the other strategies take the defaults of the fields."""
+
+Strategy = Annotated[str, BeforeValidator(OneOf(STRATEGIES)), OneOf(STRATEGIES)]
+Unit = Annotated[
+    Literal["characters", "tokens"],
+    BeforeValidator(OneOf(("characters", "tokens"))),
+    OneOf(("characters", "tokens")),
+]
+
+
+class ChunkingSettings(Section):
+    """How a document is cut into chunks."""
+
+    strategy: Strategy = Field(
+        default=ChunkingOptions.strategy,
+        description=f"How texts are cut: {', '.join(STRATEGIES)}.",
+    )
+    unit: Unit = Field(
+        default=ChunkingOptions.unit, description="What sizes count: characters, or tokens of the model."
+    )
+    min_size: Whole = Field(
+        default=ChunkingOptions.min_size,
+        ge=0,
+        le=100_000,
+        description="Smaller leftovers join their neighbour.",
+    )
+    max_size: Whole = Field(
+        default=ChunkingOptions.max_size,
+        ge=20,
+        le=100_000,
+        description="Largest chunk; 500 with the strategy semantic.",
+    )
+    overlap: Whole = Field(
+        default=ChunkingOptions.overlap,
+        ge=0,
+        le=50_000,
+        description="What a chunk repeats of the one before it; 50 with the strategy semantic.",
+    )
+    split_on: Separators = Field(
+        default=ChunkingOptions.split_on,
+        description="Where text may be cut, best place first; \\n is a line break.",
+    )
+    preserve_whitespace: Flag = Field(
+        default=ChunkingOptions.preserve_whitespace,
+        description="Keep runs of blanks and empty lines as they are.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes_of_strategy(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        sizes = STRATEGY_SIZES.get(str(value.get("strategy", "")).lower(), {})
+        missing = {n: v for n, v in sizes.items() if n not in value and to_camel(n) not in value}
+        return {**value, **missing}
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        wrong = (
+            (self.overlap >= self.max_size, "overlap", f"less than maxSize ({self.max_size})"),
+            (self.min_size > self.max_size, "min_size", f"at most maxSize ({self.max_size})"),
+        )
+        refuse(self, [Mismatch(key=key, expected=text) for bad, key, text in wrong if bad])
+        return self
+
+    def options(self) -> ChunkingOptions:
+        """The same for a chunker."""
+        return ChunkingOptions(**{name: getattr(self, name) for name in type(self).model_fields})

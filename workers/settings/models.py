@@ -1,0 +1,279 @@
+"""The configuration file as frozen sections; every default and its meaning stands here or in a section's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from workers.settings.chunking import ChunkingSettings
+from workers.settings.monitoring import MonitoringSettings
+from workers.settings.queue import QueueSettings
+from workers.settings.sources import Sources, SourceSettings
+from workers.settings.values import (
+    BrokerUrl,
+    DatabaseUrl,
+    Expected,
+    Flag,
+    Folder,
+    Number,
+    OneOf,
+    Secret,
+    Section,
+    Similarity,
+    Text,
+    Texts,
+    WebUrl,
+    Whole,
+    Zone,
+    refusal,
+)
+
+PROVIDERS: Mapping[str, str] = MappingProxyType(
+    {"pgvector": "PostgreSQL with pgvector", "memory": "in this process only, for trials and tests"}
+)
+_FOREIGN_STORES = ("chroma", "pinecone", "faiss", "weaviate")
+
+EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType(
+    {"minilm": "all-MiniLM-L6-v2 on this machine", "hashing": "counted words, free and without meaning"}
+)
+"""One line per embedder that this version knows."""
+
+DEVICES = ("cpu", "cuda")
+
+
+def _provider(value: Any) -> str:
+    if value in _FOREIGN_STORES:
+        raise refusal("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
+    return OneOf(PROVIDERS)(value)
+
+
+Provider = Annotated[str, BeforeValidator(_provider), OneOf(PROVIDERS)]
+EmbeddingProvider = Annotated[str, BeforeValidator(OneOf(EMBEDDING_PROVIDERS)), OneOf(EMBEDDING_PROVIDERS)]
+Device = Annotated[str, BeforeValidator(OneOf(DEVICES)), OneOf(DEVICES)]
+
+
+class FeatureFlags(Section):
+    """Switches of single abilities."""
+
+    rag_enrichment: Flag = Field(
+        default=True, alias="rag_enrichment", description="Answer enrichment requests."
+    )
+
+
+class DatabaseSettings(Section):
+    """PostgreSQL with pgvector; without a URL an embedded server is used."""
+
+    url: DatabaseUrl | None = Field(
+        default=None,
+        examples=["${LARDER_DATABASE_URL}"],
+        description="The role that reads and writes texts and vectors. Empty: an embedded server.",
+    )
+    control_url: DatabaseUrl | None = Field(
+        default=None,
+        examples=["${LARDER_CONTROL_DATABASE_URL}"],
+        description="The role that shares out work of all tenants and sees no text.",
+    )
+    admin_url: DatabaseUrl | None = Field(
+        default=None,
+        examples=["${LARDER_ADMIN_DATABASE_URL}"],
+        description="The owner of the tables, for migrations only.",
+    )
+    pool_size: Whole = Field(default=5, ge=1, le=200, description="Connections kept open by each process.")
+
+
+class BrokerSettings(Section):
+    """Valkey or Redis; without a URL an embedded server is used."""
+
+    url: BrokerUrl | None = Field(
+        default=None,
+        examples=["${LARDER_BROKER_URL}"],
+        description="Where messages wait. Empty: an embedded server.",
+    )
+
+
+class StorageSettings(Section):
+    """Where Larder keeps what it knows."""
+
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings, description="PostgreSQL.")
+    broker: BrokerSettings = Field(default_factory=BrokerSettings, description="Valkey or Redis.")
+    data: Folder = Field(default=Path(".larder"), description="Folder of the embedded servers.")
+
+
+class EmbeddingCacheSettings(Section):
+    """Vectors kept so that no text is embedded twice."""
+
+    enabled: Flag = Field(default=True, description="Keep vectors of texts already embedded.")
+    max_size: Whole = Field(default=1000, ge=1, description="Megabytes; the longest unused go first.")
+
+
+class EmbeddingSettings(Section):
+    """The model that turns text into vectors."""
+
+    provider: EmbeddingProvider = Field(
+        default="minilm", description="Who embeds: " + ", ".join(EMBEDDING_PROVIDERS) + "."
+    )
+    model: Text = Field(default="all-MiniLM-L6-v2", description="Name of the model.")
+    dimensions: Whole = Field(default=384, ge=1, le=4000, description="Length of its vectors.")
+    batch_size: Whole = Field(default=32, ge=1, le=2048, description="Texts of one call.")
+    device: Device = Field(default="cpu", description="cpu or cuda.")
+    model_path: Folder | None = Field(
+        default=None,
+        examples=["./models/minilm"],
+        description="Folder with model.onnx and tokenizer.json of another model.",
+    )
+    base_url: WebUrl | None = Field(
+        default=None,
+        examples=["https://embeddings.example.com/v1"],
+        description="Address of a provider on the network.",
+    )
+    api_key: Secret | None = Field(
+        default=None,
+        examples=["${LARDER_EMBEDDING_API_KEY}"],
+        description="Key of a provider on the network.",
+    )
+    timeout: Number = Field(default=30, gt=0, le=3600, description="Seconds one call may take.")
+    requests_per_minute: Whole | None = Field(
+        default=None, ge=1, description="Most calls a minute. Empty: no limit."
+    )
+    tokens_per_minute: Whole | None = Field(
+        default=None, ge=1, description="Most tokens a minute. Empty: no limit."
+    )
+    cache: EmbeddingCacheSettings = Field(
+        default_factory=EmbeddingCacheSettings, description="Vectors kept so that no text is embedded twice."
+    )
+
+
+class WeightSettings(Section):
+    """How much each part counts in a score."""
+
+    vector: Number = Field(default=0.7, ge=0, le=10, description="Likeness in meaning.")
+    keyword: Number = Field(default=0.3, ge=0, le=10, description="Words in common.")
+    title: Number = Field(default=0.4, ge=0, le=10, description="Words in common with the title.")
+    centroid: Number = Field(default=0.3, ge=0, le=10, description="Likeness to the document as a whole.")
+
+
+class RerankSettings(Section):
+    """A second, closer look at the best results."""
+
+    enabled: Flag = Field(default=False, description="Use a reranker; no model for it is shipped.")
+    model: Text = Field(
+        default="cross-encoder/ms-marco-MiniLM-L-6-v2", description="Name or folder of the model."
+    )
+    top_k: Whole = Field(
+        default=3, ge=1, le=100, description="Items kept in each section of an enriched context."
+    )
+    batch_size: Whole = Field(
+        default=10, ge=1, le=1000, description="Pairs of question and text in one call."
+    )
+    candidates: Whole = Field(default=30, ge=1, le=1000, description="Results looked at.")
+
+
+class ResultCacheSettings(Section):
+    """Answers kept for the same question."""
+
+    enabled: Flag = Field(default=True, description="Keep answers.")
+    ttl: Number = Field(default=900, gt=0, description="Seconds an answer is kept.")
+    max_entries: Whole = Field(default=100, ge=1, description="Answers kept per tenant.")
+
+
+class RetrievalSettings(Section):
+    """How documents are found."""
+
+    top_k: Whole = Field(default=5, ge=1, le=1000, description="Results of a search that asks for no number.")
+    max_top_k: Whole = Field(
+        default=50, ge=1, le=1000, description="Most results; a search for more gets this many."
+    )
+    candidates: Whole = Field(
+        default=100, ge=1, le=10_000, description="Chunks taken from each of the two searches."
+    )
+    min_similarity: Similarity = Field(
+        default="auto",
+        description="Least likeness of a result found by meaning; auto: the value measured for the model.",
+    )
+    max_distance: Number | None = Field(
+        default=None, ge=0, le=2, description="The same as 1 - minSimilarity; the stricter of the two holds."
+    )
+    weights: WeightSettings = Field(default_factory=WeightSettings, description="Parts of a score.")
+    exact_below: Whole = Field(
+        default=10_000, ge=0, description="Up to this many chunks every vector is compared."
+    )
+    build_at: Whole = Field(
+        default=200_000, ge=0, description="A first load this large builds its index before its end."
+    )
+    rerank: RerankSettings = Field(default_factory=RerankSettings, description="A second, closer look.")
+    cache: ResultCacheSettings = Field(default_factory=ResultCacheSettings, description="Answers kept.")
+
+    def limit(self, wanted: int | None = None) -> int:
+        """How many results a search gets that asked for `wanted`: too many are capped, not refused."""
+        return min(wanted or self.top_k, self.max_top_k)
+
+
+class DecisionSettings(Section):
+    """Which documents are decisions; one match is enough."""
+
+    frontmatter_types: Texts = Field(
+        default=("adr", "decision"), description="Values of `type` in the front matter."
+    )
+    paths: Texts = Field(default=("**/adr/**",), description="Patterns of paths.")
+    tags: Texts = Field(default=("decision", "adr", "rfc"), description="Tags or labels.")
+    headings: Texts = Field(
+        default=("Decision", "Status"), description="Headings a document has, all of them."
+    )
+
+
+class FlowerSettings(Section):
+    """The operators' view of the queue."""
+
+    port: Whole = Field(default=0, ge=0, le=65_535, description="0 is any free port.")
+    url_prefix: Annotated[str, AfterValidator(str), Expected("text")] = Field(
+        default="", description="Path before all its pages."
+    )
+
+
+class RagSettings(Section):
+    """Everything under the root key `rag`."""
+
+    enabled: Flag = Field(default=True, description="Master switch: false answers as if nothing were known.")
+    provider: Provider = Field(
+        default="pgvector", description="Where chunks are kept: " + ", ".join(PROVIDERS) + "."
+    )
+    rollout_percentage: Number = Field(
+        default=100, ge=0, le=100, description="Share of backlog items that are enriched."
+    )
+    feature_flags: FeatureFlags = Field(
+        default_factory=FeatureFlags, description="Switches of single abilities."
+    )
+    tenant: Text = Field(
+        default="default", description="Id or name of the tenant of everything without its own."
+    )
+    project: Text = Field(
+        default="default", description="Id or name of the project of everything without its own."
+    )
+    timezone: Zone = Field(default="UTC", description="Time zone of the schedules.")
+    storage: StorageSettings = Field(default_factory=StorageSettings, description="Where things are kept.")
+    embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings, description="Text to vectors.")
+    chunking: ChunkingSettings = Field(default_factory=ChunkingSettings, description="Documents to chunks.")
+    retrieval: RetrievalSettings = Field(
+        default_factory=RetrievalSettings, description="How documents are found."
+    )
+    decisions: DecisionSettings = Field(
+        default_factory=DecisionSettings, description="What counts as a decision."
+    )
+    sources: Sources = Field(default=(), description="What Larder reads.")
+    queue: QueueSettings = Field(default_factory=QueueSettings, description="How work is shared out.")
+    monitoring: MonitoringSettings = Field(
+        default_factory=MonitoringSettings, description="What Larder tells about itself."
+    )
+    flower: FlowerSettings = Field(default_factory=FlowerSettings, description="The view of the queue.")
+
+    def chunking_of(self, source: SourceSettings) -> ChunkingSettings:
+        """How documents of a source are cut: its own way, else its type's strategy with the global sizes."""
+        if source.chunking is not None:
+            return source.chunking
+        if source.default_strategy is None:
+            return self.chunking
+        return self.chunking.model_copy(update={"strategy": source.default_strategy})

@@ -1,0 +1,138 @@
+"""What Larder tells about itself: metrics, logs, health and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from workers.settings.values import (
+    Expected,
+    Flag,
+    Folder,
+    Mismatch,
+    Number,
+    OneOf,
+    Section,
+    Size,
+    Text,
+    Whole,
+    refusal,
+    refuse,
+)
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+SEVERITIES = ("info", "warning", "error", "critical")
+CHANNELS = ("console", "file")
+CONDITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "slow_query": "milliseconds a search takes",
+        "indexing_failure": "failures one after another",
+        "store_unreachable": "attempts to reach the database",
+    }
+)
+"""What may raise an alert, and what its threshold counts."""
+
+
+def _endpoint(value: str) -> str:
+    if not value.startswith("/"):
+        raise refusal(_ENDPOINT)
+    return value
+
+
+_ENDPOINT = "a path that begins with /"
+
+Level = Annotated[str, BeforeValidator(OneOf(LEVELS)), OneOf(LEVELS)]
+Severity = Annotated[str, BeforeValidator(OneOf(SEVERITIES)), OneOf(SEVERITIES)]
+Channel = Annotated[str, BeforeValidator(OneOf(CHANNELS)), OneOf(CHANNELS)]
+Condition = Annotated[str, BeforeValidator(OneOf(CONDITIONS)), OneOf(CONDITIONS)]
+Endpoint = Annotated[Text, AfterValidator(_endpoint), Expected(_ENDPOINT)]
+
+
+class MetricsSettings(Section):
+    """Figures for Prometheus."""
+
+    enabled: Flag = Field(default=True, description="Offer metrics.")
+    export_path: Folder | None = Field(
+        default=None, examples=["./metrics"], description="Folder to write them to as well. Empty: none."
+    )
+    export_interval: Number = Field(default=60, gt=0, description="Seconds between two writes.")
+
+
+class LoggingSettings(Section):
+    """Log lines."""
+
+    level: Level = Field(
+        default="info", description="Least important lines to show: " + ", ".join(LEVELS) + "."
+    )
+    path: Folder | None = Field(
+        default=None,
+        examples=["./logs/larder.log"],
+        description="File to log to. Empty: standard error only.",
+    )
+    max_files: Whole = Field(default=10, ge=1, le=1000, description="Files kept when the log is rotated.")
+    max_size: Size = Field(
+        default="10m", validate_default=True, description="Size at which the log is rotated."
+    )
+
+
+class HealthCheckSettings(Section):
+    """The health page."""
+
+    enabled: Flag = Field(default=True, description="Offer the health page.")
+    endpoint: Endpoint = Field(default="/health/rag", description="Its path.")
+    interval: Number = Field(default=30, gt=0, description="Seconds between two checks.")
+
+
+class AlertChannel(Section):
+    """Where alerts go."""
+
+    type: Channel = Field(description="console or file.")
+    path: Folder | None = Field(default=None, description="The file, for the type file.")
+    min_severity: Severity = Field(default="warning", description="Least severe alerts this channel gets.")
+
+    @model_validator(mode="after")
+    def _file_has_path(self) -> Self:
+        if self.type == "file" and self.path in (None, Path()):
+            refuse(self, [Mismatch(key="path", expected="the file to write alerts to")])
+        return self
+
+
+class AlertCondition(Section):
+    """What raises an alert."""
+
+    name: Condition = Field(description="slow_query, indexing_failure or store_unreachable.")
+    threshold: Number = Field(gt=0, description="Alert above this.")
+    severity: Severity = Field(default="warning", description="How severe the alert is.")
+
+
+class AlertSettings(Section):
+    """Alerts."""
+
+    enabled: Flag = Field(default=True, description="Raise alerts.")
+    channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = Field(
+        default=(AlertChannel(type="console"),), description="Where alerts go: type, path, minSeverity."
+    )
+    conditions: Annotated[tuple[AlertCondition, ...], Expected("a list of conditions")] = Field(
+        default=(
+            AlertCondition(name="slow_query", threshold=1000, severity="warning"),
+            AlertCondition(name="indexing_failure", threshold=5, severity="error"),
+            AlertCondition(name="store_unreachable", threshold=3, severity="critical"),
+        ),
+        description="What raises alerts: name, threshold, severity. slow_query counts milliseconds, "
+        "indexing_failure failures one after another, store_unreachable attempts.",
+    )
+
+
+class MonitoringSettings(Section):
+    """What Larder tells about itself."""
+
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings, description="Figures for Prometheus.")
+    logging: LoggingSettings = Field(default_factory=LoggingSettings, description="Log lines.")
+    health_check: HealthCheckSettings = Field(
+        default_factory=HealthCheckSettings, description="The health page."
+    )
+    alerts: AlertSettings = Field(default_factory=AlertSettings, description="Alerts.")

@@ -1,0 +1,158 @@
+"""Settings for people: a first file to edit, and the values in force."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import yaml
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from workers.settings.diagnosis import inner_section
+from workers.settings.loading import ROOT, Settings
+from workers.settings.models import RagSettings
+from workers.settings.sources import MarkdownSource, PbiJsonSource
+from workers.settings.values import Section
+
+MASK = "***"
+
+_EXAMPLES: tuple[tuple[type[Section], Mapping[str, Any]], ...] = (
+    (
+        MarkdownSource,
+        {
+            "name": "project_docs",
+            "type": "markdown",
+            "paths": ["./docs/**/*.md", "./README.md"],
+            "exclude": ["**/node_modules/**", "**/CHANGELOG.md", "**/.git/**"],
+        },
+    ),
+    (
+        PbiJsonSource,
+        {
+            "name": "pipeline_outputs",
+            "type": "pbi_json",
+            "paths": ["./output/run-*/final-output.json", "./output/run-*/step-*.json"],
+        },
+    ),
+)
+_HEAD = """\
+# Configuration of Larder. Every key is here with its default; a key left out has the same value.
+# Values may name variables: ${NAME} or ${NAME:-default}. Secrets belong in variables, not in this file.
+# Relative paths start at the folder of this file.
+"""
+
+
+def initial_file() -> str:
+    """A commented `larder.yaml` with every key, its default and its meaning, and two example sources."""
+    return _HEAD + "\n".join([f"{ROOT}:", *_keys(RagSettings, {}, "  ")]) + "\n"
+
+
+def effective(settings: Settings) -> dict[str, Any]:
+    """The values in force as JSON in the shape of the file, with secrets masked."""
+    return {ROOT: _json(settings.rag)}
+
+
+def show(settings: Settings) -> str:
+    """The values in force as YAML that can be loaded again, apart from masked secrets."""
+    text = yaml.safe_dump(effective(settings), sort_keys=False, allow_unicode=True, width=100)
+    return text.replace("${", "$${")
+
+
+def text_of(value: Any) -> str:
+    """A value as it stands behind a key, on one line."""
+    plain = _json(value)
+    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
+    text = text.removesuffix("\n").removesuffix("\n...")
+    # YAML would break the line inside a text with line breaks; JSON, which is YAML too, does not.
+    return json.dumps(plain, ensure_ascii=False) if "\n" in text else text
+
+
+def default_of(field: FieldInfo) -> Any:
+    """A field's default as its author wrote it; None if it has none."""
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _keys(section: type[Section], given: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for field in section.model_fields.values():
+        key = str(field.alias)
+        yield from textwrap.wrap(
+            str(field.description), 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+        )
+        inner = inner_section(field)
+        if key == "sources":
+            yield f"{indent}{key}:"
+            yield from _sources(indent + "  ")
+        elif inner is not None and isinstance(default_of(field), Section):
+            yield f"{indent}{key}:"
+            yield from _keys(inner, {}, indent + "  ")
+        elif inner is not None and default_of(field):
+            yield f"{indent}{key}:"
+            yield from (f"{indent}  - {text_of(item)}" for item in default_of(field))
+        else:
+            yield indent + _line(key, field, given)
+
+
+def _line(key: str, field: FieldInfo, given: Mapping[str, Any]) -> str:
+    value = given.get(key, default_of(field))
+    if value is not None:
+        return f"{key}: {text_of(value)}"
+    example = f" {text_of(field.examples[0])}" if field.examples else ""
+    return f"# {key}:{example}"
+
+
+def _sources(indent: str) -> Iterator[str]:
+    (section, given), *others = _EXAMPLES
+    yield from _item(_keys(section, given, indent + "  "), indent)
+    for _, more in others:
+        yield from _item((f"{indent}  {key}: {text_of(value)}" for key, value in more.items()), indent)
+
+
+def _item(lines: Iterator[str], indent: str) -> Iterator[str]:
+    """The lines of one list item: the first one that is no comment carries the dash."""
+    dashed = False
+    for line in lines:
+        if dashed or line.lstrip().startswith("#"):
+            yield line
+        else:
+            yield f"{indent}- {line.lstrip()}"
+            dashed = True
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Section):
+        named = {str(f.alias): getattr(value, name) for name, f in type(value).model_fields.items()}
+        return {key: _json(item) for key, item in {**named, **(value.model_extra or {})}.items()}
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    return _simple(value)
+
+
+def _simple(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return _masked(value.get_secret_value())
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _masked(secret: str) -> str:
+    """A URL without its password, or nothing but the mask: host and database help in the search for errors."""
+    url = urlsplit(secret)
+    if not url.scheme or "://" not in secret:
+        return MASK
+    user, at, host = url.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:{MASK}"
+    # Options such as sslpassword are secrets too; which ones are is not ours to know.
+    query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
+    return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))

@@ -1,0 +1,248 @@
+"""What Larder reads: one section per configured source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Self
+
+import annotated_types
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from pipeline.documents import SourceType
+from workers.settings.chunking import ChunkingSettings
+from workers.settings.substitution import plain
+from workers.settings.values import (
+    Cron,
+    Expected,
+    Flag,
+    Folder,
+    Mismatch,
+    Name,
+    Section,
+    Size,
+    Text,
+    Texts,
+    WebUrl,
+    Zone,
+    listed,
+    mismatched,
+    refusal,
+    refuse,
+)
+
+
+def _source_type(value: Any) -> SourceType:
+    try:
+        return SourceType.parse(str(value))
+    except ValueError:
+        raise refusal(_SOURCE_TYPES) from None
+
+
+_SOURCE_TYPES = "one of " + ", ".join(SourceType)
+
+KnownSourceType = Annotated[SourceType, BeforeValidator(_source_type), Expected(_SOURCE_TYPES)]
+
+
+class SourceMetadata(Section):
+    """Fixed facts that every document of a source carries; keys of your own are welcome."""
+
+    model_config = ConfigDict(extra="allow")
+
+    source_type: KnownSourceType | None = Field(
+        default=None,
+        examples=["documentation"],
+        description=f"What searches filter by: {', '.join(SourceType)}. Empty: that of the source's type.",
+    )
+    category: Text | None = Field(
+        default=None, examples=["reference"], description="A word of your own to filter by."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _free_values(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = {name for key, f in cls.model_fields.items() for name in (key, f.alias)}
+        return {key: item if key in known else plain(item) for key, item in value.items()}
+
+    def fixed(self) -> dict[str, Any]:
+        """What goes into each document's metadata: the category and the keys of your own."""
+        category = {} if self.category is None else {"category": self.category}
+        return {**category, **(self.model_extra or {})}
+
+
+class Extractor(Section):
+    """A field of the backlog item that becomes metadata under another name."""
+
+    field: Text = Field(description="The item's field.")
+    to: Text = Field(description="Its name in the metadata.")
+
+
+class PbiMetadata(SourceMetadata):
+    """Fixed facts, and facts taken from each backlog item."""
+
+    extractors: tuple[Extractor, ...] = Field(
+        default=(
+            Extractor(field="id", to="pbi_id"),
+            Extractor(field="created_at", to="timestamp"),
+            Extractor(field="confidence_score", to="quality_score"),
+        ),
+        description="Fields of each item that become metadata.",
+    )
+
+
+class SourceSettings(Section):
+    """What every source has."""
+
+    name: Name = Field(description="How commands and reports call the source; unique.")
+    type: Text = Field(description="What kind of source it is.")
+    enabled: Flag = Field(default=True, description="false: never synced; what was indexed stays searchable.")
+    auto_index: Flag = Field(
+        default=True, description="false: no sync on its own as soon as the source is new."
+    )
+    index_schedule: Cron | None = Field(
+        default=None, examples=["0 */6 * * *"], description="When to sync, in the source's time zone."
+    )
+    update_schedule: Cron | None = Field(
+        default=None,
+        examples=["0 2 * * *"],
+        description="The same as indexSchedule, which wins if both are there.",
+    )
+    timezone: Zone | None = Field(
+        default=None, examples=["Europe/Berlin"], description="Empty: that of the file."
+    )
+    metadata: SourceMetadata = Field(
+        default_factory=SourceMetadata, description="Fixed facts of every document of this source."
+    )
+    tenant: Text | None = Field(
+        default=None, description="Id or name. Empty: LARDER_TENANT, else the file's tenant."
+    )
+    project: Text | None = Field(
+        default=None, description="Id or name. Empty: LARDER_PROJECT, else the file's project."
+    )
+    chunking: ChunkingSettings | None = Field(
+        default=None,
+        description="How this source's documents are cut, with all keys of the section chunking. "
+        "A key left out has its own default, not the value of the section chunking.",
+    )
+
+    @property
+    def schedule(self) -> str | None:
+        """The cron text, whichever of its two names it was given."""
+        return self.index_schedule or self.update_schedule
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        both = {self.index_schedule, self.update_schedule} - {None}
+        if len(both) > 1:
+            fix = "keep one of the two"
+            refuse(self, [Mismatch(key="update_schedule", expected="the same as indexSchedule", fix=fix)])
+        return self
+
+    @property
+    def default_strategy(self) -> str | None:
+        """The chunking strategy this type of source prefers over the global one."""
+        return None
+
+
+class FileSource(SourceSettings):
+    """Files below a folder, found by patterns."""
+
+    paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")] = Field(
+        description="Patterns of the files to read, below root; ** is any number of folders."
+    )
+    exclude: Texts = Field(
+        default=(), examples=[["**/node_modules/**"]], description="Patterns of files to leave out."
+    )
+    root: Folder = Field(default=Path(), description="The folder the patterns start at and never leave.")
+    base_url: WebUrl | None = Field(
+        default=None,
+        examples=["https://git.example.com/project/blob/main"],
+        description="Where people open these files; the path is appended. Empty: no links.",
+    )
+    watch: Flag = Field(default=False, description="Look for changed files every few seconds.")
+    max_bytes: Size = Field(
+        default="10m", validate_default=True, description="Larger files are skipped and reported."
+    )
+
+
+class MarkdownSource(FileSource):
+    """Markdown files with front matter."""
+
+    frontmatter_fields: Texts = Field(
+        default=("title", "tags", "category"), description="Fields of the front matter that are kept."
+    )
+
+
+class TextSource(FileSource):
+    """Plain text files."""
+
+
+class PbiJsonSource(FileSource):
+    """Backlog items in JSON files."""
+
+    metadata: PbiMetadata = Field(
+        default_factory=PbiMetadata, description="Fixed facts, and facts taken from each backlog item."
+    )
+
+    @property
+    def default_strategy(self) -> str | None:
+        """Items are cut along their own parts."""
+        return "pbi_aware"
+
+
+SOURCE_TYPES: Mapping[str, type[SourceSettings]] = MappingProxyType(
+    {
+        "markdown": MarkdownSource,
+        "text": TextSource,
+        "pbi_json": PbiJsonSource,
+        "json": PbiJsonSource,
+    }
+)
+"""One line per type of source that this version reads."""
+
+_ANNOUNCED = ("confluence", "azure_devops")
+
+
+def _of_type(value: Any) -> SourceSettings:
+    """The source's own section, chosen by its `type`."""
+    if isinstance(value, SourceSettings):
+        return value
+    if isinstance(value, _Repeated):
+        raise mismatched("source", [Mismatch(key="name", expected="a name that no other source has")])
+    if not isinstance(value, dict):
+        raise refusal("a source with at least name, type and paths")
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in SOURCE_TYPES:
+        return SOURCE_TYPES[kind].model_validate(value)
+    known = "one of " + ", ".join(SOURCE_TYPES)
+    fix = f"this version does not read {kind} sources" if kind in _ANNOUNCED else ""
+    raise mismatched("source", [Mismatch(key="type", expected=known, fix=fix)])
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """Stands for a source whose name an earlier one has."""
+
+
+def _once(value: Any) -> Any:
+    items = listed(value)
+    if not isinstance(items, list | tuple):
+        return items
+    names = [item.get("name") if isinstance(item, dict) else getattr(item, "name", None) for item in items]
+    first = {str(name): index for index, name in reversed(list(enumerate(names)))}
+    return [
+        item if name is None or first[str(name)] == index else _Repeated()
+        for index, (item, name) in enumerate(zip(items, names, strict=True))
+    ]
+
+
+Sources = Annotated[
+    tuple[Annotated[SourceSettings, BeforeValidator(_of_type)], ...],
+    BeforeValidator(_once),
+    Expected("a list of sources"),
+]
+"""Sources of any type, each with a name of its own."""

@@ -1,0 +1,1 @@
+"""Tasks are doors: decode ids, call one function, send what follows."""
