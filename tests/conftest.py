@@ -68,6 +68,10 @@ def superuser(servers: embedded.Servers, server_folder: Path) -> Callable[[str],
 def template(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> str:
     """A database with the current schema, copied for each test."""
     with superuser("postgres") as connection:
+        # What these servers hold is thrown away; crashes are tested on servers with fsync on.
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(f"alter system set {setting} = off")
+        connection.execute("select pg_reload_conf()")
         connection.execute(f"create database {TEMPLATE} owner larder_owner")
     with superuser(TEMPLATE) as connection:
         connection.execute("create extension vector")
@@ -92,7 +96,7 @@ def addresses(
 ) -> Iterator[Addresses]:
     name = f"test_{os.getpid()}_{next(_counter)}"
     with superuser("postgres") as connection:
-        connection.execute(f"create database {name} template {template} owner larder_owner strategy file_copy")
+        connection.execute(f"create database {name} template {template} owner larder_owner")
     yield Addresses(
         name=name,
         app=with_database(servers.database_url, name),

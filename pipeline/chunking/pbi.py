@@ -68,6 +68,7 @@ class _Field:
     def __init__(self, section: Section) -> None:
         self.sections: list[Section] = []
         self.name = ""
+        self._bare = True
         self.take(section)
 
     def take(self, section: Section) -> None:
@@ -75,10 +76,11 @@ class _Field:
         if section.level == _FIELD_LEVEL and not self.name:
             self.name = section.heading.replace("_", " ")
         self.sections.append(section)
+        self._bare = self._bare and section.bare
 
     def holds(self, section: Section) -> bool:
         """True if `section` does not begin a field of its own."""
-        title_alone = not self.name and all(held.bare for held in self.sections)
+        title_alone = self._bare and not self.name
         return section.level > _FIELD_LEVEL or title_alone
 
 

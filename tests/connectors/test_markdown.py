@@ -1,8 +1,7 @@
-"""Markdown files as documents: titles, front matter, times, links."""
+"""Markdown files as documents: what is kept, titles, times."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime
@@ -14,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors import SourceOptions, open_source
-from connectors.front_matter import split_front_matter, tags_of
 from connectors.headings import code_lines, headings_of, plain_text, title_of
-from connectors.json_values import MAX_VALUES, clean_text, json_able, scalar_text
 from connectors.times import parse_time
 from pipeline.documents import Document, Kind, Problem, SourceType
-from pipeline.errors import DocumentRejected
 
 
 def read(root: Path, **changes: Any) -> tuple[dict[str, Document], dict[str, Problem], dict[str, Problem]]:
@@ -39,15 +35,6 @@ def document(root: Path, text: str, name: str = "note.md", **changes: Any) -> Do
     assert not failed, failed
     assert not skipped, skipped
     return documents[name]
-
-
-def failure(root: Path, text: str) -> str:
-    (root / "bad.md").write_text(text)
-    (root / "good.md").write_text("# Good\n")
-    documents, failed, _ = read(root)
-    assert list(documents) == ["good.md"]
-    assert set(failed) == {"bad.md"}
-    return failed["bad.md"].reason
 
 
 class TestDocument:
@@ -187,123 +174,6 @@ class TestTitle:
         assert time.process_time() - start < 5
 
 
-class TestFrontMatter:
-    @pytest.mark.parametrize(
-        ("text", "line"),
-        [
-            ("---\ntitle: ok\nbad: [1, 2\n---\ntext", "line 4"),
-            ("---\ntitle: 'x\n---\ntext", "line 3"),
-            ("---\na: b: c\n---\ntext", "line 2"),
-            ("---\n- a\n- b\n---\ntext", "line 1"),
-            ("---\njust words\n---\ntext", "line 1"),
-            ("---\ntitle: never closed\n\ntext", "line 1"),
-            ("---\ntitle: !!python/object:os.system x\n---\ntext", "line 2"),
-            ("---\ntitle: *nowhere\n---\ntext", "line 2"),
-            ("---\na: 1\n\ttab: 2\n---\ntext", "line 3"),
-            ("---\nx: " + "[" * 5000 + "\n---\ntext", "line"),
-        ],
-    )
-    def test_a_broken_head_fails_with_file_and_line(self, tmp_path: Path, text: str, line: str) -> None:
-        reason = failure(tmp_path, text)
-
-        assert "bad.md" in reason
-        assert line in reason
-
-    @pytest.mark.parametrize(
-        ("text", "body"),
-        [
-            ("---\n\nA ruler on top.\n\n---\n\nmore", "---\n\nA ruler on top.\n\n---\n\nmore"),
-            ("---\n\nA: [ruler\n\n---\n\nmore", "---\n\nA: [ruler\n\n---\n\nmore"),
-            ("---\nA lone ruler", "---\nA lone ruler"),
-            ("----\na: b\n----\ntext", "----\na: b\n----\ntext"),
-            ("text\n---\na: b\n---\n", "text\n---\na: b\n---\n"),
-            ("---\n---\ntext", "text"),
-            ("---\n\ntitle: x\n\n---\n\ntext", "text"),
-            ("---  \ntitle: x\n---\t\n    code\n\n---\nend\n", "    code\n\n---\nend"),
-            ("---\ntext: |\n  ---\n---\nbody", "body"),
-        ],
-    )
-    def test_head_and_body_are_told_apart(self, text: str, body: str) -> None:
-        assert split_front_matter(text, "x.md").body == body
-
-    def test_an_impossible_date_stays_text(self, tmp_path: Path) -> None:
-        found = document(tmp_path, "---\ndate: 2024-13-45\n---\ntext")
-
-        assert found.metadata["date"] == "2024-13-45"
-        assert found.created_at == found.updated_at
-
-    def test_windows_line_ends_and_a_mark_make_no_difference(self, tmp_path: Path) -> None:
-        (tmp_path / "note.md").write_bytes(b"\xef\xbb\xbf---\r\ntitle: T\r\n---\r\n\r\n# H\r\ntext\r\n")
-
-        found = read(tmp_path)[0]["note.md"]
-
-        assert found.title == "T"
-        assert found.text == "# H\ntext"
-
-    def test_odd_values_become_plain_json(self, tmp_path: Path) -> None:
-        head = (
-            "a: .nan\nb: .inf\nc: !!set {y, x}\nd: 2024-01-02 03:04:05\n1: one\n"
-            'e: "nul\\0 and"\nf: !!binary aGVsbG8=\ng: {2: {x: 2024-01-02}}\nh: [[1], {}]\n'
-        )
-        fields = ("a", "b", "c", "d", "1", "e", "f", "g", "h")
-
-        found = document(tmp_path, f"---\n{head}---\ntext", frontmatter_fields=fields).metadata
-
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert "a" not in found or found["a"] is None
-        assert found["c"] == ["x", "y"]
-        assert found["d"] == "2024-01-02T03:04:05"
-        assert found["1"] == "one"
-        assert "\0" not in found["e"]
-        found["e"].encode()
-        assert found["g"] == {"2": {"x": "2024-01-02"}}
-        assert found["h"] == [[1], {}]
-
-    def test_references_that_multiply_stay_small(self, tmp_path: Path) -> None:
-        lines = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
-        lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 10)]
-        head = "\n".join(lines)
-
-        found = document(tmp_path, f"---\n{head}\n---\ntext", frontmatter_fields=("l9",))
-
-        assert len(json.dumps(found.metadata)) < 20 * MAX_VALUES
-
-    def test_a_value_that_holds_itself_ends(self, tmp_path: Path) -> None:
-        found = document(tmp_path, "---\nloop: &a [x, *a]\n---\ntext", frontmatter_fields=("loop",))
-
-        assert found.metadata["loop"][0] == "x"
-
-    @pytest.mark.parametrize(
-        ("value", "tags"),
-        [
-            (["a", "b", "a"], ("a", "b")),
-            ("a, b ,,c", ("a", "b", "c")),
-            ([1, 2.5, True, None, "x"], ("1", "2.5", "true", "x")),
-            (["#a", " b ", ["nested"], {"k": "v"}], ("a", "b")),
-            (7, ("7",)),
-            (False, ("false",)),
-            (None, ()),
-            ({"a": 1}, ()),
-            ("", ()),
-        ],
-    )
-    def test_tags_are(self, value: Any, tags: tuple[str, ...]) -> None:
-        assert tags_of(value) == tags
-
-    def test_truth_values_among_tags_are_text(self, tmp_path: Path) -> None:
-        found = document(tmp_path, "---\ntags: [on, no, 2024, 2024-01-02]\n---\ntext")
-
-        assert found.tags == ("true", "false", "2024", "2024-01-02")
-        assert found.metadata["tags"] == list(found.tags)
-
-    def test_a_rejection_is_one_of_ours(self) -> None:
-        with pytest.raises(DocumentRejected) as caught:
-            split_front_matter("---\n[\n---\n", "x.md")
-
-        assert caught.value.fix
-        assert not caught.value.transient
-
-
 class TestTimes:
     def test_without_front_matter_the_files_time_counts(self, tmp_path: Path) -> None:
         (tmp_path / "note.md").write_text("text")
@@ -359,74 +229,3 @@ class TestTimes:
         moment = parse_time(value)
 
         assert (moment.isoformat() if moment else None) == expected
-
-
-class TestLinks:
-    @pytest.fixture
-    def linked(self, tmp_path: Path) -> Path:
-        for name in ("README.md", "docs/other.md", "docs/deep/a b.md", "docs/pic.png"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text("# X\n")
-        (tmp_path.parent / f"{tmp_path.name}-outside.md").write_text("# Outside\n")
-        return tmp_path
-
-    TEXT = (
-        '# Me\n\nSee [other](other.md#part "Title"), [top](../README.md?x=1), [root](/docs/other.md),\n'
-        "![pic](pic.png), [space](deep/a%20b.md), [angle](<deep/a b.md>), [`code`](other.md)\n"
-        "[ref]: ../README.md\n\n"
-        "[web](https://e.example/other.md) [mail](mailto:a@b.example) [anchor](#part) [proto](//e.example/x.md)\n"
-        "[lost](nowhere.md) [folder](deep) [nul](a%00.md) `[code](other.md)`\n\n```\n[fence](other.md)\n```\n"
-    )
-
-    def test_without_a_base_url_the_text_stays_and_the_links_are_listed(self, linked: Path) -> None:
-        outside = f"[out](../../{linked.name}-outside.md)"
-
-        found = document(linked, self.TEXT + outside, name="docs/me.md")
-
-        assert found.text == (self.TEXT + outside).strip("\n")
-        assert found.metadata["links"] == ["README.md", "docs/deep/a b.md", "docs/other.md", "docs/pic.png"]
-
-    def test_with_a_base_url_they_lead_to_the_linked_documents(self, linked: Path) -> None:
-        found = document(linked, self.TEXT, name="docs/me.md", base_url="https://g.example/w")
-
-        assert '[other](https://g.example/w/docs/other.md#part "Title")' in found.text
-        assert "[top](https://g.example/w/README.md?x=1)" in found.text
-        assert "[root](https://g.example/w/docs/other.md)" in found.text
-        assert "![pic](https://g.example/w/docs/pic.png)" in found.text
-        assert "[space](https://g.example/w/docs/deep/a%20b.md)" in found.text
-        assert "[angle](https://g.example/w/docs/deep/a%20b.md)" in found.text
-        assert "[`code`](https://g.example/w/docs/other.md)" in found.text
-        assert "[ref]: https://g.example/w/README.md" in found.text
-        for left in ("`[code](other.md)`", "[fence](other.md)", "[lost](nowhere.md)", "[anchor](#part)"):
-            assert left in found.text
-        assert found.url == "https://g.example/w/docs/me.md"
-
-    def test_a_hundred_links_are_enough(self, tmp_path: Path) -> None:
-        for n in range(120):
-            (tmp_path / f"{n}.md").write_text("# X\n")
-        text = "\n".join(f"[x]({n}.md)" for n in range(120))
-
-        assert len(document(tmp_path, text).metadata["links"]) == 100
-
-    def test_a_text_without_links_has_no_such_key(self, tmp_path: Path) -> None:
-        assert "links" not in document(tmp_path, "# No [links] here").metadata
-
-
-class TestValues:
-    def test_text_is_made_storable(self) -> None:
-        assert clean_text("a\0b") == "ab"
-        assert clean_text("\ud83d\ude00") == "\U0001f600"
-        clean_text("lone \ud83d").encode()
-
-    def test_depth_is_cut(self) -> None:
-        value: Any = "end"
-        for _ in range(500):
-            value = [value]
-
-        assert len(json.dumps(json_able(value))) < 100
-
-    @pytest.mark.parametrize(
-        ("value", "text"), [(True, "true"), (1.5, "1.5"), (None, ""), ([1], ""), ({}, ""), (" x ", "x")]
-    )
-    def test_a_scalar_as_text(self, value: Any, text: str) -> None:
-        assert scalar_text(value) == text

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from connectors import SourceOptions, open_source
-from connectors.pbi_gathering import natural_key, run_name
 from connectors.pbi_shapes import clearly_pbis, pbi_items, plain_keys
 from pipeline.documents import Document, Kind, Problem, SourceType
 
 PATHS = ("./output/run-*/final-output.json", "./output/run-*/step-*.json")
+
+
 ONE = {"id": "PBI-1", "title": "One"}
+
+
 TWO = {"id": "PBI-2", "title": "Two"}
 
 
@@ -61,28 +64,29 @@ def only(root: Path, data: Any, name: str = "run-2025-01-10/final-output.json") 
     return document
 
 
+FULL: dict[str, Any] = {
+    "id": "PBI-007",
+    "type": "story",
+    "title": "Reset  the password",
+    "description": "Users reset it by mail.\n\nSecond paragraph.",
+    "acceptance_criteria": ["Given a mail, it comes within 60 s", "An old link fails"],
+    "priority": "high",
+    "status": "done",
+    "created_at": "2025-01-09T09:00:00Z",
+    "updated_at": "2025-01-11T09:00:00+00:00",
+    "confidence_score": 0.87,
+    "dependencies": ["PBI-001", "PBI-002"],
+    "labels": ["auth", "mail"],
+    "notes": "Ask Ada.",
+    "lessons_learned": ["Mail is slow"],
+    "user_story": "As a user I reset it.",
+}
+
+
 class TestDocument:
     @pytest.mark.req("001-015", "001-016", "001-049", "001-066", "001-068", "002-003")
     def test_everything_a_pbi_says_is_kept(self, tmp_path: Path) -> None:
-        pbi = {
-            "id": "PBI-007",
-            "type": "story",
-            "title": "Reset  the password",
-            "description": "Users reset it by mail.\n\nSecond paragraph.",
-            "acceptance_criteria": ["Given a mail, it comes within 60 s", "An old link fails"],
-            "priority": "high",
-            "status": "done",
-            "created_at": "2025-01-09T09:00:00Z",
-            "updated_at": "2025-01-11T09:00:00+00:00",
-            "confidence_score": 0.87,
-            "dependencies": ["PBI-001", "PBI-002"],
-            "labels": ["auth", "mail"],
-            "notes": "Ask Ada.",
-            "lessons_learned": ["Mail is slow"],
-            "user_story": "As a user I reset it.",
-        }
-
-        found = only(tmp_path, {"metadata": {"created_at": "2025-01-10T08:00:00Z"}, "pbis": [pbi]})
+        found = only(tmp_path, {"metadata": {"created_at": "2025-01-10T08:00:00Z"}, "pbis": [FULL]})
 
         assert found.external_id == "PBI-007"
         assert found.title == "Reset the password"
@@ -106,7 +110,10 @@ class TestDocument:
             "dependencies": ["PBI-001", "PBI-002"],
             "source_path": "output/run-2025-01-10/final-output.json",
         }
-        assert found.text == (
+
+    @pytest.mark.req("001-066")
+    def test_the_text_has_a_section_for_each_part(self, tmp_path: Path) -> None:
+        assert only(tmp_path, {"pbis": [FULL]}).text == (
             "# Reset the password\n\n"
             "## User story\n\nAs a user I reset it.\n\n"
             "## Description\n\nUsers reset it by mail.\n\nSecond paragraph.\n\n"
@@ -307,172 +314,3 @@ class TestShapes:
         assert not clearly_pbis({"pbis": []})
         assert not clearly_pbis("x")
         assert pbi_items({"pbis": []}) == []
-
-
-class TestNewest:
-    def state(self, word: str) -> dict[str, Any]:
-        return {"pbis": [{**ONE, "description": word}]}
-
-    @pytest.mark.parametrize(
-        ("older", "newer"),
-        [
-            ("run-2025-01-10/final-output.json", "run-2025-02-01/step-1.json"),
-            ("run-2025-01-10/step-9-x.json", "run-2025-01-10/final-output.json"),
-            ("run-2025-01-10/step-2-x.json", "run-2025-01-10/step-10-x.json"),
-            ("run-2025-01-10-9/final-output.json", "run-2025-01-10-10/final-output.json"),
-            ("run-2025-01-10T08-00/final-output.json", "run-2025-01-10T17-30/final-output.json"),
-            ("run-nightly/final-output.json", "run-2025-01-10/final-output.json"),
-        ],
-    )
-    @pytest.mark.parametrize("turned", [False, True])
-    def test_the_newest_file_wins_whatever_the_file_times(
-        self, tmp_path: Path, older: str, newer: str, turned: bool
-    ) -> None:
-        write(tmp_path, older, self.state("old"), age=0 if turned else 5000)
-        write(tmp_path, newer, self.state("new"), age=5000 if turned else 0)
-
-        documents, _, _ = read(tmp_path)
-
-        assert list(documents) == ["PBI-1"]
-        assert "new" in documents["PBI-1"].text
-        assert documents["PBI-1"].metadata["source_path"] == f"output/{newer}"
-
-    def test_file_times_are_the_last_resort(self, tmp_path: Path) -> None:
-        write(tmp_path, "a.json", self.state("new"), age=100)
-        write(tmp_path, "b.json", self.state("old"), age=9000)
-
-        documents, _, _ = read(tmp_path, "output/*.json")
-
-        assert "new" in documents["PBI-1"].text
-        assert documents["PBI-1"].metadata["runs"] == []
-        assert documents["PBI-1"].metadata["version"] == 1
-
-    def test_runs_and_versions_are_counted(self, tmp_path: Path) -> None:
-        write(tmp_path, "run-2025-01-10/final-output.json", self.state("a"))
-        write(tmp_path, "run-2025-01-09/step-2.json", self.state("draft"))
-        write(tmp_path, "run-2025-01-09/final-output.json", self.state("a"))
-        write(tmp_path, "run-2025-02-01/final-output.json", self.state("b"))
-        write(tmp_path, "run-2025-03-01/final-output.json", self.state("b"))
-
-        found = read(tmp_path)[0]["PBI-1"]
-
-        assert found.metadata["runs"] == [
-            "run-2025-01-09",
-            "run-2025-01-10",
-            "run-2025-02-01",
-            "run-2025-03-01",
-        ]
-        assert found.metadata["version"] == 2
-        assert "b" in found.text
-
-    def test_a_score_of_an_earlier_step_stays(self, tmp_path: Path) -> None:
-        scored = {"scored_pbis": [{"pbi": ONE, "scores": {"overall_confidence": 0.8}}]}
-        write(tmp_path, "run-2025-01-10/step-3-score.json", scored)
-        write(tmp_path, "run-2025-01-10/final-output.json", self.state("final"))
-
-        found = read(tmp_path)[0]["PBI-1"]
-
-        assert found.metadata["quality_score"] == 0.8
-        assert found.metadata["source_path"].endswith("final-output.json")
-
-    def test_the_same_pbi_twice_in_a_list_is_one(self, tmp_path: Path) -> None:
-        write(tmp_path, "run-2025-01-10/final-output.json", [ONE, {**ONE, "title": "Later"}])
-
-        assert [d.title for d in read(tmp_path)[0].values()] == ["Later"]
-
-    def test_names_of_runs(self) -> None:
-        assert run_name("output/run-1/deep/x.json") == "run-1"
-        assert run_name("run-1.json") == ""
-        assert sorted(["run-10", "run-9", "run-9a"], key=natural_key) == ["run-9", "run-9a", "run-10"]
-
-
-class TestBadFiles:
-    BAD = "output/run-2025-05-10/step-9-broken.json"
-
-    def spoil(self, root: Path, data: str, age: float = 0) -> None:
-        write(root, "run-2025-01-10/final-output.json", {"pbis": [ONE]})
-        write(root, "run-2025-05-10/step-9-broken.json", data, age=age)
-
-    @pytest.mark.parametrize(
-        ("data", "said"),
-        [
-            ('{"pbis": [\n  {"id": "PBI-9", "title": "cut off in the mid', "starting at line 2, column 28"),
-            ("not json", "line 1, column 1"),
-            ('{"pbis": []} {}', "line 1, column 14"),
-            ("[" * 200_000, "nested too deeply"),
-            ("[" + "1" * 5000 + "]", "too many digits"),
-        ],
-    )
-    def test_invalid_json_fails_by_file_line_and_column(self, tmp_path: Path, data: str, said: str) -> None:
-        self.spoil(tmp_path, data)
-
-        documents, failed, _ = read(tmp_path)
-
-        assert list(documents) == ["PBI-1"]
-        assert self.BAD in failed[self.BAD].reason
-        assert said in failed[self.BAD].reason
-        assert "PBI-9" not in failed[self.BAD].reason
-
-    def test_a_file_being_written_deletes_nothing(self, tmp_path: Path) -> None:
-        self.spoil(tmp_path, '{"pbis": [')
-
-        assert not source(tmp_path).ids().complete
-
-    @pytest.mark.parametrize("data", ['{"pbis": [', "", "  \n"])
-    def test_a_file_broken_for_long_does_not_stop_deletion_for_ever(self, tmp_path: Path, data: str) -> None:
-        self.spoil(tmp_path, data, age=2 * 3600)
-
-        listing = source(tmp_path).ids()
-
-        assert listing.complete
-        assert listing.ids == {"PBI-1"}
-
-    def test_an_emptied_file_is_left_out_and_deletes_nothing_yet(self, tmp_path: Path) -> None:
-        self.spoil(tmp_path, "")
-
-        assert set(read(tmp_path)[2]) == {self.BAD}
-        assert not source(tmp_path).ids().complete
-
-    def test_a_file_that_cannot_be_read_deletes_nothing_however_old(self, tmp_path: Path) -> None:
-        self.spoil(tmp_path, json.dumps({"pbis": [TWO], "filler": "x" * 1000}), age=10**6)
-
-        documents, failed, skipped = read(tmp_path, max_bytes=500)
-
-        assert list(documents) == ["PBI-1"]
-        assert not failed
-        assert "limit is 500" in skipped[self.BAD].reason
-        assert not source(tmp_path, max_bytes=500).ids().complete
-
-    def test_a_binary_file_fails_and_deletes_nothing(self, tmp_path: Path) -> None:
-        self.spoil(tmp_path, "\0\0", age=10**6)
-
-        assert set(read(tmp_path)[1]) == {self.BAD}
-        assert not source(tmp_path).ids().complete
-
-    def test_ids_alone_are_right_and_follow_changes(self, tmp_path: Path) -> None:
-        write(tmp_path, "run-2025-01-10/final-output.json", {"pbis": [ONE, TWO]})
-        opened = source(tmp_path)
-        assert opened.ids().ids == {"PBI-1", "PBI-2"}
-        list(opened.pages(None))
-        write(tmp_path, "run-2025-01-10/final-output.json", {"pbis": [TWO]}, age=5)
-
-        assert opened.ids().ids == {"PBI-2"}
-
-    def test_problems_are_paged_with_the_documents(self, tmp_path: Path) -> None:
-        items: list[Any] = [{"id": f"PBI-{n:03d}"} for n in range(150)] + [{}] * 60
-        write(tmp_path, "run-2025-01-10/final-output.json", items)
-
-        pages = list(source(tmp_path).pages(None))
-
-        assert [len(page.documents) + len(page.failed) for page in pages] == [100, 100, 10]
-        assert sum(len(page.failed) for page in pages) == 60
-        rest = list(source(tmp_path).pages(pages[0].cursor))
-        assert [page.documents for page in rest] == [page.documents for page in pages[1:]]
-
-    def test_check_counts_files(self, tmp_path: Path) -> None:
-        write(tmp_path, "run-2025-01-10/final-output.json", [ONE])
-
-        findings = source(tmp_path).check()
-
-        assert [finding.ok for finding in findings] == [True, True, False]
-        assert findings[1].detail == "matches 1 file"

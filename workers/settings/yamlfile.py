@@ -166,7 +166,7 @@ class _Walk:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The node as a plain value."""
         self.left -= 1
-        if len(path) > MOST_LEVELS:
+        if self.left < 0 or len(path) > MOST_LEVELS:
             limit = _LEVELS if len(path) > MOST_LEVELS else f"at most {MOST_VALUES:,} values"
             self.tree.complain(path[:3], Fault(found="too much (aliases repeat their values)", allowed=limit))
             raise _TooMuchError

@@ -36,22 +36,22 @@ ITEMS = st.lists(st.tuples(st.integers(0, 4), PROSE), min_size=1, max_size=12).m
 HEADING = st.builds(lambda level, words: f"{'#' * level} {words}", st.integers(1, 6), PROSE)
 SETEXT = st.builds(lambda words, mark: f"{words}\n{mark * 3}", PROSE, st.sampled_from("=-"))
 QUOTE = LINES.map(lambda lines: "\n".join(f"> {line}" for line in lines))
-LONG = st.builds(lambda char, n: char * n, st.sampled_from("A.`|#-\u0301"), st.integers(1, 900))
+LONG = st.builds(lambda char, n: char * n, st.sampled_from("A.`|#-\u0301"), st.integers(1, 500))
 BLOCK = st.one_of(PROSE, CODE, TABLE, ITEMS, HEADING, SETEXT, QUOTE, LONG, st.text(max_size=80))
 GAP = st.sampled_from(["\n", "\n\n", "\r\n\r\n", "\r", "\n   \n", "\n\n\n\n\n", "  \n", "\n\n    "])
-TEXT = st.lists(st.tuples(BLOCK, GAP), max_size=14).map(
+TEXT = st.lists(st.tuples(BLOCK, GAP), max_size=8).map(
     lambda parts: "".join(block + gap for block, gap in parts)
 )
 
 
 @st.composite
 def option_sets(draw: st.DrawFn, strategy: str) -> ChunkingOptions:
-    max_size = draw(st.integers(1, 400))
+    max_size = draw(st.integers(1, 250))
     return ChunkingOptions(
         strategy=strategy,
         max_size=max_size,
         min_size=draw(st.integers(0, max_size)),
-        overlap=draw(st.integers(0, max_size - 1)),
+        overlap=draw(st.integers(0, max_size * 3 // 4)),
         preserve_whitespace=draw(st.booleans()),
     )
 

@@ -59,9 +59,9 @@ def test_twice_the_text_takes_twice_the_time(strategy: str, name: str) -> None:
     make, size = HOSTILE[name]
     single, double = make(size), make(2 * size)
     least = [float("inf"), float("inf")]
-    for _ in range(8):
+    for run in range(12):
         least = [min(least[0], seconds(strategy, single)), min(least[1], seconds(strategy, double))]
-        if least[1] <= 2.5 * least[0]:
+        if run and least[1] <= 2.5 * least[0]:
             break
     assert least[1] <= 2.5 * least[0]
     assert least[1] < 3

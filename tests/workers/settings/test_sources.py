@@ -211,3 +211,52 @@ def test_a_source_has_tenant_and_project_of_its_own(one: Callable[..., SourceSet
 def test_keys_of_another_type_are_unknown(one: Callable[..., SourceSettings]) -> None:
     with pytest.raises(SettingsError, match="frontmatterFields: found an unknown key"):
         one("frontmatterFields: [title]", "text")
+
+
+WITHOUT_SCHEDULES = """\
+rag:
+  enabled: true
+  embedding:
+    model: all-MiniLM-L6-v2
+    dimensions: 384
+    batchSize: 32
+    device: cpu
+  chunking:
+    strategy: structure
+    maxSize: 1000
+    overlap: 200
+  retrieval:
+    topK: 5
+  sources:
+    - name: pipeline_outputs
+      type: pbi_json
+      paths:
+        - ./output/run-*/final-output.json
+        - ./output/run-*/step-*.json
+      watch: false
+      autoIndex: false
+      indexSchedule: '0 3 1 1 *'
+      metadata:
+        sourceType: pbi
+        category: historical
+    - name: notes
+      type: text
+      paths:
+        - ./notes/**/*.txt
+      watch: false
+      autoIndex: false
+      indexSchedule: '0 3 1 1 *'
+      metadata:
+        sourceType: text
+        category: notes
+"""
+
+
+def test_a_file_whose_sources_wait_for_a_person(loaded: Loaded) -> None:
+    settings = loaded(WITHOUT_SCHEDULES)
+    assert settings.notes == ()
+    assert [(s.name, s.auto_index, s.schedule) for s in settings.rag.sources] == [
+        ("pipeline_outputs", False, "0 3 1 1 *"),
+        ("notes", False, "0 3 1 1 *"),
+    ]
+    assert [s.metadata.fixed()["category"] for s in settings.rag.sources] == ["historical", "notes"]

@@ -175,13 +175,14 @@ def test_no_value_of_a_variable_can_change_the_shape_of_the_file(here: Path, val
 
 
 def test_an_unset_variable_is_named_with_file_and_line_and_told_once(lines: Lines) -> None:
+    def unset(place: str, name: str) -> str:
+        fix = f"set the variable {name} or write ${{{name}:-default}}"
+        return f"larder.yaml:{place}: found ${{{name}}}, which is not set, expected a value; {fix}"
+
     assert lines("rag:\n  storage:\n    data: ${A}/${B}\n  retrieval:\n    topK: ${C}\n") == [
-        "larder.yaml:3: storage.data: found ${A}, which is not set, expected a value; "
-        "set the variable A or write ${A:-default}",
-        "larder.yaml:3: storage.data: found ${B}, which is not set, expected a value; "
-        "set the variable B or write ${B:-default}",
-        "larder.yaml:5: retrieval.topK: found ${C}, which is not set, expected a value; "
-        "set the variable C or write ${C:-default}",
+        unset("3: storage.data", "A"),
+        unset("3: storage.data", "B"),
+        unset("5: retrieval.topK", "C"),
     ]
 
 

@@ -1,0 +1,154 @@
+"""Dead letters: documents the queue gave up on, for a person to look at, try again or let go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """Why work on one version of a document ended; never its text."""
+
+    id: int
+    tenant_id: UUID
+    tenant: str
+    source_id: UUID
+    source: str
+    document_id: UUID
+    item: str
+    """The document's id in its source: a path, a page id."""
+    version: int
+    stage: str
+    code: str
+    reason: str
+    attempts: int
+    crash_count: int
+    at: datetime
+    resolved_at: datetime | None
+    resolution: str | None
+    state: str
+    """Of the document today."""
+    desired_version: int
+    indexed_version: int | None
+    """The version that search shows meanwhile, if any."""
+
+    def brief(self) -> Json:
+        """The few fields of the status screen."""
+        return {
+            "id": self.id,
+            "item": self.item,
+            "stage": self.stage,
+            "reason": self.reason,
+            "at": self.at.isoformat(),
+        }
+
+    def to_json(self) -> Json:
+        """All fields; ids as text, times in ISO 8601."""
+        values: Json = {}
+        for name, value in vars(self).items():
+            shown: Any = value.isoformat() if isinstance(value, datetime) else value
+            values[name] = str(value) if isinstance(value, UUID) else shown
+        return values
+
+
+_COLUMNS = """
+    l.id, l.tenant_id, t.name as tenant, l.source_id, s.name as source, l.document_id, d.external_id as item,
+    l.version, l.stage, l.code, l.reason, l.attempts, l.crash_count, l.created_at as at, l.resolved_at,
+    l.resolution, d.state, d.desired_version, d.indexed_version"""
+_FROM = """
+    from dead_letter l join document d on d.id = l.document_id
+    join source s on s.id = l.source_id join tenant t on t.id = l.tenant_id"""
+# A letter about a version that was replaced meanwhile is nobody's concern: the new one is on its way.
+_OPEN = "l.resolved_at is null and d.state = 'dead' and l.version = d.desired_version"
+
+
+def listed(
+    connection: Connection,
+    *,
+    source_ids: Sequence[UUID] | None = None,
+    every: bool = False,
+    most_per_source: int = 1000,
+) -> list[DeadLetter]:
+    """Letters that wait for a person, newest first; with `every` the settled ones too."""
+    rows = connection.execute(
+        text(f"""
+            select * from (
+                select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
+                {_FROM}
+                where (:every or ({_OPEN}))
+                  and (cast(:sources as uuid[]) is null or l.source_id = any(cast(:sources as uuid[])))
+            ) x where place <= :most order by id desc"""),
+        {
+            "every": every,
+            "sources": None if source_ids is None else list(source_ids),
+            "most": most_per_source,
+        },
+    )
+    return [_letter(row) for row in rows.mappings()]
+
+
+def of_document(connection: Connection, document_id: UUID) -> list[DeadLetter]:
+    """All letters about one document, newest first."""
+    rows = connection.execute(
+        text(f"select {_COLUMNS} {_FROM} where l.document_id = :id order by l.id desc"), {"id": document_id}
+    )
+    return [_letter(row) for row in rows.mappings()]
+
+
+def get(connection: Connection, letter_id: int) -> DeadLetter | None:
+    """One letter, or None."""
+    rows = connection.execute(text(f"select {_COLUMNS} {_FROM} where l.id = :id"), {"id": letter_id})
+    row = rows.mappings().one_or_none()
+    return _letter(row) if row else None
+
+
+def count(connection: Connection) -> int:
+    """How many documents wait for a person."""
+    row = connection.execute(text(f"select count(distinct l.document_id) {_FROM} where {_OPEN}"))
+    return int(row.scalar_one())
+
+
+def _letter(row: Any) -> DeadLetter:
+    return DeadLetter(**{name: row[name] for name in DeadLetter.__dataclass_fields__})
+
+
+def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
+    """Give dead documents a fresh start in the version that failed; returns those that were dead.
+
+    The run that met the failure stays closed. The document is due at once; the next stroke of the pump sends it.
+    """
+    rows = connection.execute(
+        text("""
+            update document set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0, due_at = now(),
+                   enqueued_at = null, lease_token = null, lease_until = null, last_error = null
+            where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
+                         order by id for update)
+            returning id"""),
+        {"ids": list(document_ids)},
+    )
+    replayed = sorted(row.id for row in rows)
+    _resolve(connection, replayed, "replayed")
+    return replayed
+
+
+def drop(connection: Connection, document_ids: Sequence[UUID]) -> int:
+    """Take documents off the list; they stay dead until they change or are replayed. Returns how many letters."""
+    return _resolve(connection, document_ids, "dropped")
+
+
+def _resolve(connection: Connection, document_ids: Sequence[UUID], resolution: str) -> int:
+    settled = connection.execute(
+        text("""
+            update dead_letter set resolved_at = now(), resolution = :how
+            where document_id = any(:ids) and resolved_at is null"""),
+        {"ids": list(document_ids), "how": resolution},
+    )
+    return int(settled.rowcount)

@@ -1,0 +1,228 @@
+"""The whole ledger in figures, for the operator's screen; runs on the control role and sees no text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Json
+from pipeline.ledger import Stage, dead, runs
+
+DEAD_SHOWN = 20
+"""How many dead letters a source names, newest first; `dead` counts them all."""
+WORKERS_SECONDS = 300
+"""A worker that was silent for longer is no longer listed: machines come and go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFigures:
+    """A source, what it holds and how its last sync went."""
+
+    name: str
+    tenant: str
+    type: str
+    documents: int
+    """Searchable or nearly so: done, neither hidden nor deleted."""
+    chunks: int
+    pending: int
+    dead: int
+    """Documents given up on whose dead letter waits for a person."""
+    hidden: int
+    freshness_seconds: float | None
+    """Since the last complete sync; None if there was none."""
+    last_error: str | None
+    next_sync: datetime | None
+    paused: bool
+    held: int
+    """Deletions that wait for `larder sources release`."""
+    removed: bool
+    """True if the configuration no longer names it."""
+    dead_letters: list[Json] = field(default_factory=list)
+    problems: list[Json] = field(default_factory=list)
+    last_run: Json | None = None
+
+    def to_json(self) -> Json:
+        """One entry of `sources`; times in ISO 8601."""
+        return {**asdict(self), "next_sync": self.next_sync.isoformat() if self.next_sync else None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """Work that waits, over all tenants."""
+
+    pending: int
+    by_stage: Mapping[str, int]
+    oldest_due_seconds: float | None
+    """How long the longest waiting document has been due; None if none is."""
+    in_flight: int
+    dead: int
+
+    def to_json(self) -> Json:
+        """The entry `backlog`, without the queues of the broker."""
+        return {**asdict(self), "by_stage": dict(self.by_stage)}
+
+
+_SOURCES = text("""
+    select s.id, s.name, t.name as tenant, s.kind as type, coalesce(d.documents, 0) as documents,
+           coalesce(d.chunks, 0) as chunks, coalesce(d.pending, 0) as pending, coalesce(d.dead, 0) as dead,
+           coalesce(d.hidden, 0) as hidden,
+           cast(extract(epoch from now() - s.last_sync_at) as double precision) as freshness_seconds,
+           coalesce((select error from sync_run r where r.source_id = s.id and r.finished_at is null),
+                    s.last_error) as last_error,
+           s.next_sync_at as next_sync, s.paused_at is not null as paused, s.held,
+           s.removed_at is not null as removed
+    from source s join tenant t on t.id = s.tenant_id
+    left join (
+        select source_id, count(*) filter (where state = 'done' and not hidden) as documents,
+               cast(sum(chunk_count) filter (where not hidden) as bigint) as chunks,
+               count(*) filter (where state = 'pending') as pending,
+               count(*) filter (where state = 'dead' and exists (
+                   select from dead_letter l where l.document_id = e.id and l.resolved_at is null)) as dead,
+               count(*) filter (where hidden) as hidden
+        from document e where not deleted group by source_id
+    ) d on d.source_id = s.id
+    order by s.removed_at is not null, t.name, s.name""")
+
+
+def sources(connection: Connection) -> list[SourceFigures]:
+    """Every source of every tenant, those that are no longer configured last."""
+    rows = [dict(row) for row in connection.execute(_SOURCES).mappings()]
+    letters = _letters(connection)
+    last, problems = _last_runs(connection), _problems(connection)
+    found = []
+    for row in rows:
+        key = row.pop("id")
+        found.append(
+            SourceFigures(
+                **row,
+                dead_letters=letters.get(key, []),
+                problems=problems.get(key, []),
+                last_run=last.get(key),
+            )
+        )
+    return found
+
+
+def _letters(connection: Connection) -> dict[UUID, list[Json]]:
+    found: dict[UUID, list[Json]] = defaultdict(list)
+    for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
+        found[letter.source_id].append(letter.brief())
+    return found
+
+
+_RUN_COUNTS = (
+    *("listed", "unchanged", "queued", "skipped", "failed", "hidden", "deleted", "restored"),
+    "indexed", "dead", "superseded", "chunks", "chunks_written", "chunks_kept",
+    "texts_embedded", "texts_reused",
+)
+
+
+def _last_runs(connection: Connection) -> dict[UUID, Json]:
+    """The newest run of each source with its counts; an open one has those of this moment."""
+    columns = ", ".join(("id", "source_id", "state", "trigger", "started_at", "finished_at", *_RUN_COUNTS))
+    rows = connection.execute(
+        text(f"""
+            select distinct on (source_id) {columns} from sync_run
+            order by source_id, started_at desc, id desc"""),
+    ).mappings()
+    found = {row["source_id"]: _run(row) for row in rows}
+    open_ = [run["run"] for run in found.values() if run["finished_at"] is None]
+    live = runs.progress(connection, open_)
+    for run in found.values():
+        run.update({name: n for name, n in live.get(run["run"], {}).items() if name in _RUN_COUNTS})
+    return found
+
+
+def _run(row: Mapping[str, Any]) -> Json:
+    ended = row["finished_at"]
+    return {
+        "run": row["id"],
+        "state": row["state"],
+        "trigger": row["trigger"],
+        "started_at": row["started_at"].isoformat(),
+        "finished_at": ended.isoformat() if ended else None,
+        **{name: row[name] for name in _RUN_COUNTS},
+    }
+
+
+def _problems(connection: Connection) -> dict[UUID, list[Json]]:
+    """What the newest run with any problem could not take, by source."""
+    rows = connection.execute(
+        text("""
+            select distinct on (source_id) source_id, problems from sync_run
+            where jsonb_array_length(problems) > 0 order by source_id, started_at desc, id desc"""),
+    )
+    keys = ("item", "reason", "outcome")
+    return {row.source_id: [{k: p.get(k, "") for k in keys} for p in row.problems] for row in rows}
+
+
+def backlog(connection: Connection, *, resend: float) -> Backlog:
+    """What waits; a document counts as in flight for `resend` seconds after its message was sent."""
+    row = connection.execute(
+        text("""
+            select count(*) as pending,
+                   cast(extract(epoch from now() - min(due_at) filter (where due_at <= now()))
+                        as double precision) as oldest,
+                   count(*) filter (where enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
+            from document where state = 'pending' and not deleted"""),
+        {"resend": resend},
+    ).one()
+    stages = connection.execute(
+        text("select stage, count(*) as n from document where state = 'pending' and not deleted group by stage")
+    )
+    counted = {r.stage: r.n for r in stages}
+    return Backlog(
+        pending=row.pending,
+        by_stage={str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE},
+        oldest_due_seconds=row.oldest,
+        in_flight=row.in_flight,
+        dead=dead.count(connection),
+    )
+
+
+def workers(connection: Connection) -> list[Json]:
+    """Workers that gave a sign of life in the last minutes, with its age in seconds."""
+    rows = connection.execute(
+        text("""
+            select name, queues, host, pid,
+                   cast(extract(epoch from now() - seen_at) as double precision) as age_seconds
+            from worker where seen_at > now() - make_interval(secs => :most) order by name"""),
+        {"most": WORKERS_SECONDS},
+    )
+    return [{**row, "queues": row["queues"].split(",")} for row in rows.mappings()]
+
+
+def canaries(connection: Connection) -> dict[str, float]:
+    """Seconds since each queue last did its task of the minute."""
+    rows = connection.execute(
+        text("""
+            select queue, cast(extract(epoch from now() - sung_at) as double precision) as age
+            from canary order by queue"""),
+    )
+    return {row.queue: row.age for row in rows}
+
+
+def index(connection: Connection) -> Json | None:
+    """The search index that is read, else the one being filled; None before the first document."""
+    row = connection.execute(
+        text("""
+            select model, dimensions, status, indexed_rows, keyword_built,
+                   (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks
+            from search_index where status <> 'retired' order by status = 'active' desc, id desc limit 1"""),
+    ).one_or_none()
+    if row is None:
+        return None
+    return {
+        "model": row.model,
+        "dimensions": row.dimensions,
+        "status": row.status,
+        "chunks": row.chunks,
+        "vector_index": "exact" if row.indexed_rows is None else "hnsw",
+        "keyword_index": "gin" if row.keyword_built else "scan",
+    }

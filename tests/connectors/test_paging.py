@@ -1,0 +1,95 @@
+"""Pages, cursors and the time a walk takes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from connectors import SourceOptions, open_source
+from connectors.files import FileListing
+from connectors.paging import PAGE_CHARACTERS, Entry, pages_of, resume_key
+from pipeline.documents import Document, Kind, Page, Problem, SourceType
+
+
+def write(root: Path, *names: str, text: str = "# Title\n\nSome text.\n") -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> SourceOptions:
+    return SourceOptions(
+        name="files",
+        type="markdown",
+        root=root,
+        paths=paths or ("**/*.md",),
+        exclude=exclude,
+        max_bytes=max_bytes,
+    )
+
+
+def names(found: FileListing) -> list[str]:
+    return [file.external_id for file in found.files]
+
+
+def walk(given: SourceOptions) -> tuple[dict[str, Document], dict[str, str], dict[str, str]]:
+    """Documents, failures and skipped items of a walk, by external id."""
+    pages: list[Page] = list(open_source(given).pages(None))
+    return (
+        {d.external_id: d for page in pages for d in page.documents},
+        {p.external_id: p.reason for page in pages for p in page.failed},
+        {p.external_id: p.reason for page in pages for p in page.skipped},
+    )
+
+
+class TestPaging:
+    def test_large_documents_make_small_pages(self) -> None:
+        def document(n: int) -> Document:
+            return Document(
+                external_id=str(n),
+                title="t",
+                text="x" * (PAGE_CHARACTERS // 2),
+                source_type=SourceType.TEXT,
+                kind=Kind.REFERENCE,
+            )
+
+        pages = list(pages_of(Entry(key=str(n), document=document(n)) for n in range(5)))
+
+        assert [len(page.documents) for page in pages] == [2, 2, 1]
+        assert [page.cursor for page in pages] == [{"after": "1"}, {"after": "3"}, {}]
+
+    def test_exactly_one_full_page_is_the_last(self) -> None:
+        problem = Problem(external_id="x", reason="y")
+
+        pages = list(pages_of(Entry(key=f"{n:03d}", failed=problem) for n in range(100)))
+
+        assert [len(page.failed) for page in pages] == [100]
+        assert pages[0].cursor == {}
+
+    def test_nothing_is_one_empty_page(self) -> None:
+        assert [page.cursor for page in pages_of([])] == [{}]
+
+    @pytest.mark.parametrize("cursor", [None, {}, {"after": None}, {"after": 3}, {"before": "x"}])
+    def test_a_cursor_that_says_nothing_starts_over(self, cursor: dict[str, object] | None) -> None:
+        assert resume_key(cursor) == ""
+
+    def test_a_cursor_behind_everything_gives_one_last_page(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.md")
+
+        pages = list(open_source(options(tmp_path)).pages({"after": "zzz"}))
+
+        assert [(page.documents, page.cursor) for page in pages] == [((), {})]
+
+    def test_two_thousand_small_files_take_well_under_a_second(self, tmp_path: Path) -> None:
+        for n in range(2000):
+            write(
+                tmp_path, f"{n % 40}/{n}.md", text=f"---\ntitle: T{n}\ntags: [a]\n---\n\n# H\n\nSome text.\n"
+            )
+        start = time.process_time()
+
+        documents, _, _ = walk(options(tmp_path))
+
+        assert len(documents) == 2000
+        assert time.process_time() - start < 1.5, "of this process's own time; other load does not count"

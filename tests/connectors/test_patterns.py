@@ -1,0 +1,181 @@
+"""Which paths the globs of a source match."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connectors import SourceOptions, open_source
+from connectors.files import FileListing, FileTree
+from pipeline.errors import ConfigurationError
+
+NOBODY = 65534
+
+
+def write(root: Path, *names: str, text: str = "# Title\n\nSome text.\n") -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> SourceOptions:
+    return SourceOptions(
+        name="files",
+        type="markdown",
+        root=root,
+        paths=paths or ("**/*.md",),
+        exclude=exclude,
+        max_bytes=max_bytes,
+    )
+
+
+def listing(root: Path, *paths: str, exclude: tuple[str, ...] = ()) -> FileListing:
+    return FileTree(options(root, *paths, exclude=exclude)).listing()
+
+
+def names(found: FileListing) -> list[str]:
+    return [file.external_id for file in found.files]
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Gives up root's rights for a moment: root may read everything."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user can reach; those of tmp_path are root's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for path in sorted(folder.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755)
+
+
+class TestGlobs:
+    @pytest.mark.req("001-050")
+    def test_the_documented_source_sees_what_it_should(self, tmp_path: Path) -> None:
+        write(
+            tmp_path, "README.md", "docs/a.md", "docs/x/y/b.md", "docs/x/README.md", "sub/README.md", "a.md"
+        )
+        write(tmp_path, "docs/node_modules/c.md", "docs/x/node_modules/p/d.md", "docs/CHANGELOG.md")
+        write(tmp_path, "docs/x/CHANGELOG.md", "docs/.git/e.md", "docs/a.txt")
+
+        found = listing(
+            tmp_path,
+            "./docs/**/*.md",
+            "./README.md",
+            exclude=("**/node_modules/**", "**/CHANGELOG.md", "**/.git/**"),
+        )
+
+        assert names(found) == ["README.md", "docs/a.md", "docs/x/README.md", "docs/x/y/b.md"]
+        assert found.complete
+        assert not found.failed
+
+    @pytest.mark.parametrize(
+        ("glob", "expected"),
+        [
+            ("*.md", ["a.md"]),
+            ("**/*.md", ["a.md", "docs/b.md", "docs/deep/er/c.md"]),
+            ("**", ["a.md", "docs/b.md", "docs/deep/d.txt", "docs/deep/er/c.md"]),
+            ("docs/**", ["docs/b.md", "docs/deep/d.txt", "docs/deep/er/c.md"]),
+            ("./docs//./*.md", ["docs/b.md"]),
+            ("docs/*/*/*.md", ["docs/deep/er/c.md"]),
+            ("docs/**/er/*.md", ["docs/deep/er/c.md"]),
+            ("**/deep/**/*.md", ["docs/deep/er/c.md"]),
+            ("docs/**/**/b.md", ["docs/b.md"]),
+            ("docs/[ab].md", ["docs/b.md"]),
+            ("docs/[!b].md", []),
+            ("?.md", ["a.md"]),
+            ("docs/b.md", ["docs/b.md"]),
+            ("DOCS/*.md", []),
+        ],
+    )
+    def test_a_glob_matches(self, tmp_path: Path, glob: str, expected: list[str]) -> None:
+        write(tmp_path, "a.md", "docs/b.md", "docs/deep/er/c.md", "docs/deep/d.txt")
+
+        assert names(listing(tmp_path, glob)) == expected
+
+    @pytest.mark.parametrize(
+        ("exclude", "expected"),
+        [
+            ("CHANGELOG.md", ["a.md", "docs/drafts/b.md"]),
+            ("./CHANGELOG.md", ["a.md", "docs/CHANGELOG.md", "docs/drafts/b.md"]),
+            ("drafts", ["CHANGELOG.md", "a.md", "docs/CHANGELOG.md"]),
+            ("drafts/", ["CHANGELOG.md", "a.md", "docs/CHANGELOG.md"]),
+            ("docs/**", ["CHANGELOG.md", "a.md"]),
+            ("docs/*", ["CHANGELOG.md", "a.md"]),
+            ("a.md/**", ["CHANGELOG.md", "a.md", "docs/CHANGELOG.md", "docs/drafts/b.md"]),
+        ],
+    )
+    def test_an_exclusion_holds(self, tmp_path: Path, exclude: str, expected: list[str]) -> None:
+        write(tmp_path, "a.md", "CHANGELOG.md", "docs/CHANGELOG.md", "docs/drafts/b.md")
+
+        assert names(listing(tmp_path, exclude=(exclude,))) == expected
+
+    @pytest.mark.parametrize(
+        "glob", ["../x/*.md", "docs/../../x.md", "/etc/*.md", "~/x.md", "C:\\x.md", "", "./"]
+    )
+    @pytest.mark.parametrize("place", ["paths", "exclude"])
+    def test_a_glob_that_leaves_the_root_is_refused(self, tmp_path: Path, glob: str, place: str) -> None:
+        paths, exclude = ((glob,), ()) if place == "paths" else (("*.md",), (glob,))
+
+        with pytest.raises(ConfigurationError) as caught:
+            open_source(options(tmp_path, *paths, exclude=exclude))
+
+        assert repr(glob) in caught.value.message
+        assert caught.value.fix
+
+    def test_a_source_without_paths_is_refused(self, tmp_path: Path) -> None:
+        given = SourceOptions(name="none", type="markdown", root=tmp_path, paths=())
+
+        with pytest.raises(ConfigurationError, match="no paths"):
+            open_source(given)
+
+    def test_folders_that_cannot_match_are_not_entered(self, open_folder: Path) -> None:
+        write(open_folder, "docs/a.md", "docs/node_modules/b.md", "output/c.md")
+        for closed in ("docs/node_modules", "output"):
+            (open_folder / closed).chmod(0)
+
+        with as_nobody():
+            found = listing(open_folder, "./docs/**/*.md", "./README*.md", exclude=("**/node_modules/**",))
+
+        assert names(found) == ["docs/a.md"]
+        assert found.complete
+        assert not found.failed
+
+    def test_the_order_is_that_of_whole_paths(self, tmp_path: Path) -> None:
+        write(tmp_path, "b/a.md", "b.md", "b-c/a.md", "a/z.md")
+
+        assert names(listing(tmp_path)) == ["a/z.md", "b-c/a.md", "b.md", "b/a.md"]
+
+    def test_a_glob_of_many_stars_costs_little(self, tmp_path: Path) -> None:
+        write(tmp_path, "a" * 200 + ".txt", "/".join(["a"] * 60) + "/b.txt")
+        start = time.perf_counter()
+
+        found = listing(tmp_path, "*a*a*a*a*a*a*a*a*b", "**/a/**/a/**/a/**/a/**/a/**/c.md")
+
+        assert names(found) == []
+        assert time.perf_counter() - start < 1
+
+
+def test_an_unknown_type_lists_the_known_ones(tmp_path: Path) -> None:
+    given = SourceOptions(name="wiki", type="gopher", root=tmp_path, paths=("*",))
+
+    with pytest.raises(ConfigurationError, match=r"'gopher'.*markdown, text, pbi_json, json"):
+        open_source(given)
