@@ -126,21 +126,28 @@ class Indexer:
             texts = staging.texts(connection, claim.ids, list(wanted))
         if not claim.ids:
             return Step()
+        done: set[bytes] = set()
+        refused: set[bytes] = set()
         try:
-            done, refused = self._embed_missing(embedder, claim, texts)
+            self._embed_missing(embedder, claim, texts, done, refused)
         except LarderError as error:
             with self.database.tenant(tenant) as connection:
+                # What was embedded before is kept and was paid for: it counts now.
+                work.count_texts(connection, claim, _attribute(hashes, done, wanted - done)[0], {})
                 self._fail(connection, claim, claim.ids, error)
             return Step()
         return self._finish_embed(claim, hashes, wanted, done, refused)
 
     def _embed_missing(
-        self, embedder: Embedder, claim: work.Claim, texts: dict[bytes, str]
-    ) -> tuple[set[bytes], set[bytes]]:
-        """(embedded, refused) hashes; stops early when its slice of time is over."""
+        self,
+        embedder: Embedder,
+        claim: work.Claim,
+        texts: dict[bytes, str],
+        done: set[bytes],
+        refused: set[bytes],
+    ) -> None:
+        """Note the hashes embedded and refused; stops early when its slice of time is over."""
         order = list(texts)
-        done: set[bytes] = set()
-        refused: set[bytes] = set()
         started = renewed = time.monotonic()
         size = embedder.limits.texts
         for start in range(0, len(order), size):
@@ -158,7 +165,6 @@ class Indexer:
             done |= set(good)
             if now - started > self.slice_seconds:
                 break
-        return done, refused
 
     @staticmethod
     def _embed_part(embedder: Embedder, texts: list[str]) -> tuple[Vectors, set[int]]:

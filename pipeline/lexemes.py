@@ -7,27 +7,29 @@ import re
 # PostgreSQL's parser keeps hosts, paths and file names whole and so hides their parts (measured: nDCG .567
 # against .604), hence all that is not a letter or digit becomes a blank before it sees the text.
 _NOT_WORD = re.compile(r"[\W_]+")
-# HADOOP-123, ns/tool_call.v2, a.b.c: letters or digits joined by one mark.
-_COMPOUND = re.compile(r"[^\W_]+(?:[._/:\-][^\W_]+)+")
-_CAMEL = re.compile(r"\b(?:[A-Z]?[a-z0-9]+)(?:[A-Z]+[a-z0-9]*)+\b")
-_HUMP = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
+# HADOOP-123, ns/tool_call.v2, a.b.c: letters or digits joined by one mark. The look-behind keeps a text of one
+# endless word from being tried at each of its characters.
+_COMPOUND = re.compile(r"(?<![^\W_])[^\W_]+(?:[._/:\-][^\W_]+)+")
+# Where HttpServer, XMLHttpRequest and nameNode come apart; a look at both sides only, so nothing to backtrack.
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _LONGEST = 80
-"""Characters of an identifier kept whole; longer ones are paths or data, found by their parts."""
+"""Characters of an identifier that gets extra words; longer ones are data, found by what stands between marks."""
 
 
 def searchable(text: str) -> str:
     """`text` as words for `to_tsvector`: parts of compounds, then each compound once more as one word.
 
-    `HADOOP-123` gives `HADOOP 123 ... HADOOP123`; a query treated the same way finds it whole and by part.
+    `HADOOP-123` gives `HADOOP 123 ... HADOOP123`, `HttpServer` gives `HttpServer ... Http Server`; a query
+    treated the same way finds them whole and by part.
     """
+    plain = _NOT_WORD.sub(" ", text).strip()
     compounds = {m.group() for m in _COMPOUND.finditer(text)}
-    camels = {m.group() for m in _CAMEL.finditer(text)}
     extra = [_NOT_WORD.sub("", c) for c in sorted(compounds) if len(c) <= _LONGEST]
-    for name in sorted(camels):
-        if len(name) <= _LONGEST:
-            extra += _HUMP.findall(name)
-    plain = _NOT_WORD.sub(" ", text)
-    return f"{plain} {' '.join(extra)}" if extra else plain
+    for word in sorted(set(plain.split())):
+        if len(word) <= _LONGEST:
+            humps = _HUMP.split(word)
+            extra += humps if len(humps) > 1 else []
+    return " ".join([plain, *extra])
 
 
 def word_count(text: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
-from pipeline.copying import Transfer, transfer
+from pipeline.copying import Transfer, driver_of, transfer
 from pipeline.documents import Chunk
 from pipeline.embedding import Vectors
 
@@ -146,9 +146,8 @@ def cache_vectors(
 def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UUID]) -> dict[UUID, Staged]:
     """The staged chunks of documents with their vectors from the cache."""
     found = {i: Staged(chunks=[], vectors=[]) for i in ids}
-    driver: Any = connection.connection.driver_connection
     # Binary: parsing 384 numbers from text costs more than the query.
-    with driver.cursor(binary=True) as cursor:
+    with driver_of(connection) as driver, driver.cursor(binary=True) as cursor:
         cursor.execute(
             """
             select s.document_id, s.ord, s.content, s.context, e.vector from chunk_stage s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -103,8 +104,9 @@ class Syncer:
         schedule: Callable[[], Schedule],
     ) -> None:
         """The walk is over: find what is gone, bring old chunks up to date, and hand over to the pump."""
-        listing = source.ids() if walk else None
-        stamp = source.stamp()
+        with _translated():
+            listing = source.ids() if walk else None
+            stamp = source.stamp()
         with self.database.tenant(where.tenant_id) as connection:
             sources.hold(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
@@ -127,9 +129,16 @@ class Syncer:
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:
-    """A source's pages; a fault that is not one of ours becomes one, without its text."""
-    try:
+    """A source's pages, with its faults translated."""
+    with _translated():
         yield from source.pages(since)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A connector's fault that is not one of ours becomes one, without its text."""
+    try:
+        yield
     except LarderError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign error must not show what it quotes

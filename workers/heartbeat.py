@@ -5,12 +5,9 @@ A worker can be alive and deaf (its consumer gone while a task runs); only the c
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
@@ -19,30 +16,10 @@ from sqlalchemy import text
 
 from pipeline.errors import LarderError
 from workers import runtime
+from workers.liveness import touch
 
 FILE_SECONDS = 1.0
 ROW_SECONDS = 10.0
-DEAF_SECONDS = 30.0
-"""A heartbeat older than this means a process that must be restarted."""
-
-
-def touch(folder: Path, name: str) -> None:
-    """Write the heartbeat file of a process; `name` is that of its worker."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"heartbeat-{name}.json"
-    temporary = folder / f".{path.name}.{os.getpid()}"
-    temporary.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}), encoding="utf-8")
-    temporary.replace(path)
-
-
-def ages(folder: Path) -> dict[str, float]:
-    """Seconds since each process in `folder` gave a sign of life, by worker name."""
-    found = {}
-    for path in sorted(folder.glob("heartbeat-*.json")):
-        with suppress(OSError, ValueError, KeyError):
-            at = json.loads(path.read_text(encoding="utf-8"))["at"]
-            found[path.stem.removeprefix("heartbeat-")] = max(0.0, time.time() - float(at))
-    return found
 
 
 def note_worker(name: str, queues: str) -> None:

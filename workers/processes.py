@@ -15,14 +15,8 @@ from workers.app import app
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
 from workers.heartbeat import Heartbeat
+from workers.liveness import heartbeat_folder
 from workers.runtime import Runtime
-from workers.settings import Settings
-
-
-def heartbeat_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
-    """Where processes give signs of life: LARDER_HEARTBEAT_DIR in containers, else the data folder."""
-    named = environ.get("LARDER_HEARTBEAT_DIR")
-    return Path(named) if named else settings.data / "heartbeat"
 
 
 def _after_fork(**_: Any) -> None:
@@ -41,7 +35,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """
     if queue not in QUEUES:
         raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
-    parts.heartbeat_folder = heartbeat_folder(parts.settings, os.environ)
+    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     worker_process_init.connect(_after_fork, weak=False)
     setup_logging.connect(_own_logging, weak=False)
     app.steps["worker"].add(Heartbeat)
@@ -57,7 +51,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
 
 def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
-    parts.heartbeat_folder = heartbeat_folder(parts.settings, os.environ)
+    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     setup_logging.connect(_own_logging, weak=False)
     app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from workers import embedded, heartbeat, logs
+from workers import embedded, liveness, logs
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials, write_private
 from workers.locating import uses_embedded
@@ -99,7 +99,7 @@ class Supervisor:
         """One round: restart what has died or stopped beating, servers first."""
         if uses_embedded(self.settings):
             embedded.ensure(self.data)
-        ages = heartbeat.ages(self.data / "heartbeat")
+        ages = liveness.ages(self.data / "heartbeat")
         changed = False
         for child in self.children:
             self._kill_deaf(child, ages)
@@ -126,7 +126,7 @@ class Supervisor:
         process = child.process
         if process is None or age is None or process.poll() is not None:
             return
-        if age > heartbeat.DEAF_SECONDS and time.monotonic() - child.started > 2 * heartbeat.DEAF_SECONDS:
+        if age > liveness.DEAF_SECONDS and time.monotonic() - child.started > 2 * liveness.DEAF_SECONDS:
             kill_tree(process.pid)
 
     def _rotate_logs(self) -> None:

@@ -7,7 +7,7 @@ never how they nest, and a flat scan cannot be made slow or deep by a hostile do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from io import StringIO
@@ -19,6 +19,8 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
 _FENCE = re.compile(r"[ \t]*([-*+][ \t]+)?(`{3,}|~{3,})")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t\r\n]|\Z)")
 _QUOTE = re.compile(r" {0,3}>")
+_MARKED = re.compile(r"[ \t]*[`~#=\-*+>0-9]")
+"""Most lines start with a letter; one look spares them all the rules."""
 _INDENT = re.compile(r"[ \t]*")
 _MOST_TOP_INDENT = 3
 _GAPS = {True: "\n\n", False: "\n"}
@@ -56,7 +58,7 @@ class Block:
     """The blocks a joined list item is made of."""
 
 
-def scan(text: str, *, preserve: bool = False) -> list[Block]:
+def scan(text: str, *, preserve: bool = False) -> Iterator[Block]:
     """All blocks in order; `text` and `gap` of all together are the document.
 
     Unless `preserve` is set, line ends become line feeds, and outside code blanks at line ends are dropped
@@ -67,8 +69,11 @@ def scan(text: str, *, preserve: bool = False) -> list[Block]:
     scanner = _Scanner(preserve=preserve)
     for line in StringIO(text, newline=""):
         scanner.feed(line)
+        if scanner.blocks:
+            yield from scanner.blocks
+            scanner.blocks.clear()
     scanner.finish()
-    return scanner.blocks
+    yield from scanner.blocks
 
 
 def normalise(text: str, *, preserve: bool = False) -> str:
@@ -76,7 +81,7 @@ def normalise(text: str, *, preserve: bool = False) -> str:
     return "".join(f"{block.text}{block.gap}" for block in scan(text, preserve=preserve))
 
 
-def join_items(blocks: Sequence[Block]) -> Iterator[Block]:
+def join_items(blocks: Iterable[Block]) -> Iterator[Block]:
     """A list item and all that is indented below it become one block, with the old ones as its parts."""
     held: list[Block] = []
     for block in blocks:
@@ -125,6 +130,7 @@ class _Scanner:
 
     def __init__(self, *, preserve: bool) -> None:
         self.blocks: list[Block] = []
+        """Finished ones; `scan` takes them away."""
         self._preserve = preserve
         self._kind: BlockKind | None = None
         self._lines: list[str] = []
@@ -151,7 +157,7 @@ class _Scanner:
             self.finish()
         if line.isspace():
             self._gap.append(line)
-        elif not any(rule(line) for rule in self._rules):
+        elif not (_MARKED.match(line) or "|" in line) or not any(rule(line) for rule in self._rules):
             self._text(line)
 
     def finish(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.chunking.blocks import Block, BlockKind, join_items
@@ -35,7 +35,7 @@ class Section:
         return all(block.kind is BlockKind.HEADING for block in self.blocks)
 
 
-def split_sections(blocks: Sequence[Block]) -> Iterator[Section]:
+def split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
     """All blocks in order, a new section at each heading; list items come joined."""
     path: list[tuple[int, str]] = []
     held: list[Block] = []

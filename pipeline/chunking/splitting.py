@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BLANKS = re.compile(r"\s*")
 _BLANK_RUN = re.compile(r"\s+")
 # One mark at a time: a repetition here would read a long row of dots again from each of its dots.
-_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]]*(?=\s)|[。！？](?=\S)")
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]」』）]*(?=\s)|[。！？][”’」』）]*(?=\S)")
 
 
 class Piece(NamedTuple):

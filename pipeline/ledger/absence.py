@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Listing
 from pipeline.ledger import admission
+from pipeline.ledger.storable import clean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
     """Compare the ledger with a complete walk. An incomplete walk proves nothing and changes nothing."""
     if not listing.complete:
         return Pruned()
-    here = {admission.clean(i) for i in listing.ids}
+    here = {clean(i) for i in listing.ids}
     rows = connection.execute(
         text("select id, hidden, external_id from document where source_id = :source and not deleted"),
         {"source": source_id},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Document, Page
 from pipeline.ledger import document_id, runs
+from pipeline.ledger.storable import clean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +43,6 @@ class Admitted:
         """The columns of `sync_run` to add to."""
         listed = self.unchanged + self.queued + self.skipped + self.failed
         return {"listed": listed, **vars(self)}
-
-
-def clean(value: Any) -> Any:
-    """`value` as PostgreSQL can hold it: no NUL characters, no lone surrogates, at any depth of JSON."""
-    if isinstance(value, str):
-        return value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {clean(str(k)): clean(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [clean(v) for v in value]
-    return value
 
 
 _KNOWN = text("""
@@ -89,11 +79,13 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
     The caller proves in the same transaction that the sync is still its own (`sources.hold`) and keeps the cursor.
     """
     documents = {clean(d.external_id): d for d in page.documents}
+    gone = [clean(e) for e in page.deleted]
     known = {
         row["external_id"]: row
         for row in connection.execute(
             _KNOWN,
-            {"source": where.source_id, "ids": list(documents), "run": where.run_id},
+            # Those that go are locked here too: locks are taken once, in the order of ids.
+            {"source": where.source_id, "ids": [*documents, *gone], "run": where.run_id},
         ).mappings()
     }
     changed: list[tuple[Document, int]] = []
@@ -116,7 +108,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
     _show_again(connection, back)
     queued = _queue(connection, where, changed, waiting)
     counts["restored"] += len(back)
-    deleted = remove(connection, [document_id(where.source_id, e) for e in page.deleted])
+    deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
     runs.note_problems(connection, where.run_id, "failed", page.failed)
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
     return Admitted(queued=queued, skipped=len(page.skipped), deleted=deleted, **counts)

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.documents import Json
 from pipeline.ledger import Stage, dead, runs
@@ -83,7 +82,8 @@ _SOURCES = text("""
                cast(sum(chunk_count) filter (where not hidden) as bigint) as chunks,
                count(*) filter (where state = 'pending') as pending,
                count(*) filter (where state = 'dead' and exists (
-                   select from dead_letter l where l.document_id = e.id and l.resolved_at is null)) as dead,
+                   select from dead_letter l where l.document_id = e.id and l.resolved_at is null
+                     and l.version = e.desired_version)) as dead,
                count(*) filter (where hidden) as hidden
         from document e where not deleted group by source_id
     ) d on d.source_id = s.id
@@ -118,8 +118,14 @@ def _letters(connection: Connection) -> dict[UUID, list[Json]]:
 
 _RUN_COUNTS = (
     *("listed", "unchanged", "queued", "skipped", "failed", "hidden", "deleted", "restored"),
-    "indexed", "dead", "superseded", "chunks", "chunks_written", "chunks_kept",
-    "texts_embedded", "texts_reused",
+    "indexed",
+    "dead",
+    "superseded",
+    "chunks",
+    "chunks_written",
+    "chunks_kept",
+    "texts_embedded",
+    "texts_reused",
 )
 
 
@@ -139,7 +145,7 @@ def _last_runs(connection: Connection) -> dict[UUID, Json]:
     return found
 
 
-def _run(row: Mapping[str, Any]) -> Json:
+def _run(row: RowMapping) -> Json:
     ended = row["finished_at"]
     return {
         "run": row["id"],
@@ -174,7 +180,9 @@ def backlog(connection: Connection, *, resend: float) -> Backlog:
         {"resend": resend},
     ).one()
     stages = connection.execute(
-        text("select stage, count(*) as n from document where state = 'pending' and not deleted group by stage")
+        text(
+            "select stage, count(*) as n from document where state = 'pending' and not deleted group by stage"
+        )
     )
     counted = {r.stage: r.n for r in stages}
     return Backlog(

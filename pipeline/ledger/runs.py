@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Cursor, Json, Problem
+from pipeline.ledger.storable import clean
 
 MOST_PROBLEMS = 200
 """How many problems a run names; the counts go on."""
@@ -122,19 +123,22 @@ def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cur
         text(f"""
             update sync_run set heartbeat_at = now(), cursor = cast(:cursor as jsonb){", " + sums if sums else ""}
             where id = :id"""),
-        {**counts, "id": run_id, "cursor": None if cursor is None else json.dumps(cursor)},
+        {**counts, "id": run_id, "cursor": None if cursor is None else json.dumps(clean(cursor))},
     )
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:
     """Name items that could not be read or were left out, up to the limit of a run."""
-    rows = [{**problem.to_json(), "outcome": outcome} for problem in problems]
+    rows = [clean({**problem.to_json(), "outcome": outcome}) for problem in problems]
     if rows:
         connection.execute(
             text("""
-                update sync_run set problems = problems || cast(:rows as jsonb)
+                update sync_run set problems = problems || (
+                    select coalesce(jsonb_agg(row order by n), '[]')
+                    from jsonb_array_elements(cast(:rows as jsonb)) with ordinality as r(row, n)
+                    where n <= :most - jsonb_array_length(problems))
                 where id = :id and jsonb_array_length(problems) < :most"""),
-            {"id": run_id, "rows": json.dumps(rows), "most": MOST_PROBLEMS},
+            {"id": run_id, "rows": json.dumps(rows[:MOST_PROBLEMS]), "most": MOST_PROBLEMS},
         )
 
 
@@ -225,7 +229,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     )
     connection.execute(
         text("""
-            delete from sync_run where id = any(:runs) and trigger not in ('manual', 'reconcile')
+            delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
               and queued + skipped + failed + hidden + deleted + restored = 0"""),
         {"runs": ids},
     )

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Cursor, Json
 from pipeline.errors import LeaseLost
+from pipeline.ledger.storable import clean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ def keep_cursor(connection: Connection, source_id: UUID, token: UUID, cursor: Cu
     """Move the source's cursor, if the sync is still ours."""
     connection.execute(
         text("update source set cursor = cast(:cursor as jsonb) where id = :id and sync_token = :token"),
-        {"id": source_id, "token": token, "cursor": None if cursor is None else json.dumps(cursor)},
+        {"id": source_id, "token": token, "cursor": None if cursor is None else json.dumps(clean(cursor))},
     )
 
 
@@ -266,8 +267,8 @@ def release_deletions(connection: Connection, source_id: UUID, *, hours: float =
     held = int(row.scalar_one())
     connection.execute(
         text("""
-            update source set held = 0, released_until = now() + make_interval(hours => :hours)
+            update source set held = 0, released_until = now() + make_interval(secs => :seconds)
             where id = :id"""),
-        {"id": source_id, "hours": int(hours)},
+        {"id": source_id, "seconds": hours * 3600},
     )
     return held

@@ -39,6 +39,7 @@ _CLAIM = text("""
     ), free as (
         select d.id from document d join wanted w on w.id = d.id and w.version = d.desired_version
         where d.stage = :stage and d.state = 'pending' and (d.lease_until is null or d.lease_until < now())
+          and d.due_at <= now()  -- a doubled message must not cut a wait short
         order by d.id for update of d skip locked
     )
     -- The crash is counted before the work: a killed process leaves this behind.
@@ -101,7 +102,8 @@ def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     connection.execute(
         text("""
             update document set lease_until = now() + make_interval(secs => :lease)
-            where id = any(:ids) and lease_token = :token"""),
+            where id in (select id from document where id = any(:ids) and lease_token = :token
+                         order by id for update)"""),
         {"ids": claimed.ids, "token": claimed.token, "lease": lease},
     )
 
@@ -138,7 +140,9 @@ def put_back(
         text("""
             update document set stage = coalesce(:stage, stage), crash_count = greatest(crash_count - 1, 0),
                    lease_token = null, lease_until = null, enqueued_at = now()
-            where id = any(:ids) and lease_token = :token returning id, desired_version"""),
+            where id in (select id from document where id = any(:ids) and lease_token = :token
+                         order by id for update)
+            returning id, desired_version"""),
         {"ids": list(ids), "token": claimed.token, "stage": stage},
     )
     return [Item(row.id, row.desired_version) for row in rows]
@@ -157,25 +161,7 @@ class Indexed:
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> int:
     """Mark documents as searchable in their wanted version, and settle them in their runs; returns how many."""
-    done = 0
-    for result in results:
-        updated = connection.execute(
-            text("""
-                update document set indexed_version = desired_version, indexed_hash = desired_hash,
-                       indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done',
-                       state = 'done', last_indexed = now(), chunk_count = :chunks, centroid = :centroid,
-                       crash_count = 0, attempts = 0, lease_token = null, lease_until = null, enqueued_at = null,
-                       last_error = null
-                where id = :id and lease_token = :token
-                  and (indexed_version is null or indexed_version < desired_version)"""),
-            {
-                "id": result.document_id,
-                "token": claimed.token,
-                "chunks": result.chunks,
-                "centroid": result.centroid,
-            },
-        )
-        done += updated.rowcount
+    done = [r for r in results if _finish_one(connection, claimed, r)]
     connection.execute(
         text("""
             update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
@@ -192,22 +178,43 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
                         "written": r.written,
                         "kept": r.kept,
                     }
-                    for r in results
+                    for r in done
                 ],
             ),
         },
     )
     connection.execute(
         text("delete from chunk_stage where document_id = any(:ids)"),
-        {"ids": [r.document_id for r in results]},
+        {"ids": [r.document_id for r in done]},
     )
     connection.execute(
         text("""
             update dead_letter set resolved_at = now(), resolution = 'indexed'
             where document_id = any(:ids) and resolved_at is null"""),
-        {"ids": [r.document_id for r in results]},
+        {"ids": [r.document_id for r in done]},
     )
-    return done
+    return len(done)
+
+
+def _finish_one(connection: Connection, claimed: Claim, result: Indexed) -> bool:
+    """False if the document is not ours any more, or searchable in this version already."""
+    updated = connection.execute(
+        text("""
+            update document set indexed_version = desired_version, indexed_hash = desired_hash,
+                   indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done',
+                   state = 'done', last_indexed = now(), chunk_count = :chunks, centroid = :centroid,
+                   crash_count = 0, attempts = 0, lease_token = null, lease_until = null, enqueued_at = null,
+                   last_error = null
+            where id = :id and lease_token = :token
+              and (indexed_version is null or indexed_version < desired_version)"""),
+        {
+            "id": result.document_id,
+            "token": claimed.token,
+            "chunks": result.chunks,
+            "centroid": result.centroid,
+        },
+    )
+    return bool(updated.rowcount)
 
 
 def count_texts(
@@ -225,7 +232,9 @@ def count_texts(
     ]
     connection.execute(
         text("""
-            update run_item i set texts_embedded = texts_embedded + r.e, texts_reused = texts_reused + r.r
+            update run_item i set texts_embedded = texts_embedded + r.e,
+                   -- what this run itself embedded, in an earlier slice or try, comes from the cache now
+                   texts_reused = texts_reused + greatest(r.r - i.texts_embedded, 0)
             from jsonb_to_recordset(cast(:rows as jsonb)) as r(id uuid, version integer, e integer, r integer)
             where i.document_id = r.id and i.version = r.version and i.outcome is null"""),
         {"rows": json.dumps(rows)},
@@ -248,7 +257,9 @@ def fail(
                    due_at = now() + make_interval(secs => :delay), enqueued_at = null, last_error = :error,
                    lease_token = null, lease_until = null,
                    state = case when :dead then 'dead' else state end
-            where id = any(:ids) and lease_token = :token returning id"""),
+            where id in (select id from document where id = any(:ids) and lease_token = :token
+                         order by id for update)
+            returning id"""),
         {"ids": list(ids), "token": claimed.token, "delay": delay, "error": str(error), "dead": dead},
     )
     found = [row.id for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -12,17 +12,18 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
 from pipeline.copying import Transfer, transfer
+from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
 from pipeline.lexemes import searchable, word_count
 from pipeline.stores import (
-    Candidate,
     Replaced,
     Replacement,
+    StoredDocument,
     StoreQuery,
     StoreStats,
     diff,
 )
-from pipeline.stores.pgvector_query import find
+from pipeline.stores.pgvector_query import LedgerCandidate, Place, find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,16 @@ _ROWS = Transfer(
 )
 
 
+@dataclass(kw_only=True)
+class _Change:
+    """What one call of `replace` is about to do."""
+
+    drop: list[tuple[UUID, int]] = field(default_factory=list)
+    keep: list[tuple[StoredDocument, int]] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    results: list[Replaced] = field(default_factory=list)
+
+
 class PgVectorStore:
     """One tenant's chunks in one search index; the tenant is set on `connection`, whose transaction is the caller's."""
 
@@ -114,30 +125,33 @@ class PgVectorStore:
         self.exact_below = exact_below
 
     def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
-        """Row diff, DELETE and binary COPY; see `VectorStore.replace`."""
+        """Make each document's chunks exactly these; unchanged rows keep their vector, a late version is ignored.
+
+        A document may stand in the batch once.
+
+        Raises:
+            StoreRejected: a vector has the wrong length or is not finite, or counts differ; nothing is written.
+        """
         for replacement in batch:
             check_vectors(replacement, self.index.dimensions)
         old = self._stored([r.document.id for r in batch])
-        drop: list[tuple[UUID, int]] = []
-        keep: list[tuple[UUID, int, int]] = []
-        rows: list[tuple[Any, ...]] = []
-        results = []
+        change = _Change()
         for replacement in batch:
             document = replacement.document
-            versions, hashes = old.get(document.id, (0, {}))
-            if versions > document.version:
-                results.append(Replaced(written=0, kept=0, removed=0))
+            version, hashes = old.get(document.id, (0, {}))
+            if version > document.version:
+                change.results.append(Replaced(written=0, kept=0, removed=0))
                 continue
             kept, written, removed = diff(hashes, replacement.chunks)
-            drop += [(document.id, o) for o in removed]
-            keep += [(document.id, o, document.version) for o in kept]
-            rows += self._rows(replacement, set(written))
-            results.append(Replaced(written=len(written), kept=len(kept), removed=len(removed)))
-        self._drop(drop)
-        self._keep(keep)
-        if rows:
-            transfer(self.connection, _ROWS, rows)
-        return results
+            change.drop += [(document.id, o) for o in removed]
+            change.keep += [(document, o) for o in kept]
+            change.rows += self._rows(replacement, set(written))
+            change.results.append(Replaced(written=len(written), kept=len(kept), removed=len(removed)))
+        self._drop(change.drop)
+        self._keep(change.keep)
+        if change.rows:
+            transfer(self.connection, _ROWS, change.rows)
+        return change.results
 
     def _stored(self, ids: list[UUID]) -> dict[UUID, tuple[int, dict[int, str]]]:
         """Document id -> (version, ordinal -> hash) of what is there."""
@@ -185,20 +199,22 @@ class PgVectorStore:
                 {"index": self.index.id, "ids": [k[0] for k in keys], "ords": [k[1] for k in keys]},
             )
 
-    def _keep(self, keys: list[tuple[UUID, int, int]]) -> None:
-        """Unchanged rows only learn their document's new version; no index holds that column."""
+    def _keep(self, keys: list[tuple[StoredDocument, int]]) -> None:
+        """Unchanged rows only learn their document's new version and project; no search index holds these columns."""
         if keys:
             self.connection.execute(
                 text("""
-                    update chunk c set version = k.version
-                    from unnest(cast(:ids as uuid[]), cast(:ords as integer[]), cast(:versions as integer[]))
-                         as k(id, ord, version)
-                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord"""),
+                    update chunk c set version = k.version, project_id = k.project
+                    from unnest(cast(:ids as uuid[]), cast(:ords as integer[]), cast(:versions as integer[]),
+                                cast(:projects as uuid[])) as k(id, ord, version, project)
+                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord
+                      and (c.version, c.project_id) is distinct from (k.version, k.project)"""),
                 {
                     "index": self.index.id,
-                    "ids": [k[0] for k in keys],
-                    "ords": [k[1] for k in keys],
-                    "versions": [k[2] for k in keys],
+                    "ids": [document.id for document, _ in keys],
+                    "ords": [o for _, o in keys],
+                    "versions": [document.version for document, _ in keys],
+                    "projects": [document.project_id for document, _ in keys],
                 },
             )
 
@@ -210,9 +226,21 @@ class PgVectorStore:
         )
         return int(gone.rowcount)
 
-    def candidates(self, query: StoreQuery) -> list[Candidate]:
-        """The union of both arms; see `VectorStore.candidates`."""
-        return find(self.connection, self.index.id, self.index.dimensions, self.tenant_id, query)
+    def candidates(self, query: StoreQuery) -> list[LedgerCandidate]:
+        """The union of both arms, each chunk scored in every arm asked for, best similarity first.
+
+        Raises:
+            StoreRejected: the query's vector has the wrong length or is not finite.
+        """
+        check_query(query.vector, self.index.dimensions)
+        place = Place(
+            index=self.index.id,
+            model=self.index.model,
+            dimensions=self.index.dimensions,
+            tenant_id=self.tenant_id,
+            exact_below=self.exact_below,
+        )
+        return find(self.connection, place, query)
 
     def stats(self) -> StoreStats:
         """Counts over the tenant's rows of this index."""
@@ -227,13 +255,29 @@ def check_vectors(replacement: Replacement, dimensions: int) -> None:
     """Refuse vectors that do not fit their chunks or the index.
 
     Raises:
-        StoreRejected: the counts differ, the width is wrong, or a value is not finite.
+        StoreRejected: the counts differ, the width is wrong, a value is not finite, or an ordinal comes twice.
     """
-    chunks, vectors = replacement.chunks, np.asarray(replacement.vectors)
+    count, shape = len(replacement.chunks), np.shape(replacement.vectors)
     what = f"document {replacement.document.id}"
-    if len(chunks) != len(vectors):
-        raise StoreRejected(f"{what} has {len(chunks)} chunks and {len(vectors)} vectors")
-    if len(chunks) and vectors.shape[1:] != (dimensions,):
-        raise StoreRejected(f"{what} has vectors of shape {vectors.shape[1:]}, the index holds {dimensions}")
-    if not np.isfinite(vectors).all():
-        raise StoreRejected(f"{what} has a vector with a value that is not finite")
+    if shape != (count, dimensions) and not (count == 0 and 0 in shape):
+        raise StoreRejected(
+            f"{what}: vectors of shape {shape} for {count} chunks of {dimensions} dimensions",
+            fix="embed each chunk once, with the model this index was made for",
+        )
+    if not np.isfinite(replacement.vectors).all():
+        raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
+    if len({chunk.ord for chunk in replacement.chunks}) != count:
+        raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")
+
+
+def check_query(vector: Vectors | None, dimensions: int) -> None:
+    """Refuse a question's vector that the index cannot be asked with.
+
+    Raises:
+        StoreRejected: the length is wrong or a value is not finite.
+    """
+    if vector is not None and (vector.shape != (dimensions,) or not np.isfinite(vector).all()):
+        raise StoreRejected(
+            f"the query's vector has the shape {vector.shape} or is not finite; the index has {dimensions} dimensions",
+            fix="embed the query with the model this index was made for",
+        )

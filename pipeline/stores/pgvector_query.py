@@ -1,12 +1,9 @@
-"""The two search arms in SQL: nearest vectors and exact BM25, filtered alike, each candidate scored in both.
-
-BM25 without an extension: `ts_rank('{1,1,1,1}', v, t)` of one lexeme t is (1 + 1/4 + ... + 1/tf^2) / 1.64493406685,
-so the term frequency comes back by inverting that sum; k1 = 1.2, b = 0.75 (Robertson and Zaragoza 2009).
-"""
+"""The two search arms in SQL: nearest vectors and exact BM25, filtered alike, each candidate scored in both."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -14,13 +11,50 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.lexemes import searchable
 from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery
+from pipeline.stores import pgvector_bm25 as bm25
 
-MOST_LEXEMES = 60
-"""Rarest lexemes of a query that count; more cost time and change no ranking."""
-ROWS_CAP = 3000
-"""The rarest lexemes choose candidates until about this many rows match: 10 ms at 94,000 chunks."""
+KEYWORD_ROWS = "chunk"
+"""What the keyword arm reads. Row-level security keeps `@@` out of an index scan, since that operator is not
+leakproof; a view of the owner with the same condition does not."""
+
+MOST_EF_SEARCH = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerFilter(Filter):
+    """A filter that may also ask for what the ledger knows."""
+
+    sources: tuple[str, ...] = ()
+    """Names of configured sources; the document comes from one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerCandidate(Candidate):
+    """A candidate with the scores that only this store can tell."""
+
+    title: float | None
+    """BM25 of its title and headings alone; None if the keyword arm was left out."""
+    centroid: float | None
+    """Cosine similarity of the whole document; None if not known or the vector arm was left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where to search."""
+
+    index: int
+    model: str
+    dimensions: int
+    tenant_id: UUID
+    exact_below: int
+    """Up to this many chunks of the tenant, every vector is compared."""
+
+    @property
+    def tail(self) -> str:
+        """How the pipeline version of a document ends that was embedded by this model."""
+        return f"|{self.model}:{self.dimensions}"
+
 
 _CONDITIONS = {
     "source_types": "d.source_type = any(:source_types)",
@@ -28,9 +62,12 @@ _CONDITIONS = {
     "tags": "d.tags @> cast(:tags as text[])",
     "since": "coalesce(d.updated_at, d.created_at) >= :since",
     "until": "coalesce(d.updated_at, d.created_at) < :until",
-    "metadata": "d.metadata @> cast(:metadata as jsonb)",
+    # Equal, not contained: {"path": "x"} is not {"path": "x", "more": 1}.
+    "metadata": """not exists (select from jsonb_each(cast(:metadata as jsonb)) m
+                   where d.metadata -> m.key is distinct from m.value)""",
     "project_id": "c.project_id = :project_id",
     "exclude": "not c.document_id = any(:exclude)",
+    "sources": "d.source_id in (select id from source where name = any(:sources))",
 }
 
 
@@ -40,146 +77,129 @@ def conditions(wanted: Filter) -> tuple[str, dict[str, Any]]:
     parts = ["not d.hidden", "not d.deleted", *(_CONDITIONS[name] for name in values)]
     for name, value in values.items():
         if isinstance(value, tuple):
-            values[name] = list(value)
+            values[name] = [str(v) if isinstance(v, str) else v for v in value]
     if "metadata" in values:
         values["metadata"] = json.dumps(dict(wanted.metadata), default=str)
     return " and ".join(parts), values
 
 
-def find(
-    connection: Connection, index: int, dimensions: int, tenant_id: UUID, query: StoreQuery
-) -> list[Candidate]:
+def find(connection: Connection, place: Place, query: StoreQuery) -> list[LedgerCandidate]:
     """The union of both arms, each chunk scored in every arm asked for, best similarity first."""
+    counted = _prepare(connection, place, query)
     where, values = conditions(query.filter)
-    values |= {"index": index, "limit": query.candidates}
+    values |= {"index": place.index, "limit": query.candidates}
     wanted: dict[tuple[UUID, int], None] = {}
     if query.vector is not None:
         values["vector"] = HalfVector(query.vector)
-        wanted |= dict.fromkeys(_nearest(connection, dimensions, where, values))
-    lexemes = _weigh(connection, index, tenant_id, query.text) if query.keywords else []
-    if lexemes:
-        values |= _lexeme_values(lexemes)
-        wanted |= dict.fromkeys(_keyword_arm(connection, where, values))
-    return _score(connection, dimensions, list(wanted), values, query) if wanted else []
+        exact = counted.chunks < place.exact_below
+        wanted |= dict.fromkeys(_nearest(connection, place, where, values, exact=exact))
+    terms: list[bm25.Term] = []
+    if query.keywords:
+        terms = bm25.weigh(connection, place.index, place.tenant_id, query.text, counted)
+    if terms:
+        values |= bm25.values(terms, counted)
+        wanted |= dict.fromkeys(_matching(connection, terms, where, values))
+    return _scored(connection, place, list(wanted), query, terms, values) if wanted else []
+
+
+def _prepare(connection: Connection, place: Place, query: StoreQuery) -> bm25.Statistics:
+    """Settings of this transaction and the counts of the last refresh, in one round trip."""
+    row = connection.execute(
+        text("""
+            select set_config('hnsw.iterative_scan', 'relaxed_order', true),
+                   set_config('hnsw.ef_search', :ef, true), s.chunks, s.mean_length
+            from (select) one left join index_stat s on s.tenant_id = :tenant and s.index_id = :index"""),
+        {
+            # Fewer than the candidates asked for would come back as fewer rows.
+            "ef": str(max(100, min(MOST_EF_SEARCH, query.candidates))),
+            "tenant": place.tenant_id,
+            "index": place.index,
+        },
+    ).one()
+    return bm25.Statistics(chunks=row.chunks or 0, mean_length=row.mean_length or 0.0)
+
+
+def _distance(dimensions: int) -> str:
+    """The very expression that the vector index is built on."""
+    return rf"((c.embedding\:\:halfvec({dimensions})) <=> :vector)"
 
 
 def _nearest(
-    connection: Connection, dimensions: int, where: str, values: dict[str, Any]
+    connection: Connection, place: Place, where: str, values: dict[str, Any], *, exact: bool
 ) -> list[tuple[UUID, int]]:
-    connection.execute(text("set local hnsw.iterative_scan = relaxed_order"))
-    connection.execute(text(f"set local hnsw.ef_search = {max(100, min(1000, int(values['limit'])))}"))
+    # An index cannot give the order of a sum, so the exact path is taken.
+    order = _distance(place.dimensions) + (" + 0" if exact else "")
     rows = connection.execute(
-        text(
-            f"""
+        text(f"""
             select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
-            where c.index_id = :index and {where}
-            order by (c.embedding::halfvec({dimensions})) <=> :vector limit :limit""".replace("::", "\\:\\:")
-        ),
+            where c.index_id = :index and {where} order by {order} limit :limit"""),
         values,
     )
     return [(row.document_id, row.ord) for row in rows]
 
 
-def _weigh(
-    connection: Connection, index: int, tenant_id: UUID, query: str
-) -> list[tuple[str, int, int, float]]:
-    """(lexeme, its count in the query, chunks that hold it, idf), rarest first.
+def _matching(
+    connection: Connection, terms: list[bm25.Term], where: str, values: dict[str, Any]
+) -> list[tuple[UUID, int]]:
+    """The best chunks of those that hold one of the rarest lexemes.
 
-    Statistics are of the tenant's last refresh; a lexeme they do not name is in one chunk at most.
+    The inner query unpacks each tsvector once (`|| ''`); otherwise every term would do so again.
     """
-    rows = connection.execute(
-        text("""
-            select q.lexeme, coalesce(array_length(q.positions, 1), 1) as n, coalesce(s.chunks, 1) as df,
-                   ln(1 + (t.total - coalesce(s.chunks, 1) + 0.5) / (coalesce(s.chunks, 1) + 0.5)) as idf
-            from unnest(to_tsvector('english', :words)) as q
-            cross join (select greatest(coalesce(max(chunks), 1), 1) as total from index_stat
-                        where index_id = :index and tenant_id = :tenant) t
-            left join lexeme_stat s on s.tenant_id = :tenant and s.index_id = :index and s.lexeme = q.lexeme
-            order by df, q.lexeme limit :most"""),
-        {"words": searchable(query[:20_000]), "index": index, "tenant": tenant_id, "most": MOST_LEXEMES},
-    )
-    return [(row.lexeme, row.n, row.df, float(max(row.idf, 1e-6))) for row in rows]
-
-
-def _lexeme_values(lexemes: list[tuple[str, int, int, float]]) -> dict[str, Any]:
-    """Parameters for scoring: all lexemes; for finding: the rarest until the cap."""
-    chosen: list[str] = []
-    rows = 0
-    for lexeme, _, df, _ in lexemes:
-        if chosen and rows + df > ROWS_CAP:
-            break
-        chosen.append(lexeme)
-        rows += df
-    return {
-        "lexemes": [lexeme for lexeme, *_ in lexemes],
-        "weights": [n * idf for _, n, _, idf in lexemes],
-        "any_of": " | ".join(_quoted(lexeme) for lexeme in chosen),
-    }
-
-
-def _quoted(lexeme: str) -> str:
-    """A lexeme as a literal of tsquery."""
-    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-_BM25 = r"""
-    (select coalesce(sum(l.weight * f.tf * 2.2 / (f.tf + 1.2 * (0.25 + 0.75 * c.length / m.mean))), 0)
-     from (select t.lexeme, t.weight, ts_rank('{1,1,1,1}', c.lexemes, t.query) as r from terms t
-           where c.lexemes @@ t.query) l,
-     lateral (select greatest(1 / (1.64493406685 * (1.0000001 - least(l.r, 1))) - 0.5, 1) as tf) f)"""
-
-_TERMS = r"""
-    with terms as materialized (
-        select lexeme, weight,
-               cast('''' || replace(replace(lexeme, '\', '\\'), '''', '''''') || '''' as tsquery) as query
-        from unnest(cast(:lexemes as text[]), cast(:weights as float8[])) as u(lexeme, weight)
-    ), mean as materialized (
-        select greatest(coalesce(max(mean_length), 100), 1) as mean from index_stat where index_id = :index
-    )"""
-
-
-def _keyword_arm(connection: Connection, where: str, values: dict[str, Any]) -> list[tuple[UUID, int]]:
+    score = bm25.score(terms, lexemes="x.lexemes", k="x.k")
     rows = connection.execute(
         text(f"""
-            {_TERMS}
-            select c.document_id, c.ord, {_BM25} as score
-            from chunk c join document d on d.id = c.document_id cross join mean m
-            where c.index_id = :index and c.lexemes @@ cast(:any_of as tsquery) and {where}
-            order by score desc, c.document_id, c.ord limit :limit"""),
-        values,
+            select x.document_id, x.ord, {score} as score
+            from (select c.document_id, c.ord, c.lexemes || '' as lexemes, {bm25.saturation("c.length")} as k
+                  from {KEYWORD_ROWS} c join document d on d.id = c.document_id
+                  where c.index_id = :index and c.lexemes @@ cast(:any_of as tsquery) and {where} offset 0) x
+            order by score desc, x.document_id, x.ord limit :limit"""),
+        {**values, "any_of": bm25.selector(terms)},
     )
     return [(row.document_id, row.ord) for row in rows]
 
 
-def _score(
+_SCORED = """
+    select x.*, {similarity} as similarity, {centroid} as centroid, {bm25} as bm25, {title} as title_bm25,
+           d.title, d.source_type, d.kind, s.name as source, d.url, d.tags, d.metadata, d.project_id, d.created_at,
+           d.updated_at
+    from (select c.document_id, c.ord, c.version, c.content, c.context, c.embedding, c.lexemes || '' as lexemes,
+                 {k} as k
+          from unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as w(id, ord)
+          join chunk c on c.index_id = :index and c.document_id = w.id and c.ord = w.ord offset 0) x
+    join document d on d.id = x.document_id join source s on s.id = d.source_id
+    order by similarity desc nulls last, bm25 desc, x.document_id, x.ord"""
+
+
+def _scored(
     connection: Connection,
-    dimensions: int,
+    place: Place,
     wanted: list[tuple[UUID, int]],
-    values: dict[str, Any],
     query: StoreQuery,
-) -> list[Candidate]:
-    """Each wanted chunk with its document and both scores."""
-    similarity = f"1 - ((c.embedding::halfvec({dimensions})) <=> :vector)".replace("::", "\\:\\:")
-    terms = values.get("lexemes")
+    terms: list[bm25.Term],
+    values: dict[str, Any],
+) -> list[LedgerCandidate]:
+    """Each wanted chunk with its document and all scores."""
+    parts = {"similarity": "null", "centroid": "null", "bm25": "0", "title": "0", "k": "0"}
+    if query.vector is not None:
+        distance = _distance(place.dimensions)
+        # The distance to a vector of zeros is not a number.
+        parts["similarity"] = f"coalesce(nullif(1 - {distance.replace('c.', 'x.')}, 'NaN'), 0)"
+        # The vectors of two models must not meet: the centroid is that of the last model that embedded it.
+        parts["centroid"] = """case when right(d.indexed_pipeline, length(:tail)) = :tail
+                                    then nullif(1 - (d.centroid <=> :vector), 'NaN') end"""
+    if terms:
+        parts["bm25"] = bm25.score(terms, lexemes="x.lexemes", k="x.k")
+        parts["title"] = bm25.score(terms, lexemes="x.lexemes", k=bm25.FLAT_SATURATION, where=bm25.TITLE)
+        parts["k"] = bm25.saturation("c.length")
     rows = connection.execute(
-        text(f"""
-            {_TERMS if terms else "with mean as (select 1.0 as mean)"}
-            select c.document_id, c.ord, c.version, c.content, c.context,
-                   {similarity if query.vector is not None else "null"} as similarity,
-                   {_BM25 if terms else "0"} as bm25,
-                   d.title, d.source_type, d.kind, s.name as source, d.url, d.tags, d.metadata, d.project_id,
-                   d.created_at, d.updated_at
-            from unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as w(id, ord)
-            join chunk c on c.index_id = :index and c.document_id = w.id and c.ord = w.ord
-            join document d on d.id = c.document_id join source s on s.id = d.source_id cross join mean m
-            order by similarity desc nulls last, bm25 desc, c.document_id, c.ord"""),
-        {**values, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},
+        text(_SCORED.format(**parts)),
+        {**values, "tail": place.tail, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},
     )
     return [_candidate(row, query) for row in rows.mappings()]
 
 
-def _candidate(row: RowMapping, query: StoreQuery) -> Candidate:
-    return Candidate(
+def _candidate(row: RowMapping, query: StoreQuery) -> LedgerCandidate:
+    return LedgerCandidate(
         document=StoredDocument(
             id=row["document_id"],
             version=row["version"],
@@ -195,6 +215,12 @@ def _candidate(row: RowMapping, query: StoreQuery) -> Candidate:
             updated_at=row["updated_at"],
         ),
         chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
-        similarity=None if row["similarity"] is None else float(row["similarity"]),
+        similarity=_number(row["similarity"]),
         bm25=float(row["bm25"]) if query.keywords else None,
+        title=float(row["title_bm25"]) if query.keywords else None,
+        centroid=_number(row["centroid"]),
     )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import index, processes
+from workers.cli import config, index, operate, processes, status
 
 app = typer.Typer(
     name="larder",
@@ -26,8 +26,13 @@ for command in (
     index.index,
     index.ingest,
     index.clear,
+    status.status,
+    operate.doctor,
 ):
     app.command()(command)
+app.add_typer(operate.sources, name="sources")
+app.add_typer(operate.dead, name="dead")
+app.add_typer(config.app, name="config")
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from rich.table import Table
 from pipeline.errors import ConfigurationError
 from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
 
-
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
 
@@ -97,15 +96,26 @@ def _note(watched: Any) -> str:
     return f"{run.unchanged} unchanged, {watched.live.get('texts_embedded', 0)} texts embedded"
 
 
+_COLUMNS = {
+    "listed": ("listed",),
+    "same": ("unchanged",),
+    "indexed": ("indexed",),
+    "gone": ("hidden", "deleted"),
+    "skipped": ("skipped",),
+    "failed": ("failed", "dead"),
+    "embedded": ("texts_embedded",),
+    "reused": ("texts_reused",),
+}
+"""Column of the summary -> the counts it adds up; eighty characters hold no more."""
+
+
 def _summary(console: Console, result: dict[str, Any]) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    columns = ("listed", "unchanged", "queued", "indexed", "hidden", "deleted", "skipped", "failed", "dead")
-    table.add_column("source")
-    for name in (*columns, "embedded", "reused"):
-        table.add_column(name, justify="right")
+    table.add_column("source", no_wrap=True)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
     for run in result["runs"]:
-        counts = [str(run[c]) for c in columns]
-        table.add_row(run["source"], *counts, str(run["texts_embedded"]), str(run["texts_reused"]))
+        table.add_row(run["source"], *(str(sum(run[c] for c in counts)) for counts in _COLUMNS.values()))
     console.print(table)
     stats = result["stats"]
     console.print(

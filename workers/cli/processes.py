@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.errors import LarderError, StoreUnavailable
+from workers import liveness
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
 READY_SECONDS = 120.0
@@ -59,7 +60,7 @@ def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
 
 def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
     """Start the supervisor as a process of its own; its state once workers listen."""
-    from workers import heartbeat, supervisor
+    from workers import supervisor
     from workers.celeryconfig import QUEUES
 
     folder = door.settings.data
@@ -80,8 +81,8 @@ def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
     end = time.monotonic() + READY_SECONDS
     while time.monotonic() < end:
         state = supervisor.read_state(folder)
-        ages = heartbeat.ages(folder / "heartbeat")
-        if state and all(ages.get(f"worker-{q}", 99) < heartbeat.DEAF_SECONDS for q in QUEUES):
+        ages = liveness.ages(folder / "heartbeat")
+        if state and all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES):
             return dict(state)
         if process.poll() is not None:
             break
@@ -169,11 +170,8 @@ def health(
 ) -> None:
     """Exit 0 if the processes of this container or machine gave a sign of life within 30 seconds."""
     with opened(config, as_json, data) as door:
-        from workers import heartbeat
-        from workers.processes import heartbeat_folder
-
-        ages = heartbeat.ages(folder or heartbeat_folder(door.settings, os.environ))
-        bad = {name: age for name, age in ages.items() if age > heartbeat.DEAF_SECONDS}
+        ages = liveness.ages(folder or liveness.heartbeat_folder(door.settings.data, os.environ))
+        bad = {name: age for name, age in ages.items() if age > liveness.DEAF_SECONDS}
         lines = "\n".join(f"{name}: {age:.0f} s" for name, age in ages.items()) or "no heartbeat files"
         door.answer({"ok": bool(ages) and not bad, "ages": ages}, text=lines)
         if bad or not ages:

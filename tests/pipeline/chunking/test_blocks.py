@@ -31,7 +31,7 @@ def shapes(text: str) -> list[tuple[BlockKind, str]]:
     ],
 )
 def test_atx_headings(line: str, level: int, heading: str) -> None:
-    block = scan(line)[0]
+    block = next(scan(line))
     assert (block.kind, block.level, block.heading) == (HEADING, level, heading)
 
 
@@ -39,14 +39,14 @@ def test_atx_headings(line: str, level: int, heading: str) -> None:
     "line", ["####### seven", "#hash", "    # indented four", "\\# escaped", "text # no"]
 )
 def test_what_looks_like_a_heading_and_is_none(line: str) -> None:
-    assert scan(line)[0].kind is PARAGRAPH
+    assert next(scan(line)).kind is PARAGRAPH
 
 
 @pytest.mark.parametrize(("mark", "level"), [("===", 1), ("=", 1), ("---", 2), ("  ----", 2)])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("preserve", [False, True])
 def test_setext_headings(mark: str, level: int, end: str, preserve: bool) -> None:
-    blocks = scan(f"Above{end}{end}Title{end}{mark}{end}below", preserve=preserve)
+    blocks = list(scan(f"Above{end}{end}Title{end}{mark}{end}below", preserve=preserve))
     assert [block.kind for block in blocks] == [PARAGRAPH, HEADING, PARAGRAPH]
     assert (blocks[1].level, blocks[1].heading) == (level, "Title")
 

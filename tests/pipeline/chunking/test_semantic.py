@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pipeline.chunking import ChunkingOptions, open_chunker
@@ -87,7 +89,7 @@ def test_a_long_paragraph_is_cut_between_sentences_with_an_overlap() -> None:
     text = " ".join(f"This is sentence {n}." for n in range(100))
     chunks = chunks_of(text)
     assert len(chunks) > 3
-    for before, after in zip(chunks, chunks[1:], strict=False):
+    for before, after in pairwise(chunks):
         first = after.content.split(". ")[0]
         assert before.content.endswith(".")
         assert f"{first}. " in before.content

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pipeline.chunking import ChunkingOptions, open_chunker
@@ -47,7 +49,7 @@ def test_recursive_falls_back_to_sentences_then_characters() -> None:
 def test_every_recursive_chunk_begins_inside_the_one_before() -> None:
     text = "\n\n".join(f"Line {n} a. Line {n} b. " + "filler " * 20 for n in range(40))
     chunks = chunks_of(text, RECURSIVE)
-    for before, after in zip(chunks, chunks[1:], strict=False):
+    for before, after in pairwise(chunks):
         shared = max((n for n in range(1, 201) if before.content.endswith(after.content[:n])), default=0)
         assert 0 < shared <= 200
 

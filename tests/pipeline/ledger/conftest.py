@@ -1,17 +1,12 @@
-"""The workshop of each test, and the audit that sees every kind of damage."""
+"""The audit that sees every kind of damage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
-
-from pipeline.database import Database
-from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop
 
 AUDIT = """
     select count(*) filter (where d.state <> 'done') as unfinished,
@@ -31,12 +26,6 @@ AUDIT = """
 
 
 @pytest.fixture
-def shop(database: Database, tenant: UUID, project: UUID) -> Workshop:
-    """A source called `notes` of tenant acme."""
-    return Workshop(database, tenant, project)
-
-
-@pytest.fixture
 def audit(omniscient: psycopg.Connection[Any]) -> Callable[[], dict[str, int]]:
     """Counts the damaged documents of all tenants, by kind of damage."""
 
@@ -48,11 +37,3 @@ def audit(omniscient: psycopg.Connection[Any]) -> Callable[[], dict[str, int]]:
         return {column.name: int(n) for column, n in zip(cursor.description, row, strict=True)}
 
     return look
-
-
-@pytest.fixture
-def crowd(addresses: Addresses, tenant: UUID, project: UUID) -> Iterator[Workshop]:
-    """As `shop`, with connections for eight threads at once."""
-    database = Database(addresses.app, addresses.control, pool_size=12)
-    yield Workshop(database, tenant, project)
-    database.close()

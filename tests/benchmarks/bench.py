@@ -1,0 +1,311 @@
+"""Speed and memory of the main job, as ratios against a limit or a peer in the same run.
+
+    python tests/benchmarks/bench.py [--documents 2000] [--minilm 120] [--only NAME]
+
+Prints a table and writes tests/benchmarks/out/bench.json. Exit 1 if a ratio misses its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+from corpus import Pages
+from pgvector import HalfVector
+from pgvector.psycopg import register_vector
+
+from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.documents import Document, Kind, SourceType
+from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.lexemes import searchable
+from workers import embedded
+
+OUT = Path(__file__).parent / "out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One row of the table."""
+
+    what: str
+    value: float
+    unit: str
+    must: float | None = None
+    aim: float | None = None
+    at_most: bool = False
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        if self.must is None:
+            return True
+        return self.value <= self.must if self.at_most else self.value >= self.must
+
+
+class Site:
+    """A folder with pages and an installation of its own."""
+
+    def __init__(self, provider: str, documents: int) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="larder-bench-"))
+        self.root.chmod(0o755)
+        self.pages = Pages()
+        self.documents = documents
+        (self.root / "docs").mkdir()
+        for number in range(documents):
+            self.write(number)
+        (self.root / "larder.yaml").write_text(f"""
+rag:
+  embedding: {{provider: {provider}}}
+  retrieval: {{exactBelow: 0}}
+  sources:
+    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
+""")
+
+    def write(self, number: int, edits: int = 0) -> None:
+        (self.root / "docs" / f"page-{number:05}.md").write_text(self.pages.page(number, edits))
+
+    def larder(self, *args: str) -> Any:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+        command = [sys.executable, "-m", "workers.cli", *args, "--config", "larder.yaml", "--json"]
+        with tempfile.TemporaryFile() as out:
+            done = subprocess.run(
+                command, cwd=self.root, env=env, stdout=out, stderr=subprocess.DEVNULL, check=False
+            )
+            out.seek(0)
+            if done.returncode:
+                raise SystemExit(f"larder {' '.join(args)} failed: {out.read().decode()[-500:]}")
+            return json.loads(out.read())
+
+    def connect(self, database: str = "larder") -> psycopg.Connection[Any]:
+        data = self.root / ".larder"
+        port = urlsplit(embedded.ensure(data).database_url).port
+        password = embedded.Credentials.of(data).postgres
+        return psycopg.connect(
+            host="127.0.0.1", port=port, user="postgres", password=password, dbname=database, autocommit=True
+        )
+
+    def one(self, query: str) -> Any:
+        with self.connect() as connection:
+            row = connection.execute(query).fetchone()
+            return row[0] if row else None
+
+    def built(self) -> bool:
+        query = "select keyword_built and indexed_rows is not null from search_index where status = 'active'"
+        return bool(self.one(query))
+
+    def run_seconds(self) -> float:
+        query = "select extract(epoch from finished_at - started_at) from sync_run order by id desc limit 1"
+        return float(self.one(query))
+
+
+@contextmanager
+def installed(provider: str, documents: int) -> Iterator[Site]:
+    """A running installation, stopped and removed at the end."""
+    site = Site(provider, documents)
+    try:
+        site.larder("up", "--detach", "--no-flower")
+        yield site
+    finally:
+        site.larder("down")
+        shutil.rmtree(site.root, ignore_errors=True)
+
+
+def chunks_of(site: Site) -> list[tuple[str, str]]:
+    """(context, content) of every chunk, cut as the product does."""
+    chunker = open_chunker(ChunkingOptions())
+    found = []
+    for number in range(site.documents):
+        text = site.pages.page(number)
+        title = text.split("\n", 1)[0].removeprefix("# ")
+        document = Document(
+            external_id=str(number),
+            title=title,
+            text=text,
+            source_type=SourceType.DOCUMENTATION,
+            kind=Kind.REFERENCE,
+        )
+        found += [(c.context, c.content) for c in chunker.chunk(document)]
+    return found
+
+
+def raw_load(site: Site, chunks: list[tuple[str, str]]) -> float:
+    """Seconds for the same chunks with COPY in one process, both indexes built afterwards."""
+    with site.connect("postgres") as connection:
+        connection.execute("drop database if exists raw")
+        connection.execute("create database raw")
+    with site.connect("raw") as connection:
+        connection.execute("create extension vector")
+        register_vector(connection)
+        connection.execute("""create table chunk (id bigint primary key, context text, content text, words text,
+            lexemes tsvector generated always as (to_tsvector('english', words)) stored, embedding halfvec)""")
+        connection.execute("alter table chunk alter column embedding set storage plain")
+        connection.execute("set maintenance_work_mem = '1GB'")
+        embedder = open_embedder(EmbeddingOptions(provider="hashing"))
+        begun = time.perf_counter()
+        vectors = embedder.embed_documents([f"{a}\n\n{b}" for a, b in chunks])
+        with (
+            connection.cursor() as cursor,
+            cursor.copy(
+                "copy chunk (id, context, content, words, embedding) from stdin (format binary)"
+            ) as copy,
+        ):
+            copy.set_types(["int8", "text", "text", "text", "halfvec"])
+            for n, ((context, content), vector) in enumerate(zip(chunks, vectors, strict=True)):
+                copy.write_row((n, context, content, searchable(f"{context} {content}"), HalfVector(vector)))
+        connection.execute("create index on chunk using gin (lexemes)")
+        connection.execute("create index on chunk using hnsw ((embedding::halfvec(384)) halfvec_cosine_ops)")
+        seconds = time.perf_counter() - begun
+    with site.connect("postgres") as connection:
+        connection.execute("drop database raw")
+    return seconds
+
+
+def ingest(args: argparse.Namespace) -> Iterator[Line]:
+    """First load, unchanged and slightly changed re-sync, memory; with the free embedder."""
+    with installed("hashing", args.documents) as site:
+        chunks = chunks_of(site)
+        raw = raw_load(site, chunks)
+        begun = time.perf_counter()
+        first = site.larder("index")
+        while not site.built():
+            time.sleep(0.05)
+        whole = time.perf_counter() - begun
+        run = site.run_seconds()
+        written = first["stats"]["vectors_indexed"]
+        assert written == len(chunks), (written, len(chunks))
+        begun = time.perf_counter()
+        site.larder("config", "show")
+        command = time.perf_counter() - begun
+        ours = whole - command
+        yield Line(
+            what="first ingest, chunks/s against raw SQL",
+            value=raw / ours,
+            unit="x",
+            must=0.4,
+            aim=0.6,
+            detail=f"{len(chunks)} chunks: ours {ours:.1f} s ({run:.1f} s until searchable), raw {raw:.1f} s",
+        )
+        yield from memory(site)
+        yield from resyncs(site)
+
+
+def memory(site: Site) -> Iterator[Line]:
+    """The largest worker child without a model; proportional set size, shared pages counted once."""
+    state = json.loads((site.root / ".larder" / "state.json").read_text())
+    sizes = {}
+    for process in state["processes"]:
+        if process["name"].startswith("worker-"):
+            children = psutil.Process(process["pid"]).children()
+            sizes[process["name"]] = max(c.memory_full_info().rss for c in children) / 1e6
+    yield Line(
+        what="memory of a worker child without a model",
+        value=max(sizes.values()),
+        unit="MB",
+        must=160,
+        aim=120,
+        at_most=True,
+        detail=", ".join(f"{k} {v:.0f}" for k, v in sizes.items()),
+    )
+
+
+def listing_seconds(site: Site) -> float:
+    """What it costs just to read every page."""
+    from connectors import SourceOptions, open_source
+
+    source = open_source(SourceOptions(name="docs", type="markdown", root=site.root, paths=("./docs/*.md",)))
+    begun = time.perf_counter()
+    assert sum(len(p.documents) for p in source.pages(None)) == site.documents
+    source.ids()
+    source.stamp()
+    return time.perf_counter() - begun
+
+
+def resyncs(site: Site) -> Iterator[Line]:
+    """Nothing changed; then one page in a hundred."""
+    unchanged = site.larder("index")
+    beyond = site.run_seconds() - listing_seconds(site)
+    embedded_texts = unchanged["runs"][0]["texts_embedded"]
+    yield Line(what="unchanged re-sync, texts embedded", value=embedded_texts, unit="", must=0, at_most=True)
+    yield Line(
+        what="unchanged re-sync beyond listing", value=beyond, unit="s", must=1.0, aim=0.2, at_most=True
+    )
+    edited = max(1, site.documents // 100)
+    for number in range(0, edited * 100, 100):
+        site.write(number, edits=1)
+    changed = site.larder("index")["runs"][0]
+    per_20 = changed["texts_embedded"] * 20 / edited
+    yield Line(
+        what="1 % edited, texts embedded per 20 pages",
+        value=per_20,
+        unit="",
+        must=60,
+        aim=31,
+        at_most=True,
+        detail=f"{changed['texts_embedded']} of {edited} pages, {changed['chunks_kept']} chunks kept",
+    )
+
+
+def minilm(args: argparse.Namespace) -> Iterator[Line]:
+    """Through the queue against the bare model, the same texts, one process each."""
+    with installed("minilm", args.minilm) as site:
+        texts = [f"{a}\n\n{b}" if a else b for a, b in chunks_of(site)]
+        model: Any = open_embedder(EmbeddingOptions(provider="minilm"))
+        model.embed_documents(texts[:8])
+        begun = time.perf_counter()
+        for start in range(0, len(texts), 64):
+            model.embed_documents(texts[start : start + 64])
+        bare = time.perf_counter() - begun
+        tokens = sum(min(256, model.count_tokens(t) + 2) for t in texts)
+        site.larder("index")
+        run = site.run_seconds()
+        yield Line(
+            what="with MiniLM, tokens/s against the bare model",
+            value=bare / run,
+            unit="x",
+            must=0.85,
+            aim=0.95,
+            detail=f"{len(texts)} chunks, {tokens / bare:.0f} tokens/s bare, {tokens / run:.0f} through the queue",
+        )
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {"ingest": ingest, "minilm": minilm}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--minilm", type=int, default=120)
+    parser.add_argument("--only", choices=PARTS)
+    args = parser.parse_args()
+    lines = []
+    for name, part in PARTS.items():
+        if args.only in (None, name):
+            for line in part(args):
+                lines.append(line)
+                bound = "" if line.must is None else f"{'<=' if line.at_most else '>='} {line.must:g}"
+                print(
+                    f"{'ok  ' if line.holds else 'MISS'} {line.what:<48} {line.value:8.2f} {line.unit:<3} {bound:<8}"
+                    f" {'aim ' + format(line.aim, 'g') if line.aim is not None else '':<9} {line.detail}",
+                    flush=True,
+                )
+    OUT.mkdir(exist_ok=True)
+    (OUT / "bench.json").write_text(json.dumps([{**asdict(x), "holds": x.holds} for x in lines], indent=1))
+    return 0 if all(line.holds for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The ordinary command line, with two things real life has: documents that kill, and a slow model.
+
+Started by the drill in place of `larder`; everything else is the product's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.chunking import Chunker
+from pipeline.documents import Chunk, Document, SourceType
+from pipeline.embedding import Vectors
+from pipeline.embedding.hashing import HashingEmbedder
+from workers import runtime
+from workers.cli import main
+
+SECONDS_PER_TEXT = float(os.environ.get("DRILL_SECONDS_PER_TEXT", "0.004"))
+
+
+class Deadly:
+    """Cuts like the chunker it wraps, unless the text is poison: then its process is gone, as in a segfault."""
+
+    def __init__(self, inner: Chunker) -> None:
+        self.inner = inner
+        self.version = inner.version
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        if "POISON" in document.text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner.chunk(document)
+
+
+_chunker = runtime.Runtime.chunker
+_embed = HashingEmbedder.embed_documents
+
+
+def deadly_chunker(self: runtime.Runtime, name: str, kind: SourceType | None = None) -> Any:
+    return Deadly(_chunker(self, name, kind))
+
+
+def slow_embed(self: HashingEmbedder, texts: Sequence[str]) -> Vectors:
+    time.sleep(SECONDS_PER_TEXT * len(texts))
+    return _embed(self, texts)
+
+
+runtime.Runtime.chunker = deadly_chunker  # type: ignore[method-assign]
+HashingEmbedder.embed_documents = slow_embed  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""The pump: what is due, once, in batches that fit, with what was lost and what crashed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from pipeline.database import Database
+from pipeline.ledger import Item, Limits, Stage, pump
+from tests.pipeline.workshop import Workshop, document
+
+
+@pytest.fixture
+def shop(shared_database: Database) -> Iterator[Workshop]:
+    """A workshop in a database where nobody else has documents; the pump looks at every tenant."""
+    yield Workshop(shared_database, uuid4(), uuid4())
+    with shared_database.control() as connection:
+        connection.execute(text("delete from document"))
+        connection.execute(text("delete from sync_run"))
+
+
+def stroke(shop: Workshop, **limits: float) -> pump.Pumped:
+    with shop.database.control() as connection:
+        found = pump.stroke(connection, Limits(**limits))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def names(shop: Workshop, batch: pump.Batch) -> list[str]:
+    rows = shop.sql("select id, external_id from document")
+    known = {row["id"]: row["external_id"] for row in rows}
+    return [known[item.document_id] for item in batch.items]
+
+
+class TestChoosing:
+    def test_what_is_due_goes_out_with_its_version(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.admit(document("a", "edited"))
+        (batch,) = stroke(shop).batches
+        assert batch == pump.Batch(
+            tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),)
+        )
+
+    def test_it_goes_out_once(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        assert len(stroke(shop).batches) == 1
+        assert stroke(shop) == pump.Pumped()
+
+    @pytest.mark.parametrize(
+        "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
+    )
+    def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: str) -> None:
+        shop.admit(document("a"))
+        shop.set("a", state)
+        assert stroke(shop).batches == ()
+
+    def test_nothing_that_somebody_works_on(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.claim("a")
+        assert stroke(shop).batches == ()
+
+    def test_those_that_wait_longest_go_first(self, shop: Workshop) -> None:
+        shop.admit(*(document(i) for i in "abcd"))
+        for n, external_id in enumerate("dbca"):
+            shop.set(external_id, f"due_at = now() - interval '{10 - n} minutes'")
+        found = stroke(shop, in_flight=2)
+        assert sorted(names(shop, found.batches[0])) == ["b", "d"]
+        assert found.more
+
+    def test_two_pumps_never_work_at_once(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        with shop.database.control() as first:
+            first.execute(text("select pg_advisory_xact_lock(hashtext('larder.pump'))"))
+            with shop.database.control() as second:
+                assert pump.stroke(second, Limits()) is None
+        assert len(stroke(shop).batches) == 1
+
+
+class TestBatches:
+    def test_they_hold_so_many_and_no_more(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n}") for n in range(7)))
+        found = stroke(shop, batch=3)
+        assert sorted(len(b.items) for b in found.batches) == [1, 3, 3]
+        assert len({i for b in found.batches for i in b.items}) == 7
+
+    def test_stages_travel_apart(self, shop: Workshop) -> None:
+        shop.admit(*(document(i) for i in "abc"))
+        shop.set("a", "stage = 'chunked'")
+        shop.set("b", "stage = 'embedded'")
+        found = {b.stage: names(shop, b) for b in stroke(shop).batches}
+        assert found == {Stage.CHUNKED: ["a"], Stage.EMBEDDED: ["b"], Stage.FETCHED: ["c"]}
+
+    def test_tenants_travel_apart(self, shop: Workshop) -> None:
+        other = Workshop(shop.database, uuid4(), uuid4())
+        for one in (shop, other):
+            one.admit(document("a"), document("b"))
+        found: dict[UUID, set[UUID]] = {
+            b.tenant_id: {i.document_id for i in b.items} for b in stroke(shop).batches
+        }
+        assert found == {
+            one.tenant: {one.id("a"), one.id("b")} for one in (shop, other)
+        }
+
+    def test_those_that_crashed_before_travel_alone(self, shop: Workshop) -> None:
+        shop.admit(*(document(i) for i in "abcd"))
+        for external_id in "ab":
+            shop.set(external_id, "crash_count = 1")
+        found = sorted(names(shop, b) for b in stroke(shop).batches)
+        assert [sorted(f) for f in found] in ([["a"], ["b"], ["c", "d"]], [["a"], ["b"], ["d", "c"]])
+
+
+class TestBounds:
+    def test_what_is_under_way_takes_room(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n}") for n in range(5)))
+        first = stroke(shop, in_flight=3)
+        assert (len(first.batches[0].items), first.more) == (3, True)
+        assert stroke(shop, in_flight=3) == pump.Pumped(more=True)
+        assert len(stroke(shop, in_flight=4).batches[0].items) == 1
+
+    def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n}") for n in range(4)))
+        stroke(shop, in_flight=2)
+        shop.sql("update document set state = 'done' where enqueued_at is not null")
+        assert sum(len(b.items) for b in stroke(shop, in_flight=2).batches) == 2
+
+    def test_a_lost_message_is_sent_again_after_a_while(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        stroke(shop, resend=60)
+        shop.set("a", "enqueued_at = now() - interval '59 seconds'")
+        assert stroke(shop, resend=60).batches == ()
+        shop.set("a", "enqueued_at = now() - interval '61 seconds'")
+        assert len(stroke(shop, resend=60).batches) == 1
+
+    def test_a_message_the_broker_did_not_take_is_sent_at_the_next_stroke(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        stroke(shop)
+        items = shop.items("a", "b")
+        shop.claim("b")
+        with shop.database.tenant(shop.tenant) as connection:
+            pump.unsent(connection, items)
+        (batch,) = stroke(shop).batches
+        assert names(shop, batch) == ["a"]
+
+
+class TestCrashes:
+    def test_an_expired_lease_goes_back_to_the_queue_alone(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        shop.claim("a", lease=-1)
+        found = stroke(shop)
+        assert found.crashed == 1
+        assert sorted(map(len, (b.items for b in found.batches))) == [1, 1]
+        row = shop.row("a")
+        assert (row["state"], row["lease_token"], row["crash_count"]) == ("pending", None, 1)
+        assert "died or hung" in row["last_error"]
+
+    def test_a_third_crash_is_the_last(self, shop: Workshop) -> None:
+        run = shop.open_run()
+        shop.admit(document("poison"), run=run)
+        for crash in (1, 2, 3):
+            assert shop.row("poison")["state"] == "pending"
+            assert shop.claim("poison", lease=-1).ids, crash
+            assert stroke(shop).crashed == 1
+        (letter,) = shop.dead_letters()
+        assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
+        assert "3 times" in letter["reason"]
+        assert shop.value("select outcome from run_item") == "dead"
+        assert stroke(shop) == pump.Pumped()
+
+    def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        indexer = shop.indexer()
+        for stage, step in ((Stage.FETCHED, indexer.chunk), (Stage.CHUNKED, indexer.embed)):
+            for _ in range(2):
+                shop.claim("a", stage=stage, lease=-1)
+                stroke(shop)
+            step(shop.tenant, shop.items("a"))
+        assert (shop.row("a")["state"], shop.row("a")["stage"]) == ("pending", "embedded")
+
+    def test_a_lease_that_still_runs_is_left_alone(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        claimed = shop.claim("a")
+        assert stroke(shop).crashed == 0
+        assert shop.row("a")["lease_token"] == claimed.token
+
+
+def test_a_stroke_sends_lost_syncs_again(shop: Workshop) -> None:
+    run = shop.open_run()
+    assert stroke(shop, resend=60).syncs == ()
+    shop.sql("update sync_run set enqueued_at = now() - interval '61 seconds'")
+    assert stroke(shop, resend=60).syncs == ((shop.tenant, shop.source, run),)
+    assert stroke(shop, resend=60).syncs == ()

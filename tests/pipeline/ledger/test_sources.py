@@ -1,0 +1,190 @@
+"""Sources in the ledger: registering, being due, and who holds the sync."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from pipeline.errors import LeaseLost
+from pipeline.ledger import runs, source_id, sources
+from tests.pipeline.workshop import Workshop
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+PAST, LATER = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
+
+
+def register(shop: Workshop, **changes: Any) -> sources.SourceRow:
+    with shop.database.tenant(shop.tenant) as connection:
+        sources.register(connection, [shop.registration(**changes)])
+        found = sources.get(connection, shop.source)
+    assert found is not None
+    return found
+
+
+def due(shop: Workshop) -> list[UUID]:
+    with shop.database.control() as connection:
+        return [row.id for row in sources.due(connection) if row.tenant_id == shop.tenant]
+
+
+def watched(shop: Workshop) -> list[UUID]:
+    with shop.database.control() as connection:
+        return [row.id for row in sources.watched(connection) if row.tenant_id == shop.tenant]
+
+
+def claim(shop: Workshop, lease: float = 60) -> UUID | None:
+    with shop.database.tenant(shop.tenant) as connection:
+        return sources.claim(connection, shop.source, lease=lease)
+
+
+class TestRegistering:
+    def test_the_same_again_keeps_where_it_stands(self, shop: Workshop) -> None:
+        shop.sql("update source set cursor = '{\"n\": 3}', stamp = 's', pipeline_version = 'p'")
+        row = register(shop, kind="markdown")
+        assert (row.cursor, row.stamp, row.pipeline_version, row.kind) == ({"n": 3}, "s", "p", "markdown")
+
+    def test_another_configuration_begins_at_the_start(self, shop: Workshop) -> None:
+        shop.sql("update source set cursor = '{\"n\": 3}', stamp = 's'")
+        row = register(shop, config_hash="c2")
+        assert (row.cursor, row.stamp) == (None, None)
+
+    def test_the_time_moves_only_with_the_schedule(self, shop: Workshop) -> None:
+        assert register(shop, schedule="0 * * * *", next_sync_at=PAST).next_sync_at == PAST
+        assert register(shop, schedule="0 * * * *", next_sync_at=LATER).next_sync_at == PAST
+        assert register(shop, schedule="5 * * * *", next_sync_at=LATER).next_sync_at == LATER
+        assert (
+            register(shop, schedule="5 * * * *", timezone="Asia/Tokyo", next_sync_at=PAST).next_sync_at
+            == PAST
+        )
+
+    def test_one_that_is_no_longer_named_is_retired_and_can_return(self, shop: Workshop) -> None:
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.register(connection, [shop.registration("typed", origin="command")])
+            sources.retire_others(connection, [])
+            rows = {row.name: row.removed_at is not None for row in sources.listed(connection)}
+        assert rows == {"notes": True, "typed": False}
+        row = register(shop, next_sync_at=LATER)
+        assert (row.removed_at, row.next_sync_at) == (None, LATER)
+
+    def test_ids_are_the_same_everywhere_and_differ_by_tenant(self) -> None:
+        tenant = UUID(int=1)
+        assert source_id(tenant, "a") == source_id(tenant, "a")
+        assert len({source_id(tenant, "a"), source_id(tenant, "b"), source_id(UUID(int=2), "a")}) == 3
+
+
+class TestBeingDue:
+    def test_only_when_the_time_has_come(self, shop: Workshop) -> None:
+        assert due(shop) == []
+        shop.sql("update source set next_sync_at = :t", t=LATER)
+        assert due(shop) == []
+        shop.sql("update source set next_sync_at = :t", t=PAST)
+        assert due(shop) == [shop.source]
+
+    def test_the_walk_has_a_time_of_its_own(self, shop: Workshop) -> None:
+        shop.sql("update source set next_walk_at = :t", t=PAST)
+        assert due(shop) == [shop.source]
+
+    @pytest.mark.parametrize("column", ["paused_at", "removed_at"])
+    def test_neither_paused_nor_removed(self, shop: Workshop, column: str) -> None:
+        shop.sql(f"update source set next_sync_at = :t, watch = true, {column} = now()", t=PAST)
+        assert (due(shop), watched(shop)) == ([], [])
+
+    def test_not_while_a_run_is_open(self, shop: Workshop) -> None:
+        shop.sql("update source set next_sync_at = :t, watch = true", t=PAST)
+        run = shop.open_run()
+        assert (due(shop), watched(shop)) == ([], [])
+        with shop.database.tenant(shop.tenant) as connection:
+            runs.fail(connection, run, "x")
+        assert (due(shop), watched(shop)) == ([shop.source], [shop.source])
+
+    def test_pausing_twice_keeps_the_first_time(self, shop: Workshop) -> None:
+        times = []
+        for paused in (True, True, False):
+            with shop.database.tenant(shop.tenant) as connection:
+                sources.pause(connection, shop.source, paused=paused)
+            times.append(shop.value("select paused_at from source"))
+        assert times[0] == times[1] is not None
+        assert times[2] is None
+
+
+class TestHoldingTheSync:
+    def test_one_at_a_time(self, shop: Workshop) -> None:
+        token = claim(shop)
+        assert token is not None
+        assert claim(shop) is None
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.release(connection, shop.source, token)
+        assert claim(shop) not in {None, token}
+
+    def test_two_claims_at_the_same_moment_give_one_token(self, shop: Workshop) -> None:
+        barrier, tokens = threading.Barrier(6), []
+
+        def compete() -> None:
+            barrier.wait()
+            tokens.append(claim(shop))
+
+        threads = [threading.Thread(target=compete) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len([t for t in tokens if t]) == 1
+
+    def test_an_expired_lease_is_taken_over_and_the_first_holder_is_refused(self, shop: Workshop) -> None:
+        first = claim(shop, lease=-1)
+        second = claim(shop)
+        assert first is not None
+        assert second is not None
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.keep_cursor(connection, shop.source, first, {"mine": "first"})
+            sources.release(connection, shop.source, first)
+        with pytest.raises(LeaseLost), shop.database.tenant(shop.tenant) as connection:
+            sources.hold(connection, shop.source, first, lease=60)
+        assert shop.value("select cursor from source") is None
+        assert shop.value("select sync_token from source") == second
+
+    def test_holding_renews(self, shop: Workshop) -> None:
+        token = claim(shop, lease=-1)
+        assert token is not None
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.hold(connection, shop.source, token, lease=60)
+        assert claim(shop) is None
+
+    def test_an_unknown_token_holds_nothing(self, shop: Workshop) -> None:
+        with pytest.raises(LeaseLost), shop.database.tenant(shop.tenant) as connection:
+            sources.hold(connection, shop.source, uuid4(), lease=60)
+
+
+class TestOutcome:
+    def test_failures_are_counted_until_a_walk_reaches_its_end(self, shop: Workshop) -> None:
+        with shop.database.tenant(shop.tenant) as connection:
+            for _ in range(2):
+                sources.failed(connection, shop.source, "away", LATER)
+            row = sources.get(connection, shop.source)
+        assert row is not None
+        assert (row.failures, row.last_error, row.next_sync_at) == (2, "away", LATER)
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.completed(
+                connection,
+                shop.source,
+                pipeline_version="p2",
+                stamp="s2",
+                next_sync_at=None,
+                next_walk_at=LATER,
+            )
+            row = sources.get(connection, shop.source)
+        assert row is not None
+        assert (row.failures, row.last_error, row.pipeline_version, row.stamp) == (0, None, "p2", "s2")
+        assert (row.next_sync_at, row.next_walk_at) == (None, LATER)
+        assert row.last_sync_at is not None
+
+    def test_a_sync_without_a_walk_keeps_the_time_of_the_next(self, shop: Workshop) -> None:
+        shop.sql("update source set next_walk_at = :t", t=LATER)
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.completed(
+                connection, shop.source, pipeline_version="", stamp=None, next_sync_at=None, next_walk_at=None
+            )
+        assert shop.value("select next_walk_at from source") == LATER

@@ -1,0 +1,372 @@
+"""Claims, their end in every way, and the experiment that shows what the guards are for."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+
+from pipeline.chunking import Chunker
+from pipeline.documents import Chunk, Document, Page
+from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
+from pipeline.ledger import Item, Stage, admission, runs, sources, work
+from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+
+
+def claim_items(shop: Workshop, items: list[Item], stage: Stage = Stage.FETCHED) -> work.Claim:
+    with shop.database.tenant(shop.tenant) as connection:
+        return work.claim(connection, shop.tenant, stage, items, lease=LEASE)
+
+
+def fail(
+    shop: Workshop, claimed: work.Claim, error: LarderError, *, delay: float = 60, dead: bool = False
+) -> None:
+    with shop.database.tenant(shop.tenant) as connection:
+        work.fail(connection, claimed, claimed.ids, error, delay=delay, dead=dead)
+
+
+def finish(shop: Workshop, claimed: work.Claim) -> int:
+    with shop.database.tenant(shop.tenant) as connection:
+        mine = work.still_ours(connection, claimed)
+        results = [work.Indexed(document_id=i, chunks=0, written=0, kept=0) for i in mine]
+        return work.finish(connection, claimed, results)
+
+
+def seconds_until(shop: Workshop, external_id: str, column: str) -> float:
+    return float(
+        shop.value(
+            f"select extract(epoch from {column} - now()) from document where id = :id",
+            id=shop.id(external_id),
+        )
+    )
+
+
+class TestClaiming:
+    def test_a_document_is_claimed_once(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        first = shop.claim("a", "b")
+        assert sorted(first.documents) == sorted([shop.id("a"), shop.id("b")])
+        assert shop.claim("a", "b").ids == []
+
+    def test_of_many_claimers_at_once_one_gets_each_document(self, shop: Workshop) -> None:
+        shop.admit(*(document(f"d{n}") for n in range(40)))
+        items, barrier = shop.items(), threading.Barrier(4)
+        claims: list[work.Claim] = []
+
+        def compete(seed: int) -> None:
+            mine = random.Random(seed).sample(items, len(items))
+            barrier.wait()
+            claims.extend(claim_items(shop, mine[at : at + 4]) for at in range(0, len(mine), 4))
+
+        threads = [threading.Thread(target=compete, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        taken = [i for claimed in claims for i in claimed.ids]
+        assert len(taken) == len(set(taken)) <= 40
+        taken += claim_items(shop, items).ids
+        assert sorted(taken) == sorted(i.document_id for i in items)
+
+    def test_an_old_version_another_stage_and_a_stranger_are_skipped(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.admit(document("a", "edited"))
+        assert claim_items(shop, [Item(shop.id("a"), 1)]).ids == []
+        assert claim_items(shop, [Item(shop.id("a"), 2)], Stage.CHUNKED).ids == []
+        assert claim_items(shop, [Item(uuid4(), 1)]).ids == []
+        assert claim_items(shop, [Item(shop.id("a"), 2)]).ids == [shop.id("a")]
+
+    @pytest.mark.parametrize("state", ["done", "dead"])
+    def test_settled_documents_are_skipped(self, shop: Workshop, state: str) -> None:
+        shop.admit(document("a"))
+        shop.set("a", f"state = '{state}'")
+        assert shop.claim("a").ids == []
+
+    def test_the_crash_is_counted_before_the_work(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.claim("a")
+        assert shop.row("a")["crash_count"] == 1
+
+    def test_an_expired_lease_lets_another_claim(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        first = shop.claim("a", lease=-1)
+        second = shop.claim("a")
+        assert second.ids == [shop.id("a")]
+        assert second.token != first.token
+        assert shop.row("a")["crash_count"] == 2
+
+    def test_a_doubled_message_does_not_cut_a_wait_short(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        fail(shop, shop.claim("a"), EmbedderUnavailable("busy", retry_after=60))
+        assert shop.claim("a").ids == []
+        shop.set("a", "due_at = now()")
+        assert shop.claim("a").ids == [shop.id("a")]
+
+    def test_it_tells_what_a_store_must_know(self, shop: Workshop) -> None:
+        shop.admit(document("a", url="u", tags=("t",), metadata={"k": 1}))
+        (stored,) = shop.claim("a").documents.values()
+        assert (stored.title, stored.source, stored.url) == ("Title of a", "notes", "u")
+        assert (stored.tags, stored.metadata, stored.version) == (("t",), {"k": 1}, 1)
+        assert stored.project_id == shop.project
+
+    def test_renewing_moves_only_our_leases(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        claimed = shop.claim("a", "b", lease=1)
+        shop.set("b", f"lease_token = '{uuid4()}'")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.renew(connection, claimed, lease=500)
+        assert seconds_until(shop, "a", "lease_until") > 400
+        assert seconds_until(shop, "b", "lease_until") < 2
+
+
+class TestMovingOn:
+    def test_the_next_stage_starts_with_a_clean_slate(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.set("a", "last_error = 'x', crash_count = 1")
+        claimed = shop.claim("a")
+        with shop.database.tenant(shop.tenant) as connection:
+            ready = work.advance(connection, claimed, claimed.ids, Stage.CHUNKED)
+        row = shop.row("a")
+        assert ready == [Item(shop.id("a"), 1)]
+        assert (row["stage"], row["crash_count"], row["last_error"], row["lease_token"]) == (
+            "chunked",
+            0,
+            None,
+            None,
+        )
+        assert row["enqueued_at"] is not None
+
+    def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.set("a", "stage = 'embedded', crash_count = 1")
+        claimed = shop.claim("a", stage=Stage.EMBEDDED)
+        with shop.database.tenant(shop.tenant) as connection:
+            again = work.put_back(connection, claimed, claimed.ids, Stage.CHUNKED)
+        row = shop.row("a")
+        assert again == [Item(shop.id("a"), 1)]
+        assert (row["stage"], row["crash_count"], row["lease_token"]) == ("chunked", 1, None)
+        claimed = shop.claim("a", stage=Stage.CHUNKED)
+        with shop.database.tenant(shop.tenant) as connection:
+            work.put_back(connection, claimed, claimed.ids)
+        assert shop.row("a")["stage"] == "chunked"
+
+    def test_finishing_makes_the_wanted_version_the_searchable_one(self, shop: Workshop) -> None:
+        run = shop.open_run()
+        shop.admit(document("a"), run=run)
+        shop.set("a", "attempts = 3")
+        claimed = shop.claim("a")
+        assert finish(shop, claimed) == 1
+        row = shop.row("a")
+        assert (row["state"], row["stage"], row["indexed_version"], row["generation"]) == (
+            "done",
+            "done",
+            1,
+            1,
+        )
+        assert (row["indexed_hash"], row["indexed_pipeline"]) == (
+            row["desired_hash"],
+            row["pipeline_version"],
+        )
+        assert (row["crash_count"], row["attempts"], row["lease_token"], row["enqueued_at"]) == (
+            0,
+            0,
+            None,
+            None,
+        )
+        assert row["last_indexed"] is not None
+        assert shop.value("select outcome from run_item") == "done"
+
+    def test_finishing_resolves_the_dead_letter(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
+        assert len(shop.dead_letters()) == 1
+        shop.set("a", "state = 'pending', due_at = now()")
+        finish(shop, shop.claim("a"))
+        assert shop.dead_letters() == []
+
+    def test_a_version_that_is_searchable_already_is_not_finished_again(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        claimed = shop.claim("a")
+        shop.set("a", "indexed_version = 1")
+        assert finish(shop, claimed) == 0
+        assert shop.row("a")["generation"] == 0
+
+
+class TestLateFinishers:
+    """A worker that was paused past its lease wakes up while another is at it, or was."""
+
+    def test_they_write_nothing(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        late = shop.claim("a", lease=-1)
+        shop.claim("a")
+        before = shop.row("a")
+        assert finish(shop, late) == 0
+        fail(shop, late, DocumentRejected("x"), dead=True)
+        with shop.database.tenant(shop.tenant) as connection:
+            assert work.advance(connection, late, late.ids, Stage.CHUNKED) == []
+            assert work.put_back(connection, late, late.ids, Stage.EMBEDDED) == []
+            work.renew(connection, late, lease=9999)
+        assert shop.row("a") == before
+        assert shop.dead_letters() == []
+        assert shop.value("select outcome from run_item") is None
+
+    def test_a_result_that_skipped_the_question_settles_nothing(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(2)))
+        shop.indexer().chunk(shop.tenant, shop.items())
+        late = shop.claim("a", stage=Stage.CHUNKED, lease=-1)
+        shop.claim("a", stage=Stage.CHUNKED)
+        with shop.database.tenant(shop.tenant) as connection:
+            results = [work.Indexed(document_id=i, chunks=9, written=9, kept=0) for i in late.ids]
+            assert work.finish(connection, late, results) == 0
+        assert shop.value("select outcome from run_item") is None
+        assert shop.value("select count(*) from chunk_stage") == 2
+
+
+class TestFailing:
+    def test_passing_trouble_waits_and_is_no_crash(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        fail(shop, shop.claim("a"), EmbedderUnavailable("busy", fix="wait"), delay=60)
+        row = shop.row("a")
+        assert (row["state"], row["attempts"], row["crash_count"]) == ("pending", 1, 0)
+        assert (row["lease_token"], row["enqueued_at"], row["last_error"]) == (None, None, "busy (wait)")
+        assert 55 < seconds_until(shop, "a", "due_at") <= 60
+        assert shop.value("select outcome from run_item") is None
+
+    def test_what_will_not_work_is_laid_aside_with_its_reason(self, shop: Workshop) -> None:
+        shop.admit(document("a", "the secret text"))
+        shop.set("a", "stage = 'chunked'")
+        claimed = shop.claim("a", stage=Stage.CHUNKED)
+        fail(shop, claimed, DocumentRejected("broken", fix="mend it"), dead=True)
+        (letter,) = shop.dead_letters()
+        assert (letter["stage"], letter["code"], letter["reason"]) == ("chunked", "E003", "broken (mend it)")
+        assert (letter["version"], letter["attempts"], letter["document_id"]) == (1, 1, shop.id("a"))
+        assert shop.row("a")["state"] == "dead"
+        assert shop.value("select outcome from run_item") == "dead"
+        assert "secret" not in str(dict(letter))
+
+    def test_one_letter_per_version(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        for _ in range(2):
+            fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
+            shop.set("a", "state = 'pending', due_at = now()")
+        assert len(shop.dead_letters()) == 1
+        shop.admit(document("a", "edited"))
+        fail(shop, shop.claim("a"), DocumentRejected("x"), dead=True)
+        assert [letter["version"] for letter in shop.dead_letters()] == [1, 2]
+
+
+class TestCounting:
+    def test_texts_are_told_per_document_and_version(self, shop: Workshop) -> None:
+        run = shop.open_run()
+        shop.admit(document("a"), document("b"), run=run)
+        claimed = shop.claim("a", "b")
+        a, b = shop.id("a"), shop.id("b")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.count_texts(connection, claimed, {a: 3}, {a: 1, b: 2})
+            found = runs.progress(connection, [run])[run]
+        assert (found["texts_embedded"], found["texts_reused"]) == (3, 3)
+
+    def test_what_this_run_embedded_itself_is_not_reused_later(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        claimed, a = shop.claim("a"), shop.id("a")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.count_texts(connection, claimed, {a: 3}, {})
+            work.count_texts(connection, claimed, {a: 2}, {a: 4})
+        (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
+        assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
+
+
+# The experiment ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlowChunker:
+    """Now and then takes long over a document, so that a newer version overtakes it."""
+
+    chunker: Chunker
+    version: str = "slow-1"
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        if random.random() < 0.15:
+            time.sleep(0.1)
+        return self.chunker.chunk(document)
+
+
+DOCUMENTS, VERSIONS, WRITERS, PER_PAGE = 100, 5, 8, 5
+
+
+def arrivals() -> list[list[Document]]:
+    """Each document in five versions, in random order, cut into pages."""
+    every = [
+        document(f"d{n}", paragraphs(3, f"document {n} edition {v} ."))
+        for n in range(DOCUMENTS)
+        for v in range(VERSIONS)
+    ]
+    random.Random(7).shuffle(every)
+    return [every[at : at + PER_PAGE] for at in range(0, len(every), PER_PAGE)]
+
+
+def storm(shop: Workshop) -> list[LarderError]:
+    """Eight writers take pages in and work on them at once; then one brings all that waits to its end."""
+    run, pages = shop.open_run(), arrivals()
+    with shop.database.tenant(shop.tenant) as connection:
+        token = sources.claim(connection, shop.source, lease=LEASE)
+    assert token is not None
+    shop.chunker = SlowChunker(shop.chunker)
+    indexer, lock = shop.indexer(), threading.Lock()
+    faults: list[LarderError] = []
+
+    def write() -> None:
+        while True:
+            with lock:
+                page = pages.pop() if pages else None
+            if page is None:
+                return
+            try:
+                with shop.database.tenant(shop.tenant) as connection:
+                    sources.hold(connection, shop.source, token, lease=LEASE)
+                    admission.admit(connection, shop.where(run), Page(cursor={}, documents=tuple(page)))
+                items = shop.items(*(d.external_id for d in page))
+                for step in (indexer.chunk, indexer.embed, indexer.upsert):
+                    step(shop.tenant, items)
+            except LarderError as error:
+                faults.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(10):
+        shop.sql("""update document set lease_token = null, lease_until = null, due_at = now()
+                    where state = 'pending'""")
+        if not shop.items():
+            break
+        shop.index()
+    return faults
+
+
+@pytest.mark.req("002-011")
+def test_versions_in_any_order_leave_no_damage(
+    alone: Workshop, audit: Callable[[], dict[str, int]]
+) -> None:
+    faults = storm(alone)
+    assert faults == []
+    assert audit() == {"unfinished": 0, "lost": 0, "stale": 0, "mixed": 0, "doubled": 0}
+    assert alone.value("select count(*) from document where state = 'done'") == DOCUMENTS
+    assert alone.value("select count(*) from run_item where outcome is distinct from 'done'") == 0
+
+
+def test_without_the_guards_the_audit_sees_damage(
+    alone: Workshop, audit: Callable[[], dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same storm with the question for ownership answered by yes: what makes the test above worth its name."""
+    monkeypatch.setattr(work, "still_ours", lambda _connection, claimed: claimed.ids)
+    storm(alone)
+    found = audit()
+    assert found["stale"] + found["mixed"] + found["doubled"] + found["lost"] > 0, found

@@ -1,0 +1,66 @@
+"""Looking at the broker: what waits in its queues, and how it is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+Answer = TypeVar("Answer")
+
+SECONDS = 3.0
+"""A broker that takes longer counts as away: the one who asks is waiting for the screen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerFacts:
+    """What the broker says of itself."""
+
+    server: str
+    policy: str
+    """`maxmemory-policy`: what it drops when it is full."""
+    used: int
+    limit: int
+    """Bytes; a limit of 0 is none."""
+
+
+def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
+    """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
+    return _asked(url, lambda client: {q: int(client.llen(q)) for q in queues})
+
+
+def facts(url: str) -> BrokerFacts | None:
+    """Its kind, memory and policy; None if the broker is away."""
+    return _asked(url, _facts)
+
+
+def _facts(client: Any) -> BrokerFacts:
+    # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
+    server, memory = client.info("server"), client.info("memory")
+    version = server.get("valkey_version")
+    return BrokerFacts(
+        server=f"Valkey {version}" if version else f"Redis {server.get('redis_version', '')}",
+        policy=str(memory.get("maxmemory_policy", "")),
+        used=int(memory.get("used_memory", 0)),
+        limit=int(memory.get("maxmemory", 0)),
+    )
+
+
+def _asked(url: str, question: Callable[[Any], Answer]) -> Answer | None:
+    # Kombu writes the address of a socket differently from the client.
+    address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+    try:
+        client = redis.Redis.from_url(
+            address,
+            socket_timeout=SECONDS,
+            socket_connect_timeout=SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+        with client:
+            return question(client)
+    except (redis.RedisError, OSError, ValueError):
+        return None

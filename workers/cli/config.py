@@ -1,0 +1,124 @@
+"""The configuration file: larder config init, show, check. Starts no server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError, LarderError
+from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+
+app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
+
+
+@app.command("init")
+def init(
+    file: Annotated[Path | None, typer.Argument(help="[default: larder.yaml]")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a commented file with every key, its default and two example sources."""
+    with opened(config, as_json, data) as door:
+        from workers.settings import initial_file
+
+        path = file or config or Path("larder.yaml")
+        if path.exists() and not force:
+            raise ConfigurationError(f"{path} is there already", fix="name another file, or add --force")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(initial_file(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+        door.answer(
+            {"success": True, "file": str(path)},
+            text=f"wrote {path}: name your sources there, then `larder config check`",
+        )
+
+
+@app.command("show")
+def show(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Print the values in force, environment included, with secrets masked."""
+    with opened(config, as_json, data) as door:
+        from workers.settings import effective
+        from workers.settings import show as shown
+
+        door.answer(effective(door.settings), text=shown(door.settings).rstrip("\n"))
+
+
+@app.command("check")
+def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Report everything that is wrong at once; else what was understood."""
+    with opened(config, as_json, data) as door:
+        understood = _understood(door)
+        door.answer(understood)
+        if not door.as_json:
+            _tell(door, understood)
+        for problem in understood["problems"]:
+            print(problem, file=sys.stderr)
+        if understood["problems"]:
+            raise typer.Exit(WRONG)
+
+
+def _understood(door: Door) -> Json:
+    """What the file means, and what opening its sources and its model says against it."""
+    from workers.runtime import Addresses, Runtime
+
+    settings = door.settings
+    parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
+    problems = []
+    for one in parts.configured.values():
+        try:
+            parts.open_source(one.settings)
+        except LarderError as error:
+            problems.append(f"source {one.settings.name}: {error}")
+    try:
+        _ = parts.embedder
+    except LarderError as error:
+        problems.append(f"embedding: {error}")
+    return {
+        "success": not problems,
+        "file": str(settings.path) if settings.path else None,
+        "tenant": settings.tenant,
+        "project": settings.project,
+        "sources": [_source(door, source) for source in settings.rag.sources],
+        "warnings": list(settings.notes),
+        "problems": problems,
+    }
+
+
+def _source(door: Door, source: object) -> Json:
+    settings = door.settings
+    return {
+        "name": getattr(source, "name", ""),
+        "type": getattr(source, "type", ""),
+        "enabled": getattr(source, "enabled", True),
+        "schedule": getattr(source, "schedule", None),
+        "root": str(settings.resolve(getattr(source, "root", Path()))),
+        "paths": list(getattr(source, "paths", ())),
+        "exclude": list(getattr(source, "exclude", ())),
+        "tenant": getattr(source, "tenant", None) or settings.tenant,
+        "project": getattr(source, "project", None) or settings.project,
+    }
+
+
+def _tell(door: Door, understood: Json) -> None:
+    print(understood["file"] or "no file: the defaults hold")
+    print(f"tenant {understood['tenant']}, project {understood['project']}")
+    for source in understood["sources"]:
+        off = "" if source["enabled"] else ", disabled"
+        when = f", {source['schedule']}" if source["schedule"] else ""
+        print(f"source {source['name']} ({source['type']}{when}{off}) below {source['root']}")
+        for pattern in source["paths"]:
+            print(f"  reads   {pattern}")
+        for pattern in source["exclude"]:
+            print(f"  without {pattern}")
+    if not understood["sources"]:
+        print("no sources: `larder config init` shows how one looks")
+    for warning in understood["warnings"]:
+        door.console.print(f"[yellow]warning[/] {warning}", soft_wrap=True)

@@ -1,0 +1,221 @@
+"""The operator's one screen: larder status."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError, StoreError
+from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+
+WATCH_SECONDS = 2.0
+MOST_LINES = 5
+"""Of errors and of problems: the screen is 24 lines high."""
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show sources, backlog, workers and what to do next, over all tenants."""
+    with opened(config, as_json, data) as door:
+        if watch and as_json:
+            raise ConfigurationError(
+                "--watch and --json exclude each other", fix="call it again for each look"
+            )
+        if watch:
+            _watch(door)
+        found = _look(door)
+        if door.as_json:
+            door.answer(found)
+        else:
+            door.console.print(screen(found))
+        if found["database"] != "ok":
+            error = found["error"]
+            print(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip(), file=sys.stderr)
+            raise typer.Exit(FAILED)
+
+
+def _look(door: Door) -> Json:
+    from workers import status as figures
+
+    try:
+        return figures.status(door.parts)
+    except StoreError as error:
+        return figures.without_database(door.parts, error)
+
+
+def _watch(door: Door) -> None:
+    """Until Ctrl-C."""
+    with Live(screen(_look(door)), console=door.console, screen=door.console.is_terminal) as live:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            live.update(screen(_look(door)), refresh=True)
+
+
+# The screen ---------------------------------------------------------------------------------------
+
+
+def screen(found: Json) -> RenderableType:
+    """The whole picture in at most 24 lines of 80 columns for five sources."""
+    parts: list[RenderableType] = [_servers(found)]
+    if found["database"] == "ok":
+        parts += [_sources(found["sources"]), *_troubles(found["sources"]), Text()]
+        parts.append(_figures(found))
+    advice = escape(found["next"])
+    parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else "nothing to do"))
+    return Group(*parts)
+
+
+def _servers(found: Json) -> Text:
+    names = ("database", "broker")
+    said = [f"{name} " + ("ok" if found[name] == "ok" else "[bold red]away[/]") for name in names]
+    level = found["degradation_level"]
+    said.append(f"level {level}" if level == 0 else f"[yellow]level {level}[/]")
+    return Text.from_markup("larder    " + "    ".join(said))
+
+
+_COLUMNS = ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next")
+
+
+def _sources(sources: list[Json]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("source", no_wrap=True, max_width=22, overflow="ellipsis")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    several = len({s["tenant"] for s in sources}) > 1
+    for s in sources:
+        name = f"{s['tenant']}/{s['name']}" if several else s["name"]
+        table.add_row(
+            escape(name),
+            *(f"{s[key]}" for key in ("documents", "chunks", "pending")),
+            _alarming(s["dead"]),
+            str(s["hidden"]),
+            span(s["freshness_seconds"]),
+            _until(s["next_sync"]),
+            _state(s),
+        )
+    return table
+
+
+def _alarming(number: int) -> str:
+    return f"[red]{number}[/]" if number else "0"
+
+
+def _state(source: Json) -> str:
+    states = (
+        ("removed", source["removed"], "dim"),
+        ("paused", source["paused"], "yellow"),
+        (f"held {source['held']}", source["held"], "yellow"),
+        ("failing", source["last_error"], "red"),
+        ("syncing", (source["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
+    )
+    return next((f"[{colour}]{word}[/]" for word, holds, colour in states if holds), "ok")
+
+
+def _troubles(sources: list[Json]) -> list[Text]:
+    """One line per failing source, then the newest files that could not be taken, as far as they fit."""
+    errors = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
+    problems = [
+        (
+            "red" if p["outcome"] == "failed" else "yellow",
+            s["name"],
+            f"{p['outcome']} {p['item']}: {p['reason']}",
+        )
+        for s in sources
+        for p in s["problems"]
+    ]
+    every = [*errors, *problems]
+    lines = [
+        Text.from_markup(f"[{colour}]{escape(name)}[/] {escape(said)}", overflow="ellipsis")
+        for colour, name, said in every[:MOST_LINES]
+    ]
+    if len(every) > MOST_LINES:
+        lines[-1] = Text(f"... and {len(every) - MOST_LINES + 1} more; see larder status --json")
+    for line in lines:
+        line.no_wrap = True
+    return lines
+
+
+def _figures(found: Json) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True, width=8, style="bold")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for name, line in (
+        ("backlog", _backlog(found["backlog"])),
+        ("queues", _queues(found)),
+        ("workers", _workers(found["workers"])),
+        ("index", _index(found["index"])),
+    ):
+        table.add_row(name, line)
+    return table
+
+
+def _backlog(backlog: Json) -> str:
+    stages = ", ".join(f"{n} {stage}" for stage, n in backlog["by_stage"].items() if n)
+    due = backlog["oldest_due_seconds"]
+    waiting = f"; oldest due {span(due)}" if due is not None else ""
+    return f"{backlog['pending']} pending{f' ({stages})' if stages else ''}, {backlog['in_flight']} in flight{waiting}"
+
+
+def _queues(found: Json) -> str:
+    queues = found["backlog"]["queues"]
+    if queues is None:
+        return "[red]unknown, the broker is away[/]"
+    ages = found["canaries"]
+    return "   ".join(
+        f"{q} {n}" + (f" (seen {span(ages[q])} ago)" if q in ages else "") for q, n in queues.items()
+    )
+
+
+def _workers(workers: list[Json]) -> str:
+    from workers.heartbeat import DEAF_SECONDS
+
+    said = []
+    for worker in workers:
+        name = escape(worker["name"].split("@")[0])
+        late = worker["age_seconds"] > DEAF_SECONDS
+        said.append(f"[red]{name} silent {span(worker['age_seconds'])}[/]" if late else name)
+    return ", ".join(said) or "none running"
+
+
+def _index(index: Json | None) -> str:
+    if index is None:
+        return "none yet"
+    vectors = f"vectors {index['vector_index']}, keywords {index['keyword_index']}"
+    state = "" if index["status"] == "active" else f", {index['status']}"
+    return f"{escape(index['model'])}, {index['dimensions']} dimensions, {index['chunks']} chunks, {vectors}{state}"
+
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
+
+
+def span(seconds: float | None) -> str:
+    """Seconds as people say them, in at most four characters or so; `never` for None."""
+    if seconds is None:
+        return "never"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def _until(moment: str | None) -> str:
+    from datetime import UTC, datetime
+
+    if moment is None:
+        return "-"
+    left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
+    return "due" if left <= 0 else span(left)

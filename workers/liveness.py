@@ -1,0 +1,38 @@
+"""Heartbeat files: writing one, and how old they are. Light: container health checks run it every few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+DEAF_SECONDS = 30.0
+"""A heartbeat older than this means a process that must be restarted."""
+
+
+def heartbeat_folder(data: Path, environ: Mapping[str, str]) -> Path:
+    """Where processes give signs of life: LARDER_HEARTBEAT_DIR in containers, else below the data folder."""
+    named = environ.get("LARDER_HEARTBEAT_DIR")
+    return Path(named) if named else data / "heartbeat"
+
+
+def touch(folder: Path, name: str) -> None:
+    """Write the heartbeat file of a process; `name` is that of its worker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"heartbeat-{name}.json"
+    temporary = folder / f".{path.name}.{os.getpid()}"
+    temporary.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}), encoding="utf-8")
+    temporary.replace(path)
+
+
+def ages(folder: Path) -> dict[str, float]:
+    """Seconds since each process in `folder` gave a sign of life, by worker name."""
+    found = {}
+    for path in sorted(folder.glob("heartbeat-*.json")):
+        with suppress(OSError, ValueError, KeyError):
+            at = json.loads(path.read_text(encoding="utf-8"))["at"]
+            found[path.stem.removeprefix("heartbeat-")] = max(0.0, time.time() - float(at))
+    return found

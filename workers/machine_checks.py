@@ -1,0 +1,46 @@
+"""The doctor's look at this machine: model files, sources, disk."""
+
+from __future__ import annotations
+
+import shutil
+
+from pipeline.embedding import open_embedder
+from workers import operations
+from workers.diagnosis import Diagnosis, error, fine, warning
+from workers.runtime import Runtime
+
+GIGABYTE = 1_000_000_000
+LEAST_BYTES, LITTLE_BYTES = 1 * GIGABYTE, 5 * GIGABYTE
+
+
+def model(parts: Runtime) -> Diagnosis:
+    """The model's files are there and have the expected content."""
+    embedder = open_embedder(parts.embedding_options)
+    return fine(f"{embedder.model}, {embedder.dimensions} dimensions")
+
+
+def sources(parts: Runtime) -> Diagnosis:
+    """Every configured source can be read."""
+    checked = operations.check(parts, [])
+    bad = [one["source"] for one in checked if not one["ok"]]
+    if bad:
+        return warning(f"something is wrong with {', '.join(bad)}", f"larder sources check {bad[0]}")
+    return fine(f"{len(checked)} configured sources can be read")
+
+
+def disk(parts: Runtime) -> Diagnosis:
+    """There is room where the data lie."""
+    folder = parts.settings.data
+    while not folder.exists():
+        folder = folder.parent
+    return judge_disk(shutil.disk_usage(folder).free, str(folder))
+
+
+def judge_disk(free: int, folder: str) -> Diagnosis:
+    """Are so many free bytes enough?"""
+    detail = f"{free / GIGABYTE:.1f} GB free at {folder}"
+    if free < LEAST_BYTES:
+        return error(detail, "make room: PostgreSQL stops when its disk is full")
+    if free < LITTLE_BYTES:
+        return warning(detail, "make room soon; `larder clear` and the logs folder are places to begin")
+    return fine(detail)

@@ -1,0 +1,128 @@
+"""What stands on the operator's screen, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.documents import Json
+from pipeline.errors import LarderError
+from pipeline.ledger import overview
+from workers import broker
+from workers.celeryconfig import QUEUES
+from workers.heartbeat import DEAF_SECONDS
+from workers.runtime import Runtime
+
+STORE_DOWN_LEVEL = 4
+"""Without the database nothing can be looked up: answers are static."""
+LATE_SECONDS = 600.0
+"""Due work that waits longer needs a person."""
+
+
+def status(parts: Runtime) -> Json:
+    """The document of `larder status --json`, over all tenants.
+
+    Raises:
+        StoreError: the database does not answer; `without_database` then says what is left to say.
+    """
+    with parts.database.control() as connection:
+        sources = overview.sources(connection)
+        backlog = overview.backlog(connection, resend=parts.limits.resend)
+        found: Json = {
+            "sources": [source.to_json() for source in sources],
+            "backlog": backlog.to_json(),
+            "workers": overview.workers(connection),
+            "canaries": overview.canaries(connection),
+            "index": overview.index(connection),
+            "degradation_level": 0,
+            "database": "ok",
+        }
+    queues = broker.lengths(parts.addresses.broker, QUEUES)
+    found["backlog"]["queues"] = queues
+    found["broker"] = "error" if queues is None else "ok"
+    found["next"] = advice(found)
+    return found
+
+
+def without_database(parts: Runtime, error: LarderError) -> Json:
+    """The same document when the database does not answer: only the broker can be looked at."""
+    queues = broker.lengths(parts.addresses.broker, QUEUES)
+    return {
+        "sources": [],
+        "backlog": {"queues": queues},
+        "workers": [],
+        "canaries": {},
+        "index": None,
+        "degradation_level": STORE_DOWN_LEVEL,
+        "database": "error",
+        "broker": "error" if queues is None else "ok",
+        "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
+        "next": "the database does not answer: larder doctor",
+    }
+
+
+def served(status_: Json) -> set[str]:
+    """Queues that a living worker serves."""
+    alive = [w for w in status_["workers"] if w["age_seconds"] <= DEAF_SECONDS]
+    return {queue for worker in alive for queue in worker["queues"]}
+
+
+def advice(status_: Json) -> str:
+    """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
+    for rule in _RULES:
+        said = rule(status_)
+        if said:
+            return said
+    return ""
+
+
+def _broker(status_: Json) -> str:
+    away = status_["broker"] == "error"
+    return (
+        "the broker does not answer; nothing is lost, work waits in the ledger: larder doctor" if away else ""
+    )
+
+
+def _workers(status_: Json) -> str:
+    waiting = status_["backlog"]["pending"]
+    lacking = sorted(set(QUEUES) - served(status_))
+    if not waiting or not lacking:
+        return ""
+    return f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
+
+
+def _dead(status_: Json) -> str:
+    counted = [(s["dead"], s["name"]) for s in status_["sources"] if s["dead"]]
+    total = sum(n for n, _ in counted)
+    return f"{total} dead letter{'' if total == 1 else 's'}: larder dead list" if total else ""
+
+
+def _held(status_: Json) -> str:
+    held = next((s for s in status_["sources"] if s["held"]), None)
+    if held is None:
+        return ""
+    return (
+        f"{held['held']} deletions of {held['name']} wait for you; "
+        f"if they are meant: larder sources release {held['name']}"
+    )
+
+
+def _failing(status_: Json) -> str:
+    bad = next((s for s in status_["sources"] if s["last_error"] and not s["removed"]), None)
+    return f"{bad['name']} cannot be read: larder sources check {bad['name']}" if bad else ""
+
+
+def _late(status_: Json) -> str:
+    oldest = status_["backlog"]["oldest_due_seconds"] or 0
+    return f"work has been due for {oldest / 60:.0f} minutes: larder doctor" if oldest > LATE_SECONDS else ""
+
+
+def _empty(status_: Json) -> str:
+    if not status_["sources"]:
+        return "no source is known yet: larder config init, then larder index"
+    never = next((s for s in status_["sources"] if s["freshness_seconds"] is None), None)
+    idle = never is not None and not never["paused"] and not never["removed"] and not served(status_)
+    return f"{never['name']} was never synced: larder index" if never and idle else ""
+
+
+_RULES: tuple[Callable[[Json], str], ...] = (_broker, _workers, _late, _failing, _held, _dead, _empty)
+"""Most urgent first."""
