@@ -82,7 +82,9 @@ class Syncer:
         for page in _guarded(source, since):
             self._store(source, where, token, page)
             self.after_page()
-            if time.monotonic() > end and page.cursor:
+            # A cursor that stands where this slice began means that the source is through: giving way there
+            # would let a slow source begin its last page for ever.
+            if time.monotonic() > end and page.cursor and page.cursor != since:
                 return False
         return True
 

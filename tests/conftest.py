@@ -188,6 +188,12 @@ class Site:
             return Answer(done.returncode, out.read().decode(), err.read().decode())
 
 
+@pytest.fixture(scope="session")
+def make_site() -> Callable[[Path], Site]:
+    """Builds a site in a folder; the caller stops it."""
+    return Site
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     """An empty site; whatever it started is stopped at the end."""

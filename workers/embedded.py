@@ -178,6 +178,7 @@ def _running(folder: Path) -> tuple[int, int] | None:
 
 
 def _record(folder: Path, pid: int, port: int) -> None:
+    (folder / "port").write_text(str(port), encoding="utf-8")
     (folder / "larder.pid").write_text(
         json.dumps([pid, port, psutil.Process(pid).create_time()]), encoding="utf-8"
     )

@@ -9,7 +9,7 @@ from pipeline.errors import LarderError
 from pipeline.ledger import overview
 from workers import broker
 from workers.celeryconfig import QUEUES
-from workers.heartbeat import DEAF_SECONDS
+from workers.liveness import DEAF_SECONDS
 from workers.runtime import Runtime
 
 STORE_DOWN_LEVEL = 4

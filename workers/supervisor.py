@@ -55,6 +55,7 @@ class Supervisor:
     """True: workers and beat for the length of one command; servers and state are not its own."""
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
+    server_pids: tuple[int, ...] = ()
 
     @property
     def data(self) -> Path:
@@ -97,10 +98,8 @@ class Supervisor:
 
     def look(self) -> None:
         """One round: restart what has died or stopped beating, servers first."""
-        if uses_embedded(self.settings):
-            embedded.ensure(self.data)
+        changed = self._look_after_servers()
         ages = liveness.ages(self.data / "heartbeat")
-        changed = False
         for child in self.children:
             self._kill_deaf(child, ages)
             if child.process is None or child.process.poll() is None:
@@ -118,6 +117,16 @@ class Supervisor:
         if changed and not self.lends:
             self.write_state()
         self._rotate_logs()
+
+    def _look_after_servers(self) -> bool:
+        """Start an embedded server that has died, on its old port; True if one had."""
+        if not uses_embedded(self.settings):
+            return False
+        servers = embedded.ensure(self.data)
+        found = (servers.postgres_pid, servers.valkey_pid)
+        changed = self.server_pids not in ((), found)
+        self.server_pids = found
+        return changed
 
     @staticmethod
     def _kill_deaf(child: Child, ages: dict[str, float]) -> None:

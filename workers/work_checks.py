@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from pipeline.ledger import dead
-from workers import control, heartbeat
+from workers import control, liveness
 from workers.celeryconfig import QUEUES
 from workers.diagnosis import Diagnosis, error, fine, warning
 from workers.indexing import live_workers
@@ -91,9 +91,9 @@ def heartbeats(parts: Runtime) -> Diagnosis:
     """Processes on this machine that live also listen."""
     from workers import supervisor
 
-    ages = heartbeat.ages(parts.heartbeat_folder)
+    ages = liveness.ages(parts.heartbeat_folder)
     alive = set(supervisor.running(parts.settings.data))
-    deaf = {name: age for name, age in ages.items() if name in alive and age > heartbeat.DEAF_SECONDS}
+    deaf = {name: age for name, age in ages.items() if name in alive and age > liveness.DEAF_SECONDS}
     if deaf:
         said = ", ".join(f"{name} for {age:.0f} s" for name, age in deaf.items())
         return error(f"alive and silent: {said}", "the supervisor restarts it; else larder down, larder up")

@@ -122,7 +122,7 @@ class _Fence:
     def closes(self, line: str) -> bool:
         """A line of at least as many of the same marks and nothing else."""
         body = line.strip()
-        return len(body) >= self.length and body[0] == self.mark and not body.strip(self.mark)
+        return len(body) >= self.length and not body.strip(self.mark)
 
 
 class _Scanner:

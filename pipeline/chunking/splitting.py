@@ -156,7 +156,7 @@ def split_windows(
         fresh = skip_blanks(text, cut)
         yield Piece(body, text[cut:fresh])
         tail = max(start, ruler.back(text, fresh, options.overlap))
-        start = _resume(text, (tail, cut, fresh), () if hard else seams)
+        start = _resume(text, tail, cut, () if hard else seams)
         room = options.max_size
 
 
@@ -170,11 +170,8 @@ def _cut(text: str, window: tuple[int, int, int], seams: Seams) -> tuple[int, bo
     return high, True
 
 
-def _resume(text: str, place: tuple[int, int, int], seams: Seams) -> int:
-    """Where the next piece starts: at the first seam of the tail, else at the tail itself."""
-    tail, cut, fresh = place
-    if tail >= cut:
-        return fresh
+def _resume(text: str, tail: int, cut: int, seams: Seams) -> int:
+    """Where the next piece starts: at the first seam between `tail` and `cut`, else at the tail itself."""
     for seam, _ in seams:
         found = seam.first(text, tail, cut)
         if found is not None:

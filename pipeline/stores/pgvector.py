@@ -16,6 +16,7 @@ from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
 from pipeline.lexemes import searchable, word_count
 from pipeline.stores import (
+    Candidate,
     Replaced,
     Replacement,
     StoredDocument,
@@ -226,12 +227,16 @@ class PgVectorStore:
         )
         return int(gone.rowcount)
 
-    def candidates(self, query: StoreQuery) -> list[LedgerCandidate]:
+    def candidates(self, query: StoreQuery) -> list[Candidate]:
         """The union of both arms, each chunk scored in every arm asked for, best similarity first.
 
         Raises:
             StoreRejected: the query's vector has the wrong length or is not finite.
         """
+        return list(self.scored(query))
+
+    def scored(self, query: StoreQuery) -> list[LedgerCandidate]:
+        """`candidates` with the scores of title and whole document."""
         check_query(query.vector, self.index.dimensions)
         place = Place(
             index=self.index.id,

@@ -18,6 +18,8 @@ from pipeline.lexemes import searchable
 
 MOST_LEXEMES = 60
 """Rarest lexemes of a query that count; more cost time and change no ranking."""
+MOST_UNLISTED = 20
+"""The same for lexemes that were in no chunk when they were counted; the first ones of the query."""
 MOST_CHARACTERS = 20_000
 """Of a query; what lies beyond is not read."""
 ROWS_CAP = 3000
@@ -49,25 +51,35 @@ class Statistics:
     mean_length: float = 0.0
 
 
+_WEIGH = text("""
+    select w.lexeme, w.chunks, w.times * ln(1 + (greatest(:total - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
+    from (select u.lexeme, s.lexeme is null as unlisted, coalesce(cardinality(u.positions), 1) as times,
+                 coalesce(s.chunks, 1) as chunks,
+                 row_number() over (partition by s.lexeme is null
+                                    order by coalesce(s.chunks, 1), u.positions[1], u.lexeme) as place
+          from unnest(to_tsvector('english', :words)) as u
+          left join lexeme_stat s on s.tenant_id = :tenant and s.index_id = :index and s.lexeme = u.lexeme) w
+    where w.place <= case when w.unlisted then cast(:most_unlisted as bigint) else :most end
+    order by w.chunks, w.lexeme""")
+
+
 def weigh(
     connection: Connection, index: int, tenant_id: UUID, question: str, counted: Statistics
 ) -> list[Term]:
-    """The question's lexemes, rarest first; one that the statistics do not name is in one chunk at most."""
+    """The question's lexemes, rarest first.
+
+    One that the last count does not list is new since then or nowhere at all, as most words of a log are: it
+    counts as being in one chunk, and there is a limit to how many of them take part.
+    """
     rows = connection.execute(
-        text("""
-            select q.lexeme, q.times, q.chunks,
-                   q.times * ln(1 + (greatest(:total - q.chunks, 0) + 0.5) / (q.chunks + 0.5)) as weight
-            from (select u.lexeme, coalesce(cardinality(u.positions), 1) as times, coalesce(s.chunks, 1) as chunks
-                  from unnest(to_tsvector('english', :words)) as u
-                  left join lexeme_stat s on s.tenant_id = :tenant and s.index_id = :index
-                       and s.lexeme = u.lexeme) q
-            order by q.chunks, q.lexeme limit :most"""),
+        _WEIGH,
         {
             "words": searchable(question[:MOST_CHARACTERS]),
             "index": index,
             "tenant": tenant_id,
             "total": counted.chunks,
             "most": MOST_LEXEMES,
+            "most_unlisted": MOST_UNLISTED,
         },
     )
     return [Term(lexeme=row.lexeme, weight=float(row.weight), chunks=row.chunks) for row in rows]

@@ -8,34 +8,54 @@ from sqlalchemy import Connection, text
 
 from pipeline.stores.pgvector import SearchIndex
 
+_COUNT = text("""
+    with fresh as materialized (select word, ndoc from ts_stat(:query)),
+    gone as (delete from lexeme_stat s where s.tenant_id = :t and s.index_id = :i
+             and not exists (select from fresh f where f.word = s.lexeme))
+    insert into lexeme_stat (tenant_id, index_id, lexeme, chunks)
+    select :t, :i, word, ndoc from fresh order by word
+    on conflict (tenant_id, index_id, lexeme) do update set chunks = excluded.chunks
+    where lexeme_stat.chunks <> excluded.chunks""")
+
+_MEASURE = text("""
+    insert into index_stat (tenant_id, index_id, chunks, mean_length, refreshed_at)
+    select :t, :i, count(*), coalesce(avg(length), 1), now() from chunk where index_id = :i and tenant_id = :t
+    on conflict (tenant_id, index_id) do update set chunks = excluded.chunks,
+        mean_length = excluded.mean_length, refreshed_at = excluded.refreshed_at""")
+
 
 def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
-    """Count anew how many chunks hold each lexeme: about 1 s for 94,000 chunks.
+    """Count anew how many chunks hold each lexeme: about 1 s for 94,000 chunks, and only changed rows are written.
 
-    Lexemes of a single chunk are left out: one that is not listed counts as rare as that anyway.
+    Lexemes of a single chunk are listed, too: a question's word that is not listed is then in no chunk, and
+    does not take the place of one that is.
     """
+    _lock(connection, tenant_id)
+    query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
+    connection.execute(_COUNT, {"t": tenant_id, "i": index, "query": query})
+    connection.execute(_MEASURE, {"t": tenant_id, "i": index})
+
+
+def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
+    """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
+    if not _counted(connection, tenant_id, index):
+        _lock(connection, tenant_id)
+        if not _counted(connection, tenant_id, index):
+            refresh(connection, tenant_id, index)
+
+
+def _counted(connection: Connection, tenant_id: UUID, index: int) -> bool:
+    row = connection.execute(
+        text("select exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)"),
+        {"t": tenant_id, "i": index},
+    )
+    return bool(row.scalar_one())
+
+
+def _lock(connection: Connection, tenant_id: UUID) -> None:
     connection.execute(
         text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))"),
         {"t": str(tenant_id)},
-    )
-    connection.execute(
-        text("delete from lexeme_stat where tenant_id = :t and index_id = :i"), {"t": tenant_id, "i": index}
-    )
-    query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
-    connection.execute(
-        text("""
-            insert into lexeme_stat (tenant_id, index_id, lexeme, chunks)
-            select :t, :i, word, ndoc from ts_stat(:query) where ndoc > 1"""),
-        {"t": tenant_id, "i": index, "query": query},
-    )
-    connection.execute(
-        text("""
-            insert into index_stat (tenant_id, index_id, chunks, mean_length, refreshed_at)
-            select :t, :i, count(*), coalesce(avg(length), 1), now() from chunk
-            where index_id = :i and tenant_id = :t
-            on conflict (tenant_id, index_id) do update set chunks = excluded.chunks,
-                mean_length = excluded.mean_length, refreshed_at = excluded.refreshed_at"""),
-        {"t": tenant_id, "i": index},
     )
 
 

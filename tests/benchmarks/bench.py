@@ -255,7 +255,7 @@ def resyncs(site: Site) -> Iterator[Line]:
         must=60,
         aim=31,
         at_most=True,
-        detail=f"{changed['texts_embedded']} of {edited} pages, {changed['chunks_kept']} chunks kept",
+        detail=f"{changed['texts_embedded']} texts for {edited} pages, {changed['chunks_kept']} chunks kept",
     )
 
 

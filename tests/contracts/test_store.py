@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,11 +11,14 @@ from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
+from sqlalchemy import Connection, text
 
+from pipeline.database import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected
+from pipeline.ledger import source_id
 from pipeline.stores import (
     Candidate,
     Filter,
@@ -24,12 +28,96 @@ from pipeline.stores import (
     StoreQuery,
     StoreStats,
     VectorStore,
+    statistics,
 )
 from pipeline.stores.memory import InMemoryStore
+from pipeline.stores.pgvector import PgVectorStore, open_index
 
 DIMENSIONS = 384
+NOWHERE = UUID(int=0xD)
+"""The project of documents that name none: the ledger knows no document without one."""
+
+
+class InLedger:
+    """PgVectorStore joins documents and sources, so they are put into the ledger before their chunks.
+
+    Each call is a transaction of its own; the counts for BM25 are made anew after each write.
+    """
+
+    def __init__(self, database: Database, tenant: UUID) -> None:
+        self.database = database
+        self.tenant = tenant
+        with database.tenant(tenant) as connection:
+            self.index = open_index(
+                connection,
+                provider="hashing",
+                model="hashing-384",
+                dimensions=DIMENSIONS,
+                chunker="structure",
+                pipeline="structure|hashing-384:384",
+            )
+
+    def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
+        placed = [
+            replace(r, document=replace(r.document, project_id=r.document.project_id or NOWHERE))
+            for r in batch
+        ]
+        with self.database.tenant(self.tenant) as connection:
+            for replacement in placed:
+                self._enter(connection, replacement.document)
+            done = PgVectorStore(connection, self.index, self.tenant).replace(placed)
+            statistics.refresh(connection, self.tenant, self.index.id)
+        return done
+
+    def delete(self, document_ids: Sequence[UUID]) -> int:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).delete(document_ids)
+
+    def candidates(self, query: StoreQuery) -> list[Candidate]:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).candidates(query)
+
+    def stats(self) -> StoreStats:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).stats()
+
+    def _enter(self, connection: Connection, of: StoredDocument) -> None:
+        values = {
+            "tenant": self.tenant,
+            "source": source_id(self.tenant, of.source),
+            "tags": list(of.tags),
+            "metadata": json.dumps(dict(of.metadata)),
+            **{k: v for k, v in vars(of).items() if k not in {"source", "tags", "metadata"}},
+            "name": of.source,
+        }
+        connection.execute(
+            text("""
+                insert into source (id, tenant_id, project_id, name, kind)
+                values (:source, :tenant, :project_id, :name, 'text') on conflict do nothing"""),
+            values,
+        )
+        connection.execute(
+            text("""
+                insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                                      url, tags, metadata, desired_version, desired_hash, pipeline_version,
+                                      created_at, updated_at)
+                values (:id, :tenant, :source, cast(:id as text), :project_id, :source_type, :kind, :title, :url,
+                        :tags, cast(:metadata as jsonb), :version, '', '', :created_at, :updated_at)
+                on conflict (id) do update set title = excluded.title, project_id = excluded.project_id,
+                    url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
+                    desired_version = excluded.desired_version
+                where document.desired_version <= excluded.desired_version"""),
+            values,
+        )
+
+
+def _pgvector(request: pytest.FixtureRequest) -> VectorStore:
+    return InLedger(request.getfixturevalue("database"), request.getfixturevalue("tenant"))
+
+
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], VectorStore]] = {
     "memory": lambda _request: InMemoryStore(DIMENSIONS),
+    "pgvector": _pgvector,
 }
 """Name -> an empty store of 384 dimensions; the request gives access to fixtures such as a database."""
 

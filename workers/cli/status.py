@@ -181,7 +181,7 @@ def _queues(found: Json) -> str:
 
 
 def _workers(workers: list[Json]) -> str:
-    from workers.heartbeat import DEAF_SECONDS
+    from workers.liveness import DEAF_SECONDS
 
     said = []
     for worker in workers:

@@ -137,6 +137,12 @@ def test_a_line_of_code_too_long_for_a_chunk_is_cut_hard_with_the_exact_overlap(
     assert found[1].startswith(found[0][-200:])
 
 
+def test_a_long_line_of_code_is_cut_hard_even_between_words() -> None:
+    found = contents("```\n" + "word " * 400 + "\n```")
+    assert len(found[0]) == 1000
+    assert found[1].startswith(found[0][-200:])
+
+
 def test_a_long_table_is_cut_between_rows() -> None:
     rows = ["| name | value |", "|---|---|", *(f"| row {n} | {n * n} |" for n in range(200))]
     found = contents("\n".join(rows))

@@ -87,6 +87,12 @@ def test_fixed_cuts_at_a_blank_only_if_one_is_near() -> None:
     assert chunks_of(far, FIXED)[0].content == "x" * 60 + " " + "y" * 39
 
 
+def test_a_hard_cut_repeats_exactly_the_overlap_even_if_a_word_begins_there() -> None:
+    text = "x" * 60 + " " + "y" * 150
+    options = ChunkingOptions(strategy="fixed", min_size=0, max_size=100, overlap=50)
+    assert chunks_of(text, options)[1].content == text[50:150]
+
+
 def test_fixed_pays_no_attention_to_sentences() -> None:
     text = "One sentence. " + "word " * 60
     assert len(chunks_of(text, FIXED)[0].content) > 90

@@ -1,0 +1,297 @@
+"""Search quality on a set of documents and judged questions: nDCG@10, recall, MRR of the three modes.
+
+    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold]
+
+DATA_DIR holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json. The set is cut and embedded in this process and
+indexed into an embedded server of its own; vectors are kept in the temporary folder for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, text
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from pipeline import migrations  # noqa: E402
+from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
+from pipeline.database import Database  # noqa: E402
+from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
+from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
+from pipeline.indexing import centroid  # noqa: E402
+from pipeline.ledger import document_id, source_id, sources  # noqa: E402
+from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest  # noqa: E402
+from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
+from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index  # noqa: E402
+from pipeline.tenancy import project_id, tenant_id  # noqa: E402
+from workers import embedded  # noqa: E402
+
+TENANT = tenant_id("quality")
+PROJECT = project_id(TENANT, "quality")
+SOURCE = source_id(TENANT, "set")
+DEPTH = 10
+MODES: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A set in memory."""
+
+    name: str
+    documents: Sequence[Document]
+    queries: Mapping[str, str]
+    relevant: Mapping[str, frozenset[str]]
+    self_exclude: bool
+
+
+def read(folder: Path, limit: int | None = None) -> Judged:
+    """The set in `folder`; `limit` keeps only the first questions, never fewer documents."""
+    documents = [
+        Document(
+            external_id=row["_id"],
+            title=row["title"],
+            text=row["text"],
+            source_type=SourceType.TEXT,
+            kind=Kind.REFERENCE,
+        )
+        for row in _lines(folder / "corpus.jsonl")
+    ]
+    relevant: dict[str, set[str]] = {}
+    with (folder / "qrels.tsv").open(encoding="utf-8", newline="") as handle:
+        for row in list(csv.reader(handle, delimiter="\t"))[1:]:
+            relevant.setdefault(row[0], set()).add(row[1])
+    queries = {row["_id"]: row["text"] for row in _lines(folder / "queries.jsonl")}
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    return Judged(
+        name=folder.resolve().name,
+        documents=documents,
+        queries=dict(list(queries.items())[:limit]),
+        relevant={query: frozenset(ids) for query, ids in relevant.items()},
+        self_exclude=bool(meta.get("self_exclude")),
+    )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as handle:
+        for line in handle:
+            yield json.loads(line)
+
+
+def vectors_of(judged: Judged, chunks: Sequence[Sequence[Chunk]], embedder: Embedder) -> Vectors:
+    """One vector per chunk of all documents in order; taken from the temporary folder if made before."""
+    texts = [chunk.embedding_text for own in chunks for chunk in own]
+    key = hashlib.sha256("\0".join([embedder.model, *texts]).encode("utf-8", "surrogatepass")).hexdigest()
+    path = Path(tempfile.gettempdir()) / "larder-quality" / f"{judged.name}-{key[:16]}.npy"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        size = embedder.limits.texts
+        parts = [embedder.embed_documents(texts[at : at + size]) for at in range(0, len(texts), size)]
+        np.save(path, np.concatenate(parts))
+    vectors: Vectors = np.load(path)
+    return vectors
+
+
+def fill(database: Database, judged: Judged, embedder: Embedder) -> SearchIndex:
+    """Cut, embed and store the whole set, with the rows of the ledger that searching joins."""
+    chunker = open_chunker(ChunkingOptions())
+    chunks = [chunker.chunk(document) for document in judged.documents]
+    vectors = vectors_of(judged, chunks, embedder)
+    tail = f"structure|{embedder.model}:{embedder.dimensions}"
+    with database.tenant(TENANT) as connection:
+        sources.ensure_tenant(connection, TENANT, "quality", PROJECT, "quality")
+        connection.execute(
+            text(
+                "insert into source (id, tenant_id, project_id, name, kind) values (:s, :t, :p, 'set', 'text')"
+            ),
+            {"s": SOURCE, "t": TENANT, "p": PROJECT},
+        )
+        index = open_index(
+            connection,
+            provider="minilm",
+            model=embedder.model,
+            dimensions=embedder.dimensions,
+            chunker="structure",
+            pipeline=tail,
+        )
+        _store(connection, index, judged.documents, chunks, vectors, pipeline=tail)
+        statistics.refresh(connection, TENANT, index.id)
+    with database.control() as connection:
+        statistics.build(connection, index, keyword=True, vector=False)
+    print(f"{judged.name}: {len(judged.documents)} documents, {len(vectors)} chunks")
+    return index
+
+
+def _store(
+    connection: Connection,
+    index: SearchIndex,
+    documents: Sequence[Document],
+    chunks: Sequence[Sequence[Chunk]],
+    vectors: Vectors,
+    *,
+    pipeline: str,
+) -> None:
+    at = 0
+    batch, rows = [], []
+    for document, own in zip(documents, chunks, strict=True):
+        part = vectors[at : at + len(own)]
+        at += len(own)
+        stored = StoredDocument(
+            id=document_id(SOURCE, document.external_id),
+            version=1,
+            title=document.title,
+            source_type=document.source_type,
+            kind=document.kind,
+            project_id=PROJECT,
+        )
+        batch.append(Replacement(document=stored, chunks=own, vectors=part))
+        rows.append(
+            {
+                "id": stored.id,
+                "t": TENANT,
+                "s": SOURCE,
+                "e": document.external_id,
+                "p": PROJECT,
+                "title": document.title,
+                "pipeline": pipeline,
+                "centroid": centroid(part),
+            }
+        )
+    connection.execute(
+        text("""
+            insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                                  desired_hash, pipeline_version, indexed_pipeline, centroid, state, stage)
+            values (:id, :t, :s, :e, :p, 'text', 'reference', :title, '', :pipeline, :pipeline, :centroid, 'done',
+                    'done')"""),
+        rows,
+    )
+    PgVectorStore(connection, index, TENANT).replace(batch)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the questions of a set."""
+
+    ndcg: float
+    recall5: float
+    recall10: float
+    mrr: float
+
+
+def judge(rankings: Mapping[str, Sequence[str]], relevant: Mapping[str, frozenset[str]]) -> Scores:
+    """How good rankings of document ids are; relevance is yes or no."""
+    rows = []
+    for query, ranking in rankings.items():
+        wanted = relevant.get(query, frozenset())
+        gains = [1.0 if i in wanted else 0.0 for i in ranking[:DEPTH]]
+        best = sum(1 / math.log2(n + 2) for n in range(min(len(wanted), DEPTH)))
+        rows.append(
+            (
+                sum(gain / math.log2(n + 2) for n, gain in enumerate(gains)) / best if best else 0.0,
+                sum(gains[:5]) / len(wanted) if wanted else 0.0,
+                sum(gains) / len(wanted) if wanted else 0.0,
+                next((1 / (n + 1) for n, gain in enumerate(gains) if gain), 0.0),
+            )
+        )
+    return Scores(*np.mean(rows, axis=0).tolist())
+
+
+def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list[str]]:
+    """Question -> ids of the best documents."""
+    names = {document_id(SOURCE, d.external_id): d.external_id for d in judged.documents}
+    found = {}
+    for query, question in judged.queries.items():
+        own = (document_id(SOURCE, query),) if judged.self_exclude else ()
+        request = SearchRequest(
+            text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own), min_similarity=-1.0
+        )
+        found[query] = [names[hit.document.id] for hit in retriever.search(request).hits]
+    return found
+
+
+def similarities(judged: Judged, embedder: Embedder) -> list[float]:
+    """For each question and relevant document, the cosine of its nearest chunk: what a threshold cuts off."""
+    chunker = open_chunker(ChunkingOptions())
+    chunks = [chunker.chunk(document) for document in judged.documents]
+    vectors = vectors_of(judged, chunks, embedder)
+    ends = np.cumsum([len(own) for own in chunks])
+    own = {
+        d.external_id: vectors[end - len(c) : end]
+        for d, c, end in zip(judged.documents, chunks, ends, strict=True)
+    }
+    found = []
+    for query, question in judged.queries.items():
+        asked = embedder.embed_query(question)
+        wanted = [own[i] for i in judged.relevant.get(query, ()) if i != query and len(own[i])]
+        found += [float((rows @ asked).max()) for rows in wanted]
+    return found
+
+
+@contextmanager
+def server() -> Iterator[Database]:
+    """A database that is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="larder-quality-"))
+    folder.chmod(0o755)
+    try:
+        servers = embedded.ensure(folder)
+        migrations.upgrade(servers.admin_url)
+        database = Database(servers.database_url, servers.control_url)
+        yield database
+        database.close()
+    finally:
+        embedded.stop(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Print the figures of the sets named on the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DATA_DIR")
+    parser.add_argument("--limit", type=int, help="only the first N questions")
+    parser.add_argument(
+        "--threshold", action="store_true", help="the cosine that keeps 98 %% of what is relevant"
+    )
+    options = parser.parse_args()
+    embedder = open_embedder(EmbeddingOptions())
+    sets = [read(folder, options.limit) for folder in options.folders]
+    if options.threshold:
+        found = [value for judged in sets for value in similarities(judged, embedder)]
+        print(f"{len(found)} relevant pairs: 98 % lie at or above {np.quantile(found, 0.02):.3f}")
+        return
+    for judged in sets:
+        with server() as database:
+            fill(database, judged, embedder)
+            retriever = Retriever(database, TENANT, lambda _index: embedder, RetrievalOptions())
+            _report(retriever, judged)
+
+
+def _report(retriever: Retriever, judged: Judged) -> None:
+    print(f"{'':10}{'nDCG@10':>9}{'R@5':>7}{'R@10':>7}{'MRR@10':>8}{'ms':>7}")
+    for mode in MODES:
+        begun = time.perf_counter()
+        found = judge(rankings(retriever, judged, mode), judged.relevant)
+        spent = (time.perf_counter() - begun) * 1000 / len(judged.queries)
+        print(
+            f"{mode:10}{found.ndcg:9.3f}{found.recall5:7.3f}{found.recall10:7.3f}{found.mrr:8.3f}{spent:7.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""One running installation for all tests of this folder that only need some installation."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from workers import embedded
+
+CONFIG = """
+rag:
+  embedding: {provider: hashing}
+  queue: {tickSeconds: 1}
+  sources:
+    - name: docs
+      type: markdown
+      paths: ['./docs/**/*.md']
+      watch: true
+      metadata: {sourceType: documentation, category: reference}
+    - name: backlog
+      type: pbi_json
+      paths: ['./output/run-*/final-output.json']
+      autoIndex: false
+"""
+PAGES = {
+    "docs/moorings.md": "# Moorings\n\nA vessel longer than ninety metres needs two bollards.\n",
+    "docs/tides.md": "---\ntitle: Tide tables\ntags: [tide, depth]\n---\n\nThe bar is passable for three hours.\n",
+    "docs/adr/0001-clock.md": "# Use harbour time\n\n## Status\n\nAccepted\n\n## Decision\n\nTimes are local.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def harbour(make_site: Callable[[Path], Any]) -> Iterator[Any]:
+    """A site with three pages and two backlog items, everything running."""
+    root = Path(tempfile.mkdtemp(prefix="larder-harbour-"))
+    root.chmod(0o755)
+    site = make_site(root)
+    site.write("larder.yaml", CONFIG)
+    for name, content in PAGES.items():
+        site.write(name, content)
+    site.write(
+        "output/run-2026-09-01/final-output.json",
+        '{"pbis": [{"id": "PBI-1", "title": "Warn of shallow water", "description": "Tell the pilot.",'
+        ' "acceptance_criteria": ["A warning below two metres"]}, {"id": "PBI-2", "title": "Print the berth plan",'
+        ' "description": "On A3 paper.", "acceptance_criteria": ["Fits one page"]}]}',
+    )
+    started = site.larder("up", "--detach", "--json")
+    assert started.code == 0, started.err
+    yield site
+    site.larder("down")
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def sql(harbour: Any) -> Callable[..., list[tuple[Any, ...]]]:
+    """Runs a query as one who sees every tenant."""
+    password = embedded.Credentials.of(harbour.data).postgres
+    port = urlsplit(embedded.ensure(harbour.data).database_url).port
+
+    def run(query: str, *args: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(
+            host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True
+        ) as connection:
+            return connection.execute(query, args or None).fetchall()
+
+    return run
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool], float], bool]:
+    """Waits for something to become true; False if it does not."""
+
+    def wait(condition: Callable[[], bool], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.2)
+        return False
+
+    return wait

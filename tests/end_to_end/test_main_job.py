@@ -1,0 +1,187 @@
+"""From Beat to a row and back: real processes, the real command line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+Until = Callable[[Callable[[], bool], float], bool]
+
+
+def state(site: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((site.data / "state.json").read_text())
+    return found
+
+
+@pytest.mark.req("ORD-01", "ORD-02")
+def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, until: Until) -> None:
+    def arrived() -> bool:
+        return sql(
+            "select count(*) from document where state = 'done' and source_type = 'documentation'"
+        ) == [(3,)]
+
+    assert until(arrived, 40)
+    kinds: dict[str, str] = dict(sql("select external_id, kind from document where source_type = 'documentation'"))
+    assert kinds["docs/adr/0001-clock.md"] == "decision"
+    assert sql("select count(*) from chunk where content like '%%bollards%%'")[0][0] == 1
+
+
+def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
+    path = harbour.data / "state.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = state(harbour)
+    assert {p["name"] for p in found["processes"]} == {
+        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "beat", "flower",
+    }  # fmt: skip
+    assert all(psutil.pid_exists(pid) for pid in found["pids"])
+    assert found["database_url"].startswith("postgresql://larder_app:")
+    assert found["admin_database_url"].startswith("postgresql://larder_owner:")
+    assert found["broker_url"].startswith("redis://")
+
+
+@pytest.mark.req("001-034", "001-035", "001-025")
+def test_index_waits_and_reports_counts_that_add_up(harbour: Any, sql: Sql) -> None:
+    answer = harbour.larder("index", "backlog", "--json")
+    assert answer.code == 0, answer.err
+    run = answer.data["runs"][0]
+    assert run["listed"] == run["unchanged"] + run["queued"] + run["skipped"] + run["failed"] == 2
+    assert run["indexed"] == 2
+    assert answer.data["stats"]["documents_processed"] == 2
+    assert answer.data["stats"]["vectors_indexed"] == answer.data["stats"]["chunks_created"] == 2
+    again = harbour.larder("index", "backlog", "--json").data["runs"][0]
+    assert (again["unchanged"], again["queued"], again["texts_embedded"]) == (2, 0, 0)
+    assert sql("select count(*) from sync_run where finished_at is null") == [(0,)]
+
+
+def test_a_changed_file_is_noticed_without_a_command(harbour: Any, sql: Sql, until: Until) -> None:
+    harbour.write("docs/moorings.md", "# Moorings\n\nNow a vessel needs three quartzite bollards.\n")
+
+    def arrived() -> bool:
+        return sql("select count(*) from chunk where content like '%%quartzite%%'") == [(1,)]
+
+    assert until(arrived, 30)
+    assert sql("select count(*) from chunk where content like '%%two bollards%%'") == [(0,)]
+
+
+@pytest.mark.req("002-010", "002-011", "002-003")
+def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql) -> None:
+    harbour.write("elsewhere/a.md", "# Alpha\n\nAbout anchors.\n")
+    harbour.write("elsewhere/b.txt", "Beta\n\nAbout buoys.\n")
+    harbour.write("elsewhere/c.json", '{"title": "Gamma", "note": "About gangways."}')
+    first = harbour.larder("ingest", "elsewhere", "--json")
+    assert first.code == 0, first.err + first.out
+    assert first.data["stats"]["documents_processed"] == 3
+    harbour.write("elsewhere/a.md", "# Alpha\n\nAbout kedge anchors.\n")
+    second = harbour.larder("ingest", "elsewhere", "--json")
+    assert second.data["stats"]["documents_processed"] == 1
+    assert sql("select count(*) from chunk where content like '%%nchors%%'") == [(1,)]
+
+
+def test_a_killed_worker_is_started_again(harbour: Any, until: Until) -> None:
+    before = {p["name"]: p["pid"] for p in state(harbour)["processes"]}
+    for process in [
+        *psutil.Process(before["worker-embed"]).children(),
+        psutil.Process(before["worker-embed"]),
+    ]:
+        process.kill()
+
+    def back() -> bool:
+        now = {p["name"]: p["pid"] for p in state(harbour)["processes"]}
+        return now.get("worker-embed") not in (None, before["worker-embed"])
+
+    assert until(back, 20)
+    harbour.write("output/run-2026-10-01/final-output.json", '{"pbis": [{"id": "PBI-9", "title": "Dredge"}]}')
+    answer = harbour.larder("index", "backlog", "--json")
+    assert answer.data["runs"][0]["indexed"] == 1
+
+
+def valkey(found: dict[str, Any]) -> int:
+    return int(next(p["pid"] for p in found["processes"] if p["name"] == "valkey"))
+
+
+def test_a_killed_broker_comes_back_with_its_port(harbour: Any, until: Until) -> None:
+    before = state(harbour)
+    os.kill(valkey(before), signal.SIGKILL)
+
+    def back() -> bool:
+        return valkey(state(harbour)) != valkey(before)
+
+    assert until(back, 20)
+    harbour.write(
+        "output/run-2026-10-02/final-output.json", '{"pbis": [{"id": "PBI-10", "title": "Sound the bar"}]}'
+    )
+    answer = harbour.larder("index", "backlog", "--json", timeout=90)
+    assert answer.data["runs"][0]["indexed"] == 1
+    assert state(harbour)["broker_url"] == before["broker_url"]
+
+
+def fetch(url: str, auth: str | None = None, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(url, method=method, data=b"" if method == "POST" else None)
+    if auth:
+        request.add_header("Authorization", "Basic " + base64.b64encode(auth.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+@pytest.mark.req("ORD-06")
+def test_flower_asks_for_a_password_and_shows_ids_only(harbour: Any, until: Until) -> None:
+    found = state(harbour)
+    auth = f"{found['flower_user']}:{found['flower_password']}"
+    assert until(lambda: fetch(found["flower_url"] + "/tasks", auth)[0] == 200, 30)
+    assert fetch(found["flower_url"] + "/tasks")[0] == 401
+    assert fetch(found["flower_url"] + "/api/tasks")[0] == 401
+    harbour.write("docs/secret.md", "# Secret\n\nThe halyard word is MARMALADE.\n")
+    assert harbour.larder("index", "docs", "--json").code == 0
+    status, tasks = fetch(found["flower_url"] + "/api/tasks", auth)
+    assert status == 200
+    assert "larder.chunk" in tasks
+    assert "MARMALADE" not in tasks
+    worker = next(
+        iter(json.loads(fetch(found["flower_url"] + "/api/workers", auth)[1] or "{}")), "worker-embed@x"
+    )
+    assert fetch(f"{found['flower_url']}/api/worker/shutdown/{worker}", auth, "POST")[0] == 403
+
+
+def test_no_text_reaches_a_log(harbour: Any) -> None:
+    harbour.write("docs/secret.md", "# Secret\n\nThe halyard word is now TANGERINE.\n")
+    assert harbour.larder("index", "docs", "--json").code == 0
+    for log in (harbour.data / "logs").glob("*.log"):
+        content = log.read_text(errors="replace")
+        assert "TANGERINE" not in content, log.name
+        for secret in ("flower_password", "jwt_secret", "postgres_password"):
+            assert state(harbour)[secret] not in content, (log.name, secret)
+
+
+def test_a_second_up_is_refused(harbour: Any) -> None:
+    answer = harbour.larder("up", "--detach")
+    assert answer.code == 1
+    assert "already running" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_down_leaves_no_process_and_up_finds_everything_again(harbour: Any, sql: Sql) -> None:
+    pids = state(harbour)["pids"]
+    documents = sql("select count(*) from document where state = 'done'")
+    assert harbour.larder("down").code == 0
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert not (harbour.data / "state.json").exists()
+    assert harbour.larder("up", "--detach", "--no-flower").code == 0
+    assert harbour.larder("index", "--json").data["stats"]["documents_processed"] == 0
+    assert sql("select count(*) from document where state = 'done'") == documents

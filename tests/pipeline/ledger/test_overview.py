@@ -1,0 +1,297 @@
+"""The figures of the operator's screen, counted from planted rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from pipeline.database import Database
+from pipeline.ledger import overview, runs, source_id, sources
+from pipeline.tenancy import project_id, tenant_id
+
+SQL = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def notes(database: Database, tenant: UUID, project: UUID) -> UUID:
+    """A source `notes` of tenant acme."""
+    return register(database, tenant, project, "notes")
+
+
+def register(database: Database, tenant: UUID, project: UUID, name: str) -> UUID:
+    made = source_id(tenant, name)
+    row = sources.Registration(
+        id=made, tenant_id=tenant, project_id=project, name=name, kind="text", config_hash=""
+    )
+    with database.tenant(tenant) as connection:
+        sources.register(connection, [row])
+    return made
+
+
+def plant(omniscient: SQL, source: UUID, **columns: Any) -> UUID:
+    """A document of a source; what is not given is that of a finished one with two chunks."""
+    values = {"id": uuid4(), "state": "done", "stage": "done", "chunk_count": 2, **columns}
+    values = {"external_id": str(values["id"]), **values}
+    names = ", ".join(values)
+    places = ", ".join(f"%({name})s" for name in values)
+    omniscient.execute(
+        f"""
+        insert into document (tenant_id, source_id, project_id, source_type, kind, title, desired_hash,
+                              pipeline_version, {names})
+        select tenant_id, id, project_id, 'text', 'reference', 'a title', 'h', 'p', {places}
+        from source where id = %(source)s""",
+        {**values, "source": source},
+    )
+    return values["id"]  # type: ignore[no-any-return]
+
+
+def figures(database: Database) -> dict[str, overview.SourceFigures]:
+    with database.control() as connection:
+        return {f.name: f for f in overview.sources(connection)}
+
+
+def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
+    found = figures(database)["notes"].to_json()
+    assert found == {
+        "name": "notes", "tenant": "acme", "type": "text", "documents": 0, "chunks": 0, "pending": 0,
+        "dead": 0, "hidden": 0, "freshness_seconds": None, "last_error": None, "next_sync": None,
+
+            "paused": False,
+            "held": 0,
+            "removed": False,
+            "dead_letters": [],
+            "problems": [],
+            "last_run": None
+        ,
+    }
+
+
+def test_documents_are_counted_by_what_became_of_them(
+    database: Database, notes: UUID, omniscient: SQL
+) -> None:
+    for _ in range(3):
+        plant(omniscient, notes)
+    plant(omniscient, notes, state="pending", stage="fetched", chunk_count=5)  # an old version is searchable
+    plant(omniscient, notes, hidden=True)
+    plant(omniscient, notes, deleted=True, hidden=True, chunk_count=0)
+    plant(omniscient, notes, state="dead", stage="chunked", chunk_count=0)  # dropped: no letter
+    found = figures(database)["notes"]
+    assert (found.documents, found.chunks, found.pending, found.dead, found.hidden) == (3, 11, 1, 0, 1)
+
+
+def test_sources_do_not_mix(
+    database: Database, tenant: UUID, project: UUID, notes: UUID, omniscient: SQL
+) -> None:
+    other = tenant_id("other")
+    with database.tenant(other) as connection:
+        sources.ensure_tenant(connection, other, "other", project_id(other, "app"), "app")
+    theirs = register(database, other, project_id(other, "app"), "wiki")
+    plant(omniscient, notes)
+    plant(omniscient, theirs)
+    plant(omniscient, theirs, state="pending", stage="chunked")
+    found = figures(database)
+    assert (found["notes"].documents, found["notes"].pending) == (1, 0)
+    assert (found["wiki"].documents, found["wiki"].pending, found["wiki"].tenant) == (1, 1, "other")
+
+
+def test_freshness_is_the_age_of_the_last_complete_sync(
+    database: Database, notes: UUID, omniscient: SQL
+) -> None:
+    omniscient.execute("update source set last_sync_at = now() - interval '90 seconds'")
+    fresh = figures(database)["notes"].freshness_seconds
+    assert fresh is not None
+    assert 90 <= fresh < 120
+
+
+def test_the_state_of_a_source(database: Database, notes: UUID, omniscient: SQL) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    omniscient.execute(
+        "update source set last_error = 'denied', held = 30, paused_at = now(), removed_at = now(), next_sync_at = %s",
+        (due,),
+    )
+    found = figures(database)["notes"]
+    assert (found.last_error, found.held, found.paused, found.removed) == ("denied", 30, True, True)
+    assert found.to_json()["next_sync"] == due.isoformat()
+
+
+def test_removed_sources_come_last(database: Database, tenant: UUID, project: UUID, omniscient: SQL) -> None:
+    for name in ("a", "b", "c"):
+        register(database, tenant, project, name)
+    omniscient.execute("update source set removed_at = now() where name = 'a'")
+    assert list(figures(database)) == ["b", "c", "a"]
+
+
+def test_the_error_of_an_open_run_counts_before_that_of_an_older_one(
+    database: Database, tenant: UUID, notes: UUID, omniscient: SQL
+) -> None:
+    omniscient.execute("update source set last_error = 'old'")
+    with database.tenant(tenant) as connection:
+        run = runs.open_run(connection, tenant, notes, trigger="manual")
+        assert run is not None
+        runs.postpone(connection, run, delay=60, error="the source does not answer")
+    assert figures(database)["notes"].last_error == "the source does not answer"
+    with database.tenant(tenant) as connection:
+        runs.fail(connection, run, "given up")
+    assert figures(database)["notes"].last_error == "old"
+
+
+def test_dead_letters_are_named_newest_first_up_to_twenty(
+    database: Database, notes: UUID, omniscient: SQL
+) -> None:
+    for n in range(22):
+        plant(omniscient, notes, state="dead", stage="chunked", external_id=f"item-{n}", chunk_count=0)
+        omniscient.execute(
+            """
+            insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                     crash_count)
+            select tenant_id, source_id, id, desired_version, stage, 'E002', 'because', 1, 0 from document
+            where external_id = %s""",
+            (f"item-{n}",),
+        )
+    found = figures(database)["notes"]
+    assert found.dead == 22
+    assert [letter["item"] for letter in found.dead_letters] == [f"item-{n}" for n in range(21, 1, -1)]
+    assert {key: found.dead_letters[0][key] for key in ("stage", "reason")} == {
+        "stage": "chunked",
+        "reason": "because",
+    }
+    with database.control() as connection:
+        assert overview.backlog(connection, resend=60).dead == 22
+
+
+def test_problems_are_those_of_the_newest_run_that_had_any(
+    database: Database, tenant: UUID, notes: UUID, omniscient: SQL
+) -> None:
+    def closed(problems: list[dict[str, str]], hours: int) -> None:
+        omniscient.execute(
+            """
+            insert into sync_run (tenant_id, source_id, trigger, state, problems, started_at, finished_at)
+            values (%s, %s, 'manual', 'finished', %s, now() - make_interval(hours => %s), now())""",
+            (tenant, notes, json.dumps(problems), hours),
+        )
+
+    closed([{"item": "old.md", "reason": "broken", "outcome": "failed"}], 3)
+    closed([{"item": "blob.md", "reason": "binary", "url": "", "outcome": "failed"}], 2)
+    closed([], 1)
+    assert figures(database)["notes"].problems == [
+        {"item": "blob.md", "reason": "binary", "outcome": "failed"}
+    ]
+
+
+def test_the_last_run_has_its_counts(database: Database, tenant: UUID, notes: UUID) -> None:
+    with database.tenant(tenant) as connection:
+        first = runs.open_run(connection, tenant, notes, trigger="schedule")
+        assert first is not None
+        runs.add(connection, first, {"listed": 7, "unchanged": 7}, None)
+        runs.fail(connection, first, "no")
+    with database.tenant(tenant) as connection:
+        second = runs.open_run(connection, tenant, notes, trigger="manual")
+        assert second is not None
+        runs.add(connection, second, {"listed": 9, "queued": 4, "skipped": 5}, None)
+    last = figures(database)["notes"].last_run
+    assert last is not None
+    assert (last["run"], last["trigger"], last["state"], last["finished_at"]) == (
+        second,
+        "manual",
+        "discovering",
+        None,
+    )
+    assert (last["listed"], last["queued"], last["skipped"], last["unchanged"]) == (9, 4, 5, 0)
+
+
+def test_an_open_run_is_counted_live(database: Database, tenant: UUID, notes: UUID, omniscient: SQL) -> None:
+    with database.tenant(tenant) as connection:
+        run = runs.open_run(connection, tenant, notes, trigger="manual")
+    for outcome in ("done", "done", None):
+        document = plant(omniscient, notes)
+        omniscient.execute(
+            """
+            insert into run_item (run_id, tenant_id, document_id, version, outcome, texts_embedded)
+            values (%s, %s, %s, 1, %s, 3)""",
+            (run, tenant, document, outcome),
+        )
+    last = figures(database)["notes"].last_run
+    assert last is not None
+    assert (last["indexed"], last["texts_embedded"]) == (2, 9)
+
+
+def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscient: SQL) -> None:
+    now = datetime.now(UTC)
+    late, later = now - timedelta(minutes=5), now + timedelta(minutes=5)
+    plant(omniscient, notes, state="pending", stage="fetched", due_at=late)
+    plant(omniscient, notes, state="pending", stage="fetched", due_at=now, enqueued_at=now)
+    plant(
+        omniscient,
+        notes,
+        state="pending",
+        stage="embedded",
+        due_at=later,
+        enqueued_at=now - timedelta(hours=1),
+    )
+    plant(omniscient, notes)
+    with database.control() as connection:
+        found = overview.backlog(connection, resend=240).to_json()
+    assert (found["pending"], found["in_flight"], found["dead"]) == (3, 1, 0)
+    assert found["by_stage"] == {"fetched": 2, "chunked": 0, "embedded": 1}
+    assert 300 <= found["oldest_due_seconds"] < 330
+
+
+def test_nothing_waits(database: Database) -> None:
+    with database.control() as connection:
+        found = overview.backlog(connection, resend=240)
+        assert (found.pending, found.oldest_due_seconds) == (0, None)
+        assert overview.index(connection) is None
+        assert overview.workers(connection) == []
+        assert overview.canaries(connection) == {}
+
+
+def test_work_put_off_is_not_overdue(database: Database, notes: UUID, omniscient: SQL) -> None:
+    plant(omniscient, notes, state="pending", stage="fetched", due_at=datetime.now(UTC) + timedelta(hours=1))
+    with database.control() as connection:
+        assert overview.backlog(connection, resend=240).oldest_due_seconds is None
+
+
+def test_workers_are_listed_until_they_are_long_silent(database: Database, omniscient: SQL) -> None:
+    omniscient.execute("""
+        insert into worker (name, queues, host, pid, seen_at) values
+        ('worker-embed@a', 'embed', 'a', 7, now() - interval '40 seconds'),
+        ('worker-all@b', 'control,ingest', 'b', 8, now()), ('gone@c', 'embed', 'c', 9, now() - interval '1 hour')""")
+    omniscient.execute("insert into canary (queue, sung_at) values ('embed', now() - interval '70 seconds')")
+    with database.control() as connection:
+        found = overview.workers(connection)
+        assert 70 <= overview.canaries(connection)["embed"] < 90
+    assert [(w["name"], w["queues"], w["host"], w["pid"]) for w in found] == [
+        ("worker-all@b", ["control", "ingest"], "b", 8),
+        ("worker-embed@a", ["embed"], "a", 7),
+    ]
+    assert 40 <= found[1]["age_seconds"] < 60
+
+
+def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL) -> None:
+    plant(omniscient, notes, chunk_count=3)
+    plant(omniscient, notes, chunk_count=4, deleted=True)
+    with database.control() as connection:
+        for model in ("first", "second"):
+            connection.exec_driver_sql(
+                "select open_search_index('hashing', %s, 8, 'structure', 'p')", (model,)
+            )
+        found = overview.index(connection)
+        assert found == {
+            "model": "first", "dimensions": 8, "status": "active", "chunks": 3,
+            "vector_index": "exact", "keyword_index": "scan",
+        }
+    omniscient.execute("update search_index set indexed_rows = 3, keyword_built = true where model = 'first'")
+    with database.control() as connection:
+        found = overview.index(connection)
+        assert found is not None
+        assert (found["vector_index"], found["keyword_index"]) == ("hnsw", "gin")
+
+
+def test_no_figure_needs_a_text(database: Database, notes: UUID, omniscient: SQL) -> None:
+    plant(omniscient, notes)
+    assert "a title" not in str(figures(database)["notes"].to_json())

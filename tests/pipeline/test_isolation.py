@@ -1,0 +1,309 @@
+"""What the database itself refuses: another tenant's rows, texts to the control role, a changed audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from pipeline.database import Database
+from pipeline.errors import StoreRejected
+from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop, document, paragraphs
+
+WITHOUT_TENANT = {
+    "alembic_version": "the schema's revision",
+    "search_index": "models and sizes, the same for all",
+    "worker": "processes of the installation",
+    "canary": "when each queue was last served",
+    "tenant": "its own id is the tenant; row-level security all the same",
+}
+"""Tables that have no tenant_id, and why."""
+
+UNIQUE_WITHOUT_TENANT = {
+    "project_pkey": "id made from the tenant's id",
+    "source_pkey": "id made from the tenant's id",
+    "document_pkey": "id made from the source's id, which is made from the tenant's",
+    "sync_run_pkey": "number given by the database",
+    "dead_letter_pkey": "number given by the database",
+    "audit_pkey": "number given by the database",
+    "enrichment_job_pkey": "random id",
+    "clarifai_user_story_embeddings_pkey": "random id",
+    "sync_run_one_open": "begins with the source's id",
+    "run_item_pkey": "begins with the run's number",
+    "document_body_pkey": "begins with the document's id",
+    "chunk_stage_pkey": "begins with the document's id",
+    "chunk_pkey": "an index of all tenants, then the document's id",
+}
+"""Unique keys that do not begin with tenant_id: a row of another tenant can never collide with one of these."""
+
+SECRETS = {
+    "document": ("title", "url", "tags", "metadata", "centroid"),
+    "document_body": ("body",),
+    "chunk": ("content", "context", "embedding", "lexemes"),
+    "chunk_stage": ("content", "context"),
+    "embedding_cache": ("vector", "hash"),
+    "clarifai_user_story_embeddings": ("title", "user_story_text", "embedding"),
+    "enrichment_job": ("request", "result"),
+    "lexeme_stat": ("lexeme",),
+    "feedback": ("query_hash",),
+    "audit": ("subject", "detail"),
+}
+"""What the control role must never read."""
+
+TENANTED = """
+    select c.relname, c.relrowsecurity, c.relforcerowsecurity from pg_class c
+    join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id' and not a.attisdropped
+    where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') order by 1"""
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two tenants with a row in every table, in one database."""
+
+    ours: Workshop
+    theirs: Workshop
+    database: Database
+    owner: str
+
+
+@pytest.fixture(scope="module")
+def two(shared_addresses: Addresses, shared_database: Database) -> Iterator[Two]:
+    ours, theirs = (Workshop(shared_database, UUID(int=n), UUID(int=n + 10)) for n in (1, 2))
+    for one in (ours, theirs):
+        one.admit(document("a", paragraphs(2)), document("dead"))
+        one.index(one.items("a"))
+        claimed = one.claim("dead")
+        one.sql("update document set state = 'dead' where id = any(:ids)", ids=claimed.ids)
+        one.admit(document("b", paragraphs(2)))
+        one.indexer().chunk(one.tenant, one.items())
+        fill_rest(one)
+    yield Two(ours=ours, theirs=theirs, database=shared_database, owner=shared_addresses.admin)
+
+
+def fill_rest(shop: Workshop) -> None:
+    """A row in each table that indexing itself does not fill."""
+    tenant, doc = shop.tenant, shop.id("a")
+    values = {"t": tenant, "p": shop.project, "d": doc, "s": shop.source, "i": uuid4()}
+    for statement in (
+        "insert into lexeme_stat values (:t, 1, 'word', 1)",
+        "insert into index_stat (tenant_id, index_id, chunks, mean_length) values (:t, 1, 1, 1)",
+        "insert into feedback (tenant_id, document_id, query_hash, verdict) values (:t, :d, 'h', 'up')",
+        "insert into enrichment_job (id, tenant_id, project_id, request) values (:i, :t, :p, '{}')",
+        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+           crash_count) values (:t, :s, :d, 1, 'fetched', 'E003', 'x', 0, 0)""",
+        "select audit_append(:t, 'me', 'look', 'thing', '{}')",
+        """insert into clarifai_user_story_embeddings (user_story_id, title, user_story_text, source_agent,
+           embedding) values ('1', 't', 'x', 'a', array_fill(0.1, array[768])::vector)""",
+    ):
+        needed = {k: v for k, v in values.items() if f":{k}" in statement.replace("::", "")}
+        shop.sql(statement, **needed)
+
+
+def tenanted(connection: psycopg.Connection[Any]) -> list[tuple[str, bool, bool]]:
+    return connection.execute(TENANTED).fetchall()
+
+
+@pytest.fixture(scope="module")
+def owner(two: Two) -> Iterator[psycopg.Connection[Any]]:
+    """The owner of the tables, who is bound by row-level security like everybody."""
+    with psycopg.connect(two.owner, autocommit=True) as connection:
+        yield connection
+
+
+class TestTheSchema:
+    def test_every_table_with_tenants_has_row_level_security_in_force(
+        self, two: Two, owner: psycopg.Connection[Any]
+    ) -> None:
+        tables = tenanted(owner)
+        assert len(tables) >= 17
+        assert "chunk_1" in {name for name, _, _ in tables}
+        assert [name for name, enabled, forced in tables if not (enabled and forced)] == []
+
+    def test_every_other_table_has_a_reason(self, owner: psycopg.Connection[Any]) -> None:
+        every = {
+            r[0]
+            for r in owner.execute(
+                "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p')"
+            )
+        }
+        assert every - {name for name, _, _ in tenanted(owner)} == set(WITHOUT_TENANT)
+
+    def test_tenants_are_rows_of_themselves_only(self, owner: psycopg.Connection[Any]) -> None:
+        query = "select relrowsecurity and relforcerowsecurity from pg_class where oid = 'tenant'::regclass"
+        assert owner.execute(query).fetchone() == (True,)
+
+    def test_every_unique_key_begins_with_the_tenant_or_has_a_reason(
+        self, owner: psycopg.Connection[Any]
+    ) -> None:
+        """A key without the tenant tells one tenant, by a conflict, what another holds."""
+        rows = owner.execute("""
+            select i.relname, pg_get_indexdef(x.indexrelid, 1, true) from pg_index x
+            join pg_class i on i.oid = x.indexrelid join pg_class c on c.oid = x.indrelid
+            join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+            where x.indisunique and c.relnamespace = 'public'::regnamespace and not c.relispartition""")
+        others = {name for name, first in rows if first != "tenant_id"}
+        assert others == set(UNIQUE_WITHOUT_TENANT)
+
+    @pytest.mark.parametrize("role", ["larder_app", "larder_control", "larder_owner"])
+    def test_nobody_is_above_it(self, owner: psycopg.Connection[Any], role: str) -> None:
+        query = "select rolsuper, rolbypassrls from pg_roles where rolname = %s"
+        assert owner.execute(query, (role,)).fetchone() == (False, False)
+
+    def test_the_application_is_no_member_of_a_stronger_role(self, owner: psycopg.Connection[Any]) -> None:
+        rows = owner.execute("""
+            select 1 from pg_auth_members m join pg_roles r on r.oid = m.member
+            where r.rolname in ('larder_app', 'larder_control')""")
+        assert rows.fetchall() == []
+
+
+def visible(database: Database, tenant: UUID | None, table: str) -> set[UUID]:
+    statement = text(f"select distinct tenant_id from {table}")
+    if tenant is None:
+        with database.app.begin() as connection:
+            return {row[0] for row in connection.execute(statement)}
+    with database.tenant(tenant) as connection:
+        return {row[0] for row in connection.execute(statement)}
+
+
+TABLES = sorted(
+    [
+        *("project", "source", "sync_run", "document", "run_item", "document_body", "chunk_stage"),
+        *("embedding_cache", "chunk", "lexeme_stat", "index_stat", "dead_letter", "audit", "enrichment_job"),
+        *("feedback", "clarifai_user_story_embeddings"),
+    ]
+)
+
+
+@pytest.mark.req("001-118", "001-121")
+class TestTenants:
+    def test_the_list_of_tables_is_whole(self, owner: psycopg.Connection[Any]) -> None:
+        assert [n for n, _, _ in tenanted(owner) if not n.startswith("chunk_") or n == "chunk_stage"] == TABLES
+
+    @pytest.mark.parametrize("table", TABLES)
+    def test_each_sees_its_own_rows_only(self, two: Two, table: str) -> None:
+        for one in (two.ours, two.theirs):
+            assert visible(two.database, one.tenant, table) == {one.tenant}
+
+    @pytest.mark.parametrize("table", TABLES)
+    def test_without_a_tenant_there_is_nothing(self, two: Two, table: str) -> None:
+        assert visible(two.database, None, table) == set()
+        assert visible(two.database, uuid4(), table) == set()
+
+    @pytest.mark.parametrize("table", sorted(set(TABLES) - {"audit"}))
+    def test_rows_cannot_be_given_to_another(self, two: Two, table: str) -> None:
+        with pytest.raises(StoreRejected, match="row-level security"):
+            two.ours.sql(f"update {table} set tenant_id = :t", t=two.theirs.tenant)
+
+    @pytest.mark.parametrize("table", TABLES)
+    def test_rows_of_another_are_neither_changed_nor_removed(self, two: Two, table: str) -> None:
+        if table == "audit":
+            return
+        with two.database.tenant(two.ours.tenant) as connection:
+            where = {"t": two.theirs.tenant}
+            changed = connection.execute(
+                text(f"update {table} set tenant_id = :t where tenant_id = :t"), where
+            )
+            assert changed.rowcount == 0
+            assert connection.execute(text(f"delete from {table} where tenant_id = :t"), where).rowcount == 0
+
+    def test_rows_cannot_be_made_for_another(self, two: Two) -> None:
+        with pytest.raises(StoreRejected, match="row-level security"):
+            two.ours.sql(
+                "insert into project (id, tenant_id, name) values (gen_random_uuid(), :t, 'x')",
+                t=two.theirs.tenant,
+            )
+
+    def test_the_partition_is_no_way_round(self, two: Two) -> None:
+        with pytest.raises(StoreRejected, match="permission denied"):
+            two.ours.sql("select * from chunk_1")
+
+    def test_the_tenant_does_not_leak_to_the_pools_next_user(self, two: Two) -> None:
+        for _ in range(3):
+            assert two.ours.sql("select * from document")
+            with two.database.app.begin() as connection:
+                assert connection.execute(text("select count(*) from document")).scalar() == 0
+
+    def test_a_tenant_sees_itself_only(self, two: Two) -> None:
+        assert [r["id"] for r in two.ours.sql("select id from tenant")] == [two.ours.tenant]
+
+    def test_the_owner_is_bound_too(self, owner: psycopg.Connection[Any]) -> None:
+        for table in (*TABLES, "tenant", "chunk_1"):
+            assert owner.execute(f"select count(*) from {table}").fetchone() == (0,), table  # type: ignore[arg-type]
+
+
+class TestTheControlRole:
+    @pytest.mark.parametrize(("table", "column"), [(t, c) for t, cs in SECRETS.items() for c in cs])
+    def test_it_reads_no_text(self, two: Two, table: str, column: str) -> None:
+        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+            connection.execute(text(f"select {column} from {table}"))
+
+    def test_it_reads_no_text_through_the_view(self, two: Two) -> None:
+        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+            connection.execute(text("select * from indexing_state"))
+
+    @pytest.mark.parametrize("table", ["document", "source", "sync_run", "run_item", "enrichment_job"])
+    def test_it_sees_the_ledger_of_all(self, two: Two, table: str) -> None:
+        with two.database.control() as connection:
+            found = {r[0] for r in connection.execute(text(f"select distinct tenant_id from {table}"))} if (
+                table != "x"
+            ) else set()
+        assert {two.ours.tenant, two.theirs.tenant} <= found
+
+    def test_it_cannot_move_a_document_to_another_tenant(self, two: Two) -> None:
+        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+            connection.execute(text("update document set tenant_id = :t"), {"t": two.ours.tenant})
+
+
+class TestTheAudit:
+    @pytest.mark.parametrize("statement", ["update audit set actor = 'x'", "delete from audit", "truncate audit"])
+    def test_it_cannot_be_changed_by_the_application(self, two: Two, statement: str) -> None:
+        with pytest.raises(StoreRejected, match="permission denied"):
+            two.ours.sql(statement)
+
+    def test_each_entry_holds_the_hash_of_the_one_before(self, two: Two) -> None:
+        for n in range(3):
+            two.ours.sql("select audit_append(:t, 'me', 'do', :s, '{}')", t=two.ours.tenant, s=str(n))
+        rows = two.ours.sql("select prev_hash, hash from audit order by id")
+        assert [r["prev_hash"] for r in rows] == ["", *(r["hash"] for r in rows[:-1])]
+
+
+@pytest.mark.req("001-071", "001-072")
+class TestTheStateView:
+    def test_it_has_the_columns_that_were_asked_for(self, two: Two) -> None:
+        rows = two.ours.sql("select * from indexing_state order by id")
+        assert list(rows[0]) == [
+            *("id", "source_path", "source_type", "last_indexed", "content_hash", "chunk_count", "vector_ids"),
+            *("status", "error_message", "retry_count", "metadata"),
+        ]
+        done = rows[0]
+        assert (done["chunk_count"], len(done["vector_ids"]), done["status"]) == (2, 2, "indexed")
+
+    def test_it_respects_the_tenant(self, two: Two) -> None:
+        for one in (two.ours, two.theirs):
+            ids = {r["id"] for r in one.sql("select id from indexing_state")}
+            assert ids == {r["number"] for r in one.sql("select number from document")}
+        with two.database.app.begin() as connection:
+            assert connection.execute(text("select count(*) from indexing_state")).scalar() == 0
+
+    def test_it_tells_the_four_states(self, shop: Workshop) -> None:
+        shop.admit(*(document(i) for i in ("indexed", "outdated", "failed", "gone")))
+        shop.index()
+        shop.admit(document("outdated", "edited"), document("pending", metadata={"source_path": "p/x.md"}))
+        shop.set("failed", "state = 'dead', last_error = 'why', attempts = 2, crash_count = 1")
+        shop.set("gone", "deleted = true")
+        rows = shop.sql("select * from indexing_state")
+        found = {r["source_path"]: r["status"] for r in rows}
+        assert found == {
+            "indexed": "indexed",
+            "outdated": "outdated",
+            "failed": "failed",
+            "p/x.md": "pending",
+        }
+        (failed,) = (r for r in rows if r["status"] == "failed")
+        assert (failed["error_message"], failed["retry_count"]) == ("why", 3)

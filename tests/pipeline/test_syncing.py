@@ -1,0 +1,288 @@
+"""Slices of a sync with a source made for the purpose: it honours its cursor and fails where it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pipeline.documents import Cursor, Document, Finding, Listing, Page
+from pipeline.errors import LeaseLost, SourceUnavailable
+from pipeline.ledger import runs
+from pipeline.syncing import Schedule, Syncer
+from tests.pipeline.workshop import LEASE, Workshop, document
+
+LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+
+
+@dataclass
+class Shelf:
+    """Documents in the order of their change; the cursor says how many have been read."""
+
+    documents: dict[str, str]
+    walks_all: bool = False
+    complete: bool = True
+    page_size: int = 2
+    extractor: str = "shelf-1"
+    breaks_at: int | None = None
+    """The page, counted from 0 over the shelf's life, that raises `fault`."""
+    fault: Exception = field(default_factory=lambda: SourceUnavailable("away", retry_after=5))
+    ids_fault: Exception | None = None
+    begun_at: list[Any] = field(default_factory=list)
+    pages_read: int = 0
+
+    def _all(self) -> list[Document]:
+        return [document(i, body) for i, body in self.documents.items()]
+
+    def pages(self, since: Cursor | None) -> Iterator[Page]:
+        self.begun_at.append(since if since is None else dict(since))
+        start, every = int((since or {}).get("read", 0)), self._all()
+        for at in range(start, max(len(every), start + 1), self.page_size):
+            if self.pages_read == self.breaks_at:
+                self.pages_read += 1
+                raise self.fault
+            self.pages_read += 1
+            batch = tuple(every[at : at + self.page_size])
+            last = at + self.page_size >= len(every)
+            done = {} if last and self.walks_all else {"read": at + len(batch)}
+            yield Page(cursor=done, documents=batch)
+
+    def ids(self) -> Listing:
+        if self.ids_fault:
+            raise self.ids_fault
+        return Listing(ids=frozenset(self.documents), complete=self.complete)
+
+    def check(self) -> list[Finding]:
+        return []
+
+    def stamp(self) -> str | None:
+        return f"stamp-{len(self.documents)}"
+
+
+def shelf(count: int, **changes: Any) -> Shelf:
+    return Shelf({f"d{n}": f"text {n}" for n in range(count)}, **changes)
+
+
+def schedule() -> Schedule:
+    return Schedule(next_sync_at=LATER, next_walk_at=LATER)
+
+
+def pipeline_of(source: Shelf, chunker: str = "c1") -> str:
+    return f"{source.extractor}|{chunker}|m"
+
+
+def go_on(
+    shop: Workshop, source: Shelf, run: int, *, force: bool = False, chunker: str = "c1", **changes: Any
+) -> bool:
+    """One slice."""
+    syncer = Syncer(database=shop.database, lease=LEASE, **changes)
+    where = shop.where(run, force=force, pipeline=pipeline_of(source, chunker))
+    return syncer.slice(source, where, schedule)
+
+
+def sync(
+    shop: Workshop, source: Shelf, *, force: bool = False, walk: bool = False, chunker: str = "c1"
+) -> runs.RunRow:
+    """A whole sync; documents are left as if they had been indexed."""
+    run = shop.open_run(force=force, walk=walk)
+    assert go_on(shop, source, run, force=force, chunker=chunker)
+    shop.sql("update document set state = 'done', stage = 'done' where state = 'pending'")
+    return shop.run(run)
+
+
+class TestSlices:
+    def test_a_whole_walk_takes_everything_and_notes_its_end(self, shop: Workshop) -> None:
+        source, rung = shelf(5), []
+        run = shop.open_run()
+        assert go_on(shop, source, run, after_page=lambda: rung.append(1))
+        row = shop.run(run)
+        assert (row.state, row.listed, row.queued, len(rung)) == ("processing", 5, 5, 3)
+        (known,) = shop.sql("select * from source")
+        assert (known["cursor"], known["stamp"], known["next_sync_at"]) == ({"read": 5}, "stamp-5", LATER)
+        assert (known["pipeline_version"], known["sync_token"]) == (pipeline_of(source), None)
+
+    def test_a_walk_gives_way_and_goes_on_where_it_stopped(self, shop: Workshop) -> None:
+        source, run, slices = shelf(7), shop.open_run(), 0
+        while not go_on(shop, source, run, slice_seconds=-1.0):
+            slices += 1
+            assert slices < 10
+        assert source.begun_at[:3] == [None, {"read": 2}, {"read": 4}]
+        row = shop.run(run)
+        assert (row.listed, row.queued, row.unchanged) == (7, 7, 0)
+
+    def test_a_walk_over_all_gives_way_too(self, shop: Workshop) -> None:
+        source, run = shelf(6, walks_all=True), shop.open_run()
+        results = [go_on(shop, source, run, slice_seconds=-1.0) for _ in range(3)]
+        assert results == [False, False, True]
+        assert (shop.run(run).queued, shop.run(run).listed) == (6, 6)
+
+    def test_nothing_is_done_for_a_run_that_is_over(self, shop: Workshop) -> None:
+        source, run = shelf(2), shop.open_run()
+        with shop.database.tenant(shop.tenant) as connection:
+            runs.fail(connection, run, "x")
+        assert go_on(shop, source, run)
+        assert go_on(shop, source, -1)
+        assert source.begun_at == []
+
+    def test_nothing_is_done_while_somebody_else_walks(self, shop: Workshop) -> None:
+        source, run = shelf(2), shop.open_run()
+        shop.sql("update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '9 s'")
+        assert go_on(shop, source, run)
+        assert source.begun_at == []
+        assert shop.run(run).state == "discovering"
+
+    def test_who_loses_the_sync_on_the_way_stops_and_keeps_the_others_token(self, shop: Workshop) -> None:
+        source, run = shelf(6), shop.open_run()
+
+        def take_over() -> None:
+            shop.sql("update source set sync_token = gen_random_uuid()")
+
+        with pytest.raises(LeaseLost):
+            go_on(shop, source, run, after_page=take_over)
+        assert shop.run(run).listed == 2
+        (known,) = shop.sql("select * from source")
+        assert (known["cursor"], known["sync_token"] is None) == ({"read": 2}, False)
+
+
+class TestFaults:
+    @pytest.mark.parametrize("walks_all", [False, True])
+    @pytest.mark.parametrize("page", [0, 1, 2])
+    def test_after_any_page_the_run_goes_on_where_it_stood(
+        self, shop: Workshop, page: int, walks_all: bool
+    ) -> None:
+        source, run = shelf(6, breaks_at=page, walks_all=walks_all), shop.open_run()
+        with pytest.raises(SourceUnavailable):
+            go_on(shop, source, run)
+        row = shop.run(run)
+        assert (row.state, row.listed, row.cursor) == (
+            "discovering",
+            page * 2,
+            {"read": page * 2} if page else None,
+        )
+        assert shop.value("select sync_token from source") is None
+        assert go_on(shop, source, run)
+        row = shop.run(run)
+        assert (row.listed, row.queued, row.unchanged) == (6, 6, 0)
+
+    @pytest.mark.parametrize("walks_all", [False, True])
+    def test_a_foreign_fault_becomes_ours_without_its_text(self, shop: Workshop, walks_all: bool) -> None:
+        source = shelf(2, breaks_at=0, walks_all=walks_all, fault=KeyError("secret words"))
+        with pytest.raises(SourceUnavailable) as caught:
+            go_on(shop, source, shop.open_run())
+        assert str(caught.value) == "the connector failed with KeyError"
+        assert caught.value.__cause__ is None
+
+    def test_a_foreign_fault_of_the_id_walk_as_well(self, shop: Workshop) -> None:
+        source, run = shelf(2, walks_all=True, ids_fault=ValueError("secret words")), shop.open_run()
+        with pytest.raises(SourceUnavailable, match="the connector failed with ValueError"):
+            go_on(shop, source, run)
+        assert shop.run(run).state == "discovering"
+
+
+class TestWhereToBegin:
+    def test_an_incremental_source_keeps_its_cursor_between_runs(self, shop: Workshop) -> None:
+        source = shelf(3)
+        sync(shop, source)
+        source.documents["d3"] = "text 3"
+        row = sync(shop, source)
+        assert source.begun_at == [None, {"read": 3}]
+        assert (row.listed, row.queued) == (1, 1)
+
+    def test_a_source_that_walks_all_begins_anew(self, shop: Workshop) -> None:
+        source = shelf(3, walks_all=True)
+        sync(shop, source)
+        row = sync(shop, source)
+        assert source.begun_at == [None, None]
+        assert (row.listed, row.unchanged, row.queued) == (3, 3, 0)
+
+    def test_force_begins_at_the_start_and_takes_everything_again(self, shop: Workshop) -> None:
+        source = shelf(3)
+        sync(shop, source)
+        row = sync(shop, source, force=True)
+        assert source.begun_at == [None, None]
+        assert row.queued == 3
+
+    def test_a_forced_run_resumes_like_any_other(self, shop: Workshop) -> None:
+        source = shelf(6)
+        sync(shop, source)
+        run = shop.open_run(force=True)
+        source.breaks_at = source.pages_read + 1
+        with pytest.raises(SourceUnavailable):
+            go_on(shop, source, run, force=True)
+        assert go_on(shop, source, run, force=True)
+        assert source.begun_at[-2:] == [None, {"read": 2}]
+        assert shop.run(run).queued == 6
+
+    def test_another_extractor_reads_everything_again(self, shop: Workshop) -> None:
+        source = shelf(3)
+        sync(shop, source)
+        source.extractor = "shelf-2"
+        row = sync(shop, source)
+        assert source.begun_at == [None, None]
+        assert row.queued == 3
+
+    def test_another_chunker_brings_unlisted_documents_up_to_date(self, shop: Workshop) -> None:
+        source = shelf(3)
+        sync(shop, source)
+        row = sync(shop, source, chunker="c2")
+        assert source.begun_at == [None, {"read": 3}]
+        assert (row.listed, row.queued, row.unchanged) == (3, 3, 0)
+        assert {r["pipeline_version"] for r in shop.sql("select * from document")} == {
+            pipeline_of(source, "c2")
+        }
+        assert {r["desired_version"] for r in shop.sql("select * from document")} == {2}
+
+
+class TestWhatIsGone:
+    def hidden(self, shop: Workshop) -> list[str]:
+        return [r["external_id"] for r in shop.sql("select external_id from document where hidden")]
+
+    @pytest.mark.parametrize(
+        ("options", "walk", "hidden"),
+        [
+            ({"walks_all": True}, False, ["d1"]),
+            ({"walks_all": False}, False, []),
+            ({"walks_all": False}, True, ["d1"]),
+            ({"walks_all": True, "complete": False}, False, []),
+            ({"complete": False}, True, []),
+        ],
+    )
+    def test_only_a_complete_walk_tells(
+        self, shop: Workshop, options: dict[str, bool], walk: bool, hidden: list[str]
+    ) -> None:
+        source = shelf(3, **options)
+        sync(shop, source)
+        del source.documents["d1"]
+        row = sync(shop, source, walk=walk)
+        assert self.hidden(shop) == hidden
+        assert row.hidden == len(hidden)
+
+    def test_the_next_walk_is_timed_only_after_one(self, shop: Workshop) -> None:
+        source = shelf(2)
+        sync(shop, source)
+        assert shop.value("select next_walk_at from source") is None
+        sync(shop, source, walk=True)
+        assert shop.value("select next_walk_at from source") == LATER
+
+    def test_a_failed_walk_removes_nothing(self, shop: Workshop) -> None:
+        source = shelf(4, walks_all=True)
+        sync(shop, source)
+        source.documents.clear()
+        source.breaks_at = source.pages_read
+        with pytest.raises(SourceUnavailable):
+            go_on(shop, source, shop.open_run())
+        assert self.hidden(shop) == []
+
+
+def test_a_newer_run_takes_over_what_the_older_still_waits_for(shop: Workshop) -> None:
+    source = shelf(2)
+    first = shop.open_run()
+    go_on(shop, source, first)
+    second = shop.open_run(force=True)
+    go_on(shop, source, second, force=True)
+    with shop.database.tenant(shop.tenant) as connection:
+        found = runs.progress(connection, [first, second])
+    assert (found[first]["open"], found[first]["superseded"], found[second]["open"]) == (0, 2, 2)

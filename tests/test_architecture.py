@@ -1,0 +1,112 @@
+"""Who may import whom, and what files may be called."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("connectors", "pipeline", "workers")
+FILES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))
+BAD_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "shared"}
+MOST_LINES = 500
+FORBIDDEN = {
+    "pipeline": ("connectors", "workers", "celery", "kombu"),
+    "connectors": ("workers", "celery", "kombu", "sqlalchemy", "psycopg"),
+    "workers/tasks": ("workers.cli", "workers.api"),
+    "workers/cli": ("workers.tasks", "workers.api"),
+    "workers/api": ("workers.tasks", "workers.cli"),
+    "workers/settings": ("workers.cli", "workers.tasks", "workers.runtime", "celery", "sqlalchemy"),
+}
+"""Folder -> what nothing in it may import, itself or anything below."""
+ALLOWED_IN_CONNECTORS = ("connectors", "pipeline.documents", "pipeline.errors")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of all that a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path} imports relatively"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def below(folder: str) -> list[Path]:
+    return [p for p in FILES if p.is_relative_to(ROOT / folder)]
+
+
+@pytest.mark.parametrize("folder", sorted(FORBIDDEN))
+def test_nothing_imports_what_lies_beyond_it(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in below(folder)
+        for name in imports(path)
+        if any(within(name, forbidden) for forbidden in FORBIDDEN[folder])
+    ]
+    assert wrong == []
+
+
+def test_connectors_know_documents_and_errors_only() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in below("connectors")
+        for name in imports(path)
+        if name.split(".")[0] in ROOMS and not any(within(name, a) for a in ALLOWED_IN_CONNECTORS)
+    ]
+    assert wrong == []
+
+
+def test_the_walk_finds_imports_of_every_form(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text(
+        "import workers.app as a\nfrom pipeline import ledger\ndef f():\n    from celery import Celery\n"
+    )
+    assert imports(sample) == {"workers.app", "pipeline.ledger", "celery.Celery"}
+
+
+def test_the_environment_is_read_in_settings_and_at_the_doors_only() -> None:
+    doors = ("workers/settings", "workers/cli", "workers/processes.py", "workers/supervisor.py")
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in FILES
+        if "os.environ" in path.read_text(encoding="utf-8") or "getenv(" in path.read_text(encoding="utf-8")
+        if not any(path.is_relative_to(ROOT / door) for door in doors)
+    ]
+    assert wrong == []
+
+
+def test_files_are_called_by_what_they_are() -> None:
+    assert [str(p.relative_to(ROOT)) for p in FILES if p.stem.lower() in BAD_NAMES] == []
+
+
+def test_files_stay_short() -> None:
+    long = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
+    assert {name: n for name, n in long.items() if n > MOST_LINES} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(p.relative_to(ROOT))
+        for p in FILES
+        if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text("utf-8")))
+    ]
+    assert silent == []
+
+
+def test_the_code_is_synchronous() -> None:
+    kinds = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    wrong = [
+        str(p.relative_to(ROOT))
+        for p in FILES
+        if any(isinstance(node, kinds) for node in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
+    ]
+    assert wrong == []

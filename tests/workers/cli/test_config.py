@@ -1,0 +1,164 @@
+"""larder config: a file that is right from the start, shown without secrets, and checked whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from workers.cli.config import app
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("check", LOG_LEVEL="info")`: the command in an empty folder, without a server anywhere near."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LARDER_CONFIG", "LARDER_DATA", "LARDER_DATABASE_URL", "LARDER_BROKER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda *args, **env: CliRunner().invoke(app, list(args), env=env)
+
+
+def write(text: str) -> None:
+    Path("larder.yaml").write_text(text, encoding="utf-8")
+
+
+def document(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+@pytest.mark.req("001-081", "001-091")
+def test_the_written_file_passes_its_own_check(run: Run) -> None:
+    made = run("init")
+    assert made.exit_code == 0, made.output
+    text = Path("larder.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# Configuration of Larder")
+    checked = run("check", "--json")
+    assert checked.exit_code == 0, checked.output
+    assert [s["name"] for s in document(checked)["sources"]] == ["project_docs", "pipeline_outputs"]
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(run: Run) -> None:
+    write("rag: {tenant: mine}\n")
+    refused = run("init")
+    assert refused.exit_code == 2
+    assert "larder.yaml is there already" in refused.stderr
+    assert Path("larder.yaml").read_text(encoding="utf-8") == "rag: {tenant: mine}\n"
+    assert run("init", "--force").exit_code == 0
+    assert "mine" not in Path("larder.yaml").read_text(encoding="utf-8")
+
+
+def test_another_file_may_be_named(run: Run) -> None:
+    made = run("init", "conf/other.yaml", "--json")
+    assert document(made) == {"success": True, "file": "conf/other.yaml"}
+    assert Path("conf/other.yaml").exists()
+    assert not Path("larder.yaml").exists()
+    assert run("check", "--config", "conf/other.yaml").exit_code == 0
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(run: Run) -> None:
+    Path("taken").write_text("", encoding="utf-8")
+    refused = run("init", "taken/larder.yaml")
+    assert refused.exit_code == 2
+    assert "cannot be written" in refused.stderr
+
+
+def test_show_prints_what_is_in_force_without_secrets(run: Run) -> None:
+    write("rag: {tenant: acme, storage: {database: {url: 'postgresql://u:hush@db/larder'}}}\n")
+    shown = run("show", LARDER_BROKER_URL="redis://:hush@b/0", LARDER_PROJECT="app")
+    assert shown.exit_code == 0
+    assert "tenant: acme" in shown.stdout
+    assert "project: app" in shown.stdout
+    assert "hush" not in shown.output
+    assert "@db/larder" in shown.stdout
+    found = document(run("show", "--json"))
+    assert found["rag"]["tenant"] == "acme"
+    assert found["rag"]["retrieval"]["topK"] == 5
+    assert "hush" not in str(found)
+
+
+def test_check_reports_all_problems_at_once(run: Run) -> None:
+    write("rag:\n  tenant: acme\n  retrieval: {topK: many}\n  sauces: []\n  timezone: Nowhere/Land\n")
+    checked = run("check")
+    assert checked.exit_code == 2
+    lines = checked.stderr.splitlines()
+    assert [line.split(":")[1] for line in lines] == ["3", "4", "5"]
+    assert checked.stdout == ""
+    found = document(run("check", "--json"))
+    assert (found["success"], len(found["error"]["problems"])) == (False, 3)
+
+
+def test_check_tells_what_was_understood(run: Run) -> None:
+    write("""
+rag:
+  tenant: acme
+  sources:
+    - {name: docs, type: markdown, paths: ["docs/**/*.md"], exclude: ["**/old/**"], indexSchedule: "0 2 * * *"}
+    - {name: notes, type: text, paths: ["*.txt"], enabled: false, tenant: other, root: notes}
+""")
+    found = document(run("check", "--json"))
+    assert found["success"] is True
+    docs, notes = found["sources"]
+    assert (docs["paths"], docs["exclude"], docs["schedule"]) == (
+        ["docs/**/*.md"],
+        ["**/old/**"],
+        "0 2 * * *",
+    )
+    assert (notes["enabled"], notes["tenant"], docs["tenant"]) == (False, "other", "acme")
+    assert notes["root"] == str(Path("notes").absolute())
+    said = run("check").stdout
+    for words in (
+        "docs (markdown, 0 2 * * *)",
+        "reads   docs/**/*.md",
+        "without **/old/**",
+        "notes (text, disabled)",
+    ):
+        assert words in said
+
+
+def test_keys_that_are_not_used_are_warnings(run: Run) -> None:
+    write("rag: {storage: {local: {path: x}}}\n")
+    checked = run("check", "--json")
+    assert checked.exit_code == 0
+    assert len(document(checked)["warnings"]) == 1
+    assert "storage.local" in document(checked)["warnings"][0]
+    assert "warning" in run("check").stdout
+
+
+def test_a_pattern_that_leaves_its_root_is_a_problem(run: Run) -> None:
+    write("""
+rag:
+  sources:
+    - {name: good, type: text, paths: ["*.txt"]}
+    - {name: bad, type: text, paths: ["../../etc/*"]}
+""")
+    checked = run("check")
+    assert checked.exit_code == 2
+    assert "bad" in checked.stderr
+    assert "good" not in checked.stderr
+
+
+def test_dimensions_the_model_does_not_have_are_a_problem(run: Run) -> None:
+    write("rag: {embedding: {provider: minilm, dimensions: 100}}\n")
+    checked = run("check", "--json")
+    assert checked.exit_code == 2
+    assert "384" in str(document(checked))
+
+
+def test_without_a_file_the_defaults_hold(run: Run) -> None:
+    checked = run("check")
+    assert checked.exit_code == 0
+    assert "no file: the defaults hold" in checked.stdout
+    assert "no sources" in checked.stdout
+
+
+def test_nothing_of_this_starts_a_server(run: Run) -> None:
+    run("init")
+    run("show")
+    run("check")
+    assert [path.name for path in Path().iterdir()] == ["larder.yaml"]

@@ -1,0 +1,270 @@
+"""larder status: fits a small terminal, says what to do next, works when servers are away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from tests.conftest import Addresses, Site
+from workers import embedded, runtime
+from workers.cli import status
+
+app = typer.Typer()
+app.command()(status.status)
+AWAY = "redis://127.0.0.1:1/0"
+NOWHERE = "postgresql://larder_app:x@127.0.0.1:1/none"
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
+) -> Callable[..., Result]:
+    """`run("--json", LARDER_BROKER_URL=...)`: the command on this test's database."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larder.yaml").write_text("rag: {tenant: acme}\n", encoding="utf-8")
+    usual = {
+        "LARDER_DATABASE_URL": addresses.app,
+        "LARDER_CONTROL_DATABASE_URL": addresses.control,
+        "LARDER_ADMIN_DATABASE_URL": addresses.admin,
+        "LARDER_BROKER_URL": servers.broker_url,
+        "LARDER_CONFIG": "larder.yaml",
+    }
+
+    def invoke(*args: str, **env: str) -> Result:
+        result = CliRunner().invoke(app, list(args), env={**usual, **env})
+        runtime.current().database.close()
+        return result
+
+    return invoke
+
+
+def test_without_anything_the_next_step_is_named(run: Callable[..., Result]) -> None:
+    shown = run()
+    assert shown.exit_code == 0, shown.output
+    assert "larder config init" in shown.stdout.rstrip().splitlines()[-1]
+    found = json.loads(run("--json").stdout)
+    assert (found["sources"], found["database"], found["broker"]) == ([], "ok", "ok")
+
+
+def test_without_a_broker_the_screen_is_there(run: Callable[..., Result]) -> None:
+    shown = run(LARDER_BROKER_URL=AWAY)
+    assert shown.exit_code == 0, shown.output
+    assert "broker away" in shown.stdout
+    assert "unknown, the broker is away" in shown.stdout
+    found = json.loads(run("--json", LARDER_BROKER_URL=AWAY).stdout)
+    assert found["backlog"]["queues"] is None
+
+
+def test_without_a_database_there_is_a_sentence(run: Callable[..., Result]) -> None:
+    away = {"LARDER_DATABASE_URL": NOWHERE, "LARDER_CONTROL_DATABASE_URL": NOWHERE}
+    shown = run(**away)
+    assert shown.exit_code == 1
+    assert "database away" in shown.stdout
+    assert shown.stderr.startswith("E001: the database does not answer")
+    assert "Traceback" not in shown.output
+    answered = run("--json", **away)
+    assert answered.exit_code == 1
+    assert json.loads(answered.stdout)["database"] == "error"
+
+
+def test_watching_gives_no_document(run: Callable[..., Result]) -> None:
+    result = CliRunner().invoke(app, ["--watch", "--json"])
+    assert result.exit_code == 2
+    assert "--watch and --json" in result.stderr
+
+
+# The screen ---------------------------------------------------------------------------------------
+
+
+def source(name: str, **changes: Any) -> dict[str, Any]:
+    """A source as in `status --json`."""
+    return {
+        "name": name,
+        "tenant": "acme",
+        "type": "markdown",
+        "documents": 12345,
+        "chunks": 123456,
+        "pending": 1234,
+        "dead": 0,
+        "hidden": 0,
+        "freshness_seconds": 75.0,
+        "last_error": None,
+        "next_sync": None,
+        "paused": False,
+        "held": 0,
+        "removed": False,
+        "dead_letters": [],
+        "problems": [],
+        "last_run": None,
+        **changes,
+    }
+
+
+def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """A status document."""
+    backlog = {
+        "pending": 123,
+        "by_stage": {"fetched": 100, "chunked": 0, "embedded": 23},
+        "oldest_due_seconds": 61.0,
+    }
+    queues = {"control": 1, "ingest": 22, "embed": 333}
+    index = {"model": "all-MiniLM-L6-v2", "dimensions": 384, "status": "active", "chunks": 123456}
+    return {
+        "sources": sources,
+        "backlog": {**backlog, "in_flight": 32, "dead": 0, "queues": queues},
+        "workers": [{"name": f"worker-{q}@host", "queues": [q], "age_seconds": 3.0} for q in queues],
+        "canaries": dict.fromkeys(queues, 42.0),
+        "index": {**index, "vector_index": "hnsw", "keyword_index": "gin"},
+        "degradation_level": 0,
+        "database": "ok",
+        "broker": "ok",
+        "next": "",
+        **changes,
+    }
+
+
+def drawn(found: dict[str, Any], width: int = 80) -> tuple[list[str], str]:
+    """(lines as text, the same with colours)."""
+    plain, coloured = (
+        Console(
+            width=width,
+            force_terminal=colour,
+            color_system="standard" if colour else None,
+            no_color=not colour,
+        )
+        for colour in (False, True)
+    )
+    with plain.capture() as first:
+        plain.print(status.screen(found))
+    with coloured.capture() as second:
+        coloured.print(status.screen(found))
+    return first.get().rstrip("\n").split("\n"), second.get()
+
+
+RED, YELLOW = "\x1b[31m", "\x1b[33m"
+
+
+@pytest.mark.req("001-081")
+def test_five_sources_in_trouble_fit_the_smallest_terminal() -> None:
+    problems = [
+        {"item": f"docs/a/rather/long/path/{n}.md", "reason": "it is binary " * 9, "outcome": "failed"}
+        for n in range(9)
+    ]
+    troubled = [
+        source(
+            f"a-source-with-a-long-name-{n}",
+            dead=3,
+            last_error="the source answers with 503 and a very long explanation that goes on and on and on",
+            problems=problems,
+        )
+        for n in range(5)
+    ]
+    lines, _ = drawn(picture(troubled, next="15 dead letters: larder dead list"))
+    assert len(lines) <= 24
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    text = "\n".join(lines)
+    assert all(
+        word in text for word in ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next", "state")
+    )
+    assert "12345" in text
+    assert "123456" in text
+    assert lines[-1].strip() == "next  15 dead letters: larder dead list"
+
+
+def test_what_is_right_has_no_colour() -> None:
+    lines, coloured = drawn(picture([source("docs")]))
+    assert RED not in coloured
+    assert YELLOW not in coloured
+    assert lines[-1].strip() == "nothing to do"
+    text = "\n".join(lines)
+    for words in (
+        "123 pending (100 fetched, 23 embedded), 32 in flight; oldest due 1m",
+        "ingest 22 (seen 42s ago)",
+    ):
+        assert words in text
+    assert "worker-control, worker-ingest, worker-embed" in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (picture([source("docs", dead=1)]), "1"),
+        (picture([source("docs", last_error="no")]), "failing"),
+        (picture([source("docs", held=40)]), "held 40"),
+        (picture([source("docs", paused=True)]), "paused"),
+        (picture([source("docs")], broker="error"), "broker"),
+        (
+            picture(
+                [source("docs")], workers=[{"name": "worker-embed@h", "queues": [], "age_seconds": 90.0}]
+            ),
+            "silent 1m",
+        ),
+    ],
+)
+def test_what_is_wrong_has_a_colour(wrong: dict[str, Any], words: str) -> None:
+    _, coloured = drawn(wrong)
+    assert words in coloured
+    assert RED in coloured or YELLOW in coloured or "\x1b[1;31m" in coloured
+
+
+def test_names_with_brackets_are_no_markup() -> None:
+    problem = {"item": "[red]a.md", "reason": "has [/b] in it", "outcome": "failed"}
+    lines, _ = drawn(picture([source("docs", problems=[problem], last_error="[/] is wrong")]))
+    text = "\n".join(lines)
+    assert "[red]a.md: has [/b] in it" in text
+    assert "[/] is wrong" in text
+
+
+def test_two_tenants_are_told_apart() -> None:
+    lines, _ = drawn(picture([source("docs"), source("docs", tenant="other")]))
+    assert "acme/docs" in "\n".join(lines)
+    assert "other/docs" in "\n".join(lines)
+
+
+def test_a_run_under_way_is_shown() -> None:
+    lines, _ = drawn(picture([source("docs", last_run={"finished_at": None})]))
+    assert "syncing" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "never"), (-0.5, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (7200, "2h"), (200_000, "2d")],
+)
+def test_times_as_people_say_them(seconds: float | None, words: str) -> None:
+    assert status.span(seconds) == words
+
+
+@pytest.mark.req("001-091")
+def test_status_after_an_index_through_the_real_command_line(site: Site) -> None:
+    site.write(
+        "larder.yaml",
+        "rag: {embedding: {provider: hashing}, sources: [{name: docs, type: markdown, paths: ['*.md']}]}",
+    )
+    site.write("one.md", "# One\n\nA text of some length.")
+    site.write("blob.md", b"\x00\x01\x02" * 50)
+    site.larder("index", "--json")
+    answered = site.larder("status", "--json")
+    assert answered.code == 0, answered.err
+    docs = answered.data["sources"][0]
+    assert (docs["name"], docs["documents"], docs["chunks"], docs["pending"], docs["dead"]) == (
+        "docs",
+        1,
+        1,
+        0,
+        0,
+    )
+    assert docs["freshness_seconds"] < 120
+    assert [p["item"] for p in docs["problems"]] == ["blob.md"]
+    assert docs["last_run"]["indexed"] == 1
+    assert answered.data["index"]["status"] == "active"
+    examined = site.larder("doctor", "--json")
+    assert examined.data["ok"] is True, examined.out
+    assert examined.code == 0
+    assert [f["check"] for f in examined.data["findings"] if f["status"] == "error"] == []

@@ -1,0 +1,153 @@
+"""The servers of a data folder: started once, stopped wholly, with their passwords, port and data kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import psutil
+import psycopg
+import pytest
+
+from workers import embedded
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A data folder of its own; PostgreSQL runs as another user when the tests run as root."""
+    made = Path(tempfile.mkdtemp(prefix="larder-embedded-"))
+    made.chmod(0o755)
+    yield made
+    embedded.stop(made)
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def running(folder: Path) -> embedded.Servers:
+    return embedded.ensure(folder)
+
+
+def valkey(servers: embedded.Servers, *commands: str) -> str:
+    """The last answer of the broker to plain commands."""
+    with socket.create_connection(("127.0.0.1", urlsplit(servers.broker_url).port or 0), timeout=5) as link:
+        for command in commands:
+            link.sendall(command.encode() + b"\r\n")
+            answer = link.recv(1000)
+    return answer.decode().strip()
+
+
+def password(servers: embedded.Servers) -> str:
+    return unquote(urlsplit(servers.broker_url).password or "")
+
+
+def test_asking_twice_gives_the_same_servers(folder: Path, running: embedded.Servers) -> None:
+    assert embedded.ensure(folder) == running
+    for pid in (running.postgres_pid, running.valkey_pid):
+        assert psutil.pid_exists(pid)
+
+
+def test_many_at_once_get_the_same_servers(folder: Path) -> None:
+    embedded.stop(folder)
+    found: list[embedded.Servers] = []
+    threads = [threading.Thread(target=lambda: found.append(embedded.ensure(folder))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert len(set(found)) == 1
+
+
+def test_what_is_secret_is_for_its_owner_only(folder: Path, running: embedded.Servers) -> None:
+    for name in ("credentials.json", "valkey/valkey.conf"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
+    credentials = json.loads((folder / "credentials.json").read_text())
+    assert len(set(credentials.values())) == len(credentials) >= 7
+    assert min(map(len, credentials.values())) >= 32
+    for pid in (running.postgres_pid, running.valkey_pid):
+        line = " ".join(psutil.Process(pid).cmdline())
+        assert not any(secret in line for secret in credentials.values())
+
+
+def test_both_ask_for_the_password(running: embedded.Servers) -> None:
+    assert valkey(running, "PING").startswith("-NOAUTH")
+    assert valkey(running, "AUTH wrong").startswith("-WRONGPASS")
+    assert valkey(running, f"AUTH {password(running)}", "PING") == "+PONG"
+    for url in (running.database_url, running.control_url, running.admin_url):
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select current_user").fetchone() == (urlsplit(url).username,)
+        wrong = url.replace(urlsplit(url).password or "", "wrong")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(wrong)
+
+
+def test_they_listen_on_this_machine_only(running: embedded.Servers) -> None:
+    for pid in (running.postgres_pid, running.valkey_pid):
+        listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
+        assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
+
+
+def test_a_restart_keeps_data_and_passwords(folder: Path, running: embedded.Servers) -> None:
+    with psycopg.connect(running.admin_url) as connection:
+        connection.execute("create table if not exists kept as select 42 as n")
+    valkey(running, f"AUTH {password(running)}", "SET kept 42")
+    embedded.stop(folder)
+    for pid in (running.postgres_pid, running.valkey_pid):
+        assert not psutil.pid_exists(pid)
+    again = embedded.ensure(folder)
+    assert again.postgres_pid != running.postgres_pid
+    assert password(again) == password(running)
+    with psycopg.connect(again.admin_url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (42,)
+    assert valkey(again, f"AUTH {password(again)}", "GET kept").endswith("42")
+
+
+def test_stopping_leaves_no_process(folder: Path, running: embedded.Servers) -> None:
+    family = [
+        process.pid
+        for pid in (running.postgres_pid, running.valkey_pid)
+        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    ]
+    assert len(family) > 2
+    embedded.stop(folder)
+    assert [pid for pid in family if psutil.pid_exists(pid)] == []
+    assert list(folder.glob("*/larder.pid")) == []
+    embedded.stop(folder)
+
+
+def test_a_pid_file_that_names_a_stranger_is_no_server(folder: Path, running: embedded.Servers) -> None:
+    """After a crash the pid may belong to anybody: here to this very test."""
+    embedded.stop(folder)
+    for name in ("postgres", "valkey"):
+        (folder / name / "larder.pid").write_text(json.dumps([os.getpid(), 1, 0.0]))
+    again = embedded.ensure(folder)
+    assert os.getpid() not in {again.postgres_pid, again.valkey_pid}
+    with psycopg.connect(again.database_url) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_a_killed_server_is_started_again(folder: Path, running: embedded.Servers) -> None:
+    psutil.Process(running.valkey_pid).kill()
+    psutil.wait_procs([psutil.Process(running.valkey_pid)], timeout=10)
+    again = embedded.ensure(folder)
+    assert again.valkey_pid != running.valkey_pid
+    assert again.postgres_pid == running.postgres_pid
+    assert valkey(again, f"AUTH {password(again)}", "PING") == "+PONG"
+
+
+def test_another_folder_has_servers_of_its_own(folder: Path, running: embedded.Servers) -> None:
+    assert embedded.free_port() not in {
+        urlsplit(running.database_url).port,
+        urlsplit(running.broker_url).port,
+    }
+    other = folder / "other"
+    other.mkdir()
+    assert embedded.Credentials.of(other) != embedded.Credentials.of(folder)

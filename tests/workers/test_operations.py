@@ -1,0 +1,384 @@
+"""What an operator does with sources and dead letters, and the figures of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+import redis
+
+from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
+from pipeline.ledger import sources as ledger
+from pipeline.tenancy import project_id, tenant_id
+from tests.conftest import Addresses
+from workers import broker, embedded, operations, runtime, status, upkeep
+from workers.app import configure
+from workers.celeryconfig import QUEUES
+from workers.runtime import Runtime
+from workers.settings import load
+
+CONFIG = """
+rag:
+  tenant: acme
+  project: app
+  embedding: {provider: hashing, dimensions: 64}
+  sources:
+    - {name: docs, type: markdown, paths: ["docs/*.md"]}
+    - {name: notes, type: text, paths: ["notes/*.txt"], tenant: other}
+"""
+SQL = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "one.md").write_text("# One\n\nText.", encoding="utf-8")
+    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
+    where = runtime.Addresses(
+        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
+    )
+    made = Runtime(settings, where)
+    configure(settings.rag.queue, servers.broker_url)
+    runtime.use(made)
+    yield made
+    made.database.close()
+    with redis.Redis.from_url(servers.broker_url) as client:
+        client.delete(*QUEUES)
+
+
+def row_of(parts: Runtime, name: str) -> ledger.SourceRow:
+    return operations.find(parts, [name])[0].row
+
+
+def audited(omniscient: SQL) -> list[tuple[str, str, str]]:
+    """(tenant, action, subject) in order."""
+    return omniscient.execute(
+        "select t.name, action, subject from audit a join tenant t on t.id = a.tenant_id order by a.id"
+    ).fetchall()
+
+
+def bury(omniscient: SQL, source: str, items: list[str]) -> list[int]:
+    """Dead documents of a source with their letters; the numbers of the letters."""
+    made = []
+    for item in items:
+        omniscient.execute(
+            """
+            insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                                  desired_hash, pipeline_version, state, stage, attempts, last_error)
+            select gen_random_uuid(), tenant_id, id, %s, project_id, 'text', 'reference', 't', 'h', 'p', 'dead',
+                   'chunked', 8, 'no' from source where name = %s""",
+            (item, source),
+        )
+        row = omniscient.execute(
+            """
+            insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                     crash_count)
+            select tenant_id, source_id, id, desired_version, stage, 'E002', 'the model is away', 8, 0
+            from document where external_id = %s returning id""",
+            (item,),
+        ).fetchone()
+        assert row is not None
+        made.append(row[0])
+    return made
+
+
+# Sources ------------------------------------------------------------------------------------------
+
+
+def test_configured_sources_are_known_before_the_first_sync(parts: Runtime) -> None:
+    listed = operations.listing(parts)
+    assert [(s["name"], s["tenant"], s["type"], s["state"]) for s in listed] == [
+        ("docs", "acme", "markdown", "active"),
+        ("notes", "other", "text", "active"),
+    ]
+    assert all(s["last_sync"] is None and s["held"] == 0 for s in listed)
+
+
+def test_an_unknown_name_lists_the_known_ones(parts: Runtime) -> None:
+    for ask in (operations.find, operations.check):
+        with pytest.raises(ConfigurationError) as caught:
+            ask(parts, ["nots"])
+        assert "'nots'" in caught.value.message
+        assert "docs, notes" in caught.value.fix
+        assert caught.value.exit_code == 2
+
+
+def test_a_name_that_two_tenants_have_needs_its_tenant(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    omniscient.execute("update source set name = 'docs' where name = 'notes'")
+    with pytest.raises(ConfigurationError) as caught:
+        operations.pause(parts, "docs", paused=True)
+    assert "acme/docs" in caught.value.fix
+    assert "other/docs" in caught.value.fix
+    assert operations.pause(parts, "other/docs", paused=True)["tenant"] == "other"
+    paused = omniscient.execute(
+        "select t.name from source s join tenant t on t.id = s.tenant_id where paused_at is not null"
+    )
+    assert paused.fetchall() == [("other",)]
+
+
+def test_pause_and_resume(parts: Runtime, omniscient: SQL) -> None:
+    assert operations.pause(parts, "notes", paused=True) == {
+        "source": "notes",
+        "tenant": "other",
+        "paused": True,
+    }
+    assert [s["state"] for s in operations.listing(parts)] == ["active", "paused"]
+    with parts.database.control() as connection:
+        assert "notes" not in [row.name for row in ledger.due(connection)]
+    operations.pause(parts, "notes", paused=False)
+    assert [s["state"] for s in operations.listing(parts)] == ["active", "active"]
+    with parts.database.control() as connection:
+        assert "notes" in [row.name for row in ledger.due(connection)]
+    assert audited(omniscient) == [("other", "pause", "notes"), ("other", "resume", "notes")]
+
+
+def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    omniscient.execute("update source set held = 30 where name = 'docs'")
+    done = operations.release(parts, "docs")
+    assert (done["source"], done["released"]) == ("docs", 30)
+    runs = omniscient.execute("select id, trigger, walk from sync_run").fetchall()
+    assert runs == [(done["run"], "reconcile", True)]
+    held = omniscient.execute(
+        "select held, released_until > now() + interval '23 hours' from source where name = 'docs'"
+    )
+    assert held.fetchone() == (0, True)
+    assert audited(omniscient) == [("acme", "release", "docs")]
+    assert operations.release(parts, "docs")["run"] is None  # one open run per source
+
+
+def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
+    parts: Runtime, omniscient: SQL, servers: embedded.Servers
+) -> None:
+    operations.pause(parts, "notes", paused=True)
+    assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs"]
+    assert [r["source"] for r in operations.reconcile(parts, ["notes"])] == ["notes"]
+    runs = omniscient.execute("select trigger, walk from sync_run").fetchall()
+    assert runs == [("reconcile", True)] * 2
+    lengths = broker.lengths(servers.broker_url, QUEUES)
+    assert lengths == {"control": 2, "ingest": 0, "embed": 0}
+
+
+def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omniscient: SQL) -> None:
+    tenant = tenant_id("acme")
+    project = project_id(tenant, "app")
+    operations.every(parts)
+    gone = ledger.Registration(
+        id=UUID(int=1), tenant_id=tenant, project_id=project, name="gone", kind="text", config_hash=""
+    )
+    with parts.database.tenant(tenant) as connection:
+        ledger.register(connection, [gone])
+    omniscient.execute("update source set removed_at = now() where name = 'gone'")
+    assert [r["source"] for r in operations.reconcile(parts, [])] == ["docs", "notes"]
+    assert {s["name"]: s["state"] for s in operations.listing(parts)}["gone"] == "removed"
+    with pytest.raises(ConfigurationError, match="no longer configured"):
+        operations.reconcile(parts, ["gone"])
+
+
+def test_check_needs_no_server(parts: Runtime) -> None:
+    nowhere = runtime.Addresses(database="", control="", admin="", broker="")
+    found = operations.check(Runtime(parts.settings, nowhere), [])
+    assert {one["source"]: one["ok"] for one in found} == {"docs": True, "notes": False}
+    bad = [f for f in found[1]["findings"] if not f["ok"]]
+    assert bad
+    assert all(f["fix"] for f in bad)
+    assert [one["source"] for one in operations.check(parts, ["docs"])] == ["docs"]
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    bury(omniscient, "docs", ["a.md", "b.md"])
+    bury(omniscient, "notes", ["c.txt"])
+    chosen = [letter for letter in operations.dead_letters(parts) if letter.item != "b.md"]
+    assert {(letter.item, letter.tenant) for letter in chosen} == {("a.md", "acme"), ("c.txt", "other")}
+    assert operations.replay(parts, chosen) == {"replayed": ["a.md", "c.txt"], "skipped": []}
+    states = dict(omniscient.execute("select external_id, state from document").fetchall())
+    assert states == {"a.md": "pending", "b.md": "dead", "c.txt": "pending"}
+    assert {(t, a) for t, a, _ in audited(omniscient)} == {("acme", "dead.replay"), ("other", "dead.replay")}
+    assert operations.replay(parts, chosen) == {"replayed": [], "skipped": ["a.md", "c.txt"]}
+    assert len(audited(omniscient)) == 2  # nothing was changed, nothing is noted
+
+
+def test_replay_rings_the_bell(parts: Runtime, omniscient: SQL, servers: embedded.Servers) -> None:
+    operations.every(parts)
+    bury(omniscient, "docs", ["a.md"])
+    operations.replay(parts, operations.dead_letters(parts))
+    assert (broker.lengths(servers.broker_url, QUEUES) or {})["control"] == 1
+
+
+def test_dead_letters_of_one_source(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    bury(omniscient, "docs", ["a.md"])
+    bury(omniscient, "notes", ["c.txt"])
+    assert [letter.item for letter in operations.dead_letters(parts, "notes")] == ["c.txt"]
+    with pytest.raises(ConfigurationError, match="no source is called"):
+        operations.dead_letters(parts, "nots")
+
+
+def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    first, second = bury(omniscient, "docs", ["a.md", "b.md"])
+    assert operations.drop(parts, operations.letters(parts, [first])) == {"dropped": ["a.md"]}
+    assert [letter.id for letter in operations.dead_letters(parts)] == [second]
+    assert {letter.id for letter in operations.dead_letters(parts, settled=True)} == {first, second}
+    row = omniscient.execute("select state from document where external_id = 'a.md'").fetchone()
+    assert row == ("dead",)
+    assert [a for _, a, _ in audited(omniscient)] == ["dead.drop"]
+
+
+def test_an_unknown_letter_is_named(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    known = bury(omniscient, "docs", ["a.md"])
+    with pytest.raises(ConfigurationError, match="no dead letter 998, 999"):
+        operations.letters(parts, [*known, 998, 999])
+
+
+def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    bury(omniscient, "docs", ["ä.md"])
+    operations.pause(parts, "docs", paused=True)
+    operations.replay(parts, operations.dead_letters(parts))
+    rows = omniscient.execute("select actor, detail, prev_hash, hash from audit order by id").fetchall()
+    assert all(actor.startswith("cli") for actor, *_ in rows)
+    assert rows[1][1] == {"items": ["ä.md"]}
+    assert rows[1][2] == rows[0][3]
+
+
+# The screen ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("001-081", "001-011")
+def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
+    operations.every(parts)
+    bury(omniscient, "docs", ["a.md"])
+    upkeep.sing(parts, "embed")
+    found = status.status(parts)
+    assert {
+        "sources",
+        "backlog",
+        "workers",
+        "canaries",
+        "index",
+        "degradation_level",
+        "database",
+        "broker",
+    } <= set(found)
+    docs = found["sources"][0]
+    promised = {
+        *("name", "tenant", "type", "documents", "chunks", "pending", "dead", "hidden", "freshness_seconds"),
+        *("last_error", "next_sync", "paused", "held", "removed", "dead_letters", "problems", "last_run"),
+    }
+    assert promised == set(docs)
+    assert docs["dead_letters"][0]["item"] == "a.md"
+    assert found["backlog"]["queues"] == {"control": 0, "ingest": 0, "embed": 0}
+    assert 0 <= found["canaries"]["embed"] < 60
+    assert (found["database"], found["broker"], found["degradation_level"]) == ("ok", "ok", 0)
+
+
+def test_status_without_a_broker_says_so_and_has_the_rest(parts: Runtime) -> None:
+    operations.every(parts)
+    where = runtime.Addresses(**{**vars(parts.addresses), "broker": "redis://127.0.0.1:1/0"})
+    away = Runtime(parts.settings, where)
+    found = status.status(away)
+    away.database.close()
+    assert (found["database"], found["broker"]) == ("ok", "error")
+    assert found["backlog"]["queues"] is None
+    assert [s["name"] for s in found["sources"]] == ["docs", "notes"]
+    assert "broker" in found["next"]
+    assert "larder doctor" in found["next"]
+
+
+def test_status_without_a_database(parts: Runtime) -> None:
+    nowhere = "postgresql://larder_app:x@127.0.0.1:1/none"
+    away = Runtime(
+        parts.settings,
+        runtime.Addresses(**{**vars(parts.addresses), "database": nowhere, "control": nowhere}),
+    )
+    with pytest.raises(StoreError) as caught:
+        status.status(away)
+    found = status.without_database(away, caught.value)
+    assert isinstance(caught.value, StoreUnavailable)
+    assert (found["database"], found["broker"], found["sources"]) == ("error", "ok", [])
+    assert "does not answer" in found["error"]["message"]
+
+
+def calm(**changes: Any) -> dict[str, Any]:
+    """A status with nothing to do, apart from `changes` to its source."""
+    source = {
+        "name": "docs",
+        "dead": 0,
+        "held": 0,
+        "last_error": None,
+        "removed": False,
+        "paused": False,
+        "freshness_seconds": 5.0,
+    }
+    worker = {"name": "w@h", "queues": list(QUEUES), "age_seconds": 1.0}
+    return {
+        "sources": [{**source, **changes}],
+        "backlog": {"pending": 0, "oldest_due_seconds": None},
+        "workers": [worker],
+        "broker": "ok",
+    }
+
+
+ADVICE: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing": (calm(), ""),
+    "dead": (calm(dead=2), "2 dead letters: larder dead list"),
+    "one dead": (calm(dead=1), "1 dead letter: larder dead list"),
+    "held": (calm(held=40, dead=1), "larder sources release docs"),
+    "failing": (calm(last_error="no", held=1), "larder sources check docs"),
+    "failing but removed": (calm(last_error="no", removed=True), ""),
+    "late": (
+        {**calm(last_error="no"), "backlog": {"pending": 1, "oldest_due_seconds": 900.0}},
+        "15 minutes: larder doctor",
+    ),
+    "no worker": (
+        {**calm(), "workers": [], "backlog": {"pending": 3, "oldest_due_seconds": 900.0}},
+        "3 documents wait and no worker serves control, embed, ingest: larder up --detach",
+    ),
+    "silent worker": (
+        {
+            **calm(),
+            "workers": [{"name": "w", "queues": list(QUEUES), "age_seconds": 31.0}],
+            "backlog": {"pending": 3, "oldest_due_seconds": None},
+        },
+        "larder up --detach",
+    ),
+    "no broker": ({**calm(dead=1), "broker": "error"}, "the broker does not answer"),
+    "no source": ({**calm(), "sources": []}, "larder config init"),
+    "never synced, workers will do it": (calm(freshness_seconds=None), ""),
+    "never synced": ({**calm(freshness_seconds=None), "workers": []}, "docs was never synced: larder index"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_most_urgent_thing_comes_first(case: str) -> None:
+    found, said = ADVICE[case]
+    assert said in status.advice(found)
+    assert bool(status.advice(found)) == bool(said)
+
+
+def test_facts_of_the_broker(servers: embedded.Servers) -> None:
+    found = broker.facts(servers.broker_url)
+    assert found is not None
+    assert found.server.startswith("Valkey 9")
+    assert (found.policy, found.limit) == ("noeviction", 0)
+    assert found.used > 100_000
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://127.0.0.1:1/0", "nonsense://", "redis+socket:///nowhere/redis.sock"]
+)
+def test_a_broker_that_cannot_be_asked_is_away(url: str) -> None:
+    assert broker.facts(url) is None
+    assert broker.lengths(url, QUEUES) is None

@@ -1,0 +1,89 @@
+"""Retrying is a pure question: a table of numbers, and no worker."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pipeline.errors import (
+    ConfigurationError,
+    DocumentRejected,
+    EmbedderUnavailable,
+    LarderError,
+    LeaseLost,
+    ModelMissing,
+    RateLimited,
+    SourceDenied,
+    SourceUnavailable,
+    StoreRejected,
+    StoreUnavailable,
+    TextRejected,
+)
+from pipeline.indexing import Decision
+from workers.retry import RetryOptions, decide, delay
+
+OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "chance", "seconds"),
+    [
+        (1, 0.0, 1.0),
+        (1, 0.5, 1.5),
+        (1, 1.0, 2.0),
+        (2, 0.0, 2.0),
+        (2, 1.0, 4.0),
+        (4, 0.0, 8.0),
+        (4, 1.0, 16.0),
+        (7, 0.0, 50.0),
+        (7, 1.0, 100.0),
+        (50, 1.0, 100.0),
+        (0, 1.0, 2.0),
+    ],
+)
+def test_half_is_fixed_and_half_is_chance(attempt: int, chance: float, seconds: float) -> None:
+    assert delay(attempt, OPTIONS, chance=chance) == seconds
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, 1.0), (0.5, 1.0), (30.0, 30.0), (5000.0, 5000.0)])
+def test_never_before_the_time_that_was_asked_for(asked: float | None, seconds: float) -> None:
+    assert delay(1, OPTIONS, asked, chance=0.0) == seconds
+
+
+@pytest.mark.parametrize(
+    "error", [EmbedderUnavailable(), SourceUnavailable(), RateLimited(), StoreUnavailable(), LeaseLost()]
+)
+def test_passing_trouble_is_tried_again_until_the_last_time(
+    error: LarderError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    found = [decide(error, attempt, OPTIONS) for attempt in range(1, 10)]
+    assert [d.delay for d in found] == [1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 75.0, 0.0, 0.0]
+    assert [d.dead for d in found] == [False] * 7 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(),
+        DocumentRejected(),
+        ModelMissing(),
+        SourceDenied(),
+        StoreRejected(),
+        TextRejected(),
+    ],
+)
+def test_what_will_not_work_ends_at_once(error: LarderError) -> None:
+    assert decide(error, 1, OPTIONS) == Decision(delay=0.0, dead=True)
+
+
+def test_the_provider_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    assert decide(RateLimited("busy", retry_after=42), 1, OPTIONS) == Decision(delay=42, dead=False)
+    assert decide(RateLimited("busy", retry_after=42), 8, OPTIONS) == Decision(delay=0.0, dead=True)
+
+
+def test_seven_waits_last_long_enough_for_a_rate_limit() -> None:
+    """Full jitter could spend them all within a second; half a wait is always kept."""
+    assert sum(delay(n, RetryOptions(), chance=0.0) for n in range(1, 8)) > 120
