@@ -126,7 +126,9 @@ class Syncer:
                 pipeline_version=where.pipeline_version,
                 stamp=stamp,
                 next_sync_at=when.next_sync_at,
-                next_walk_at=when.next_walk_at if listing is not None else None,
+                # A source whose every sync ends with a walk needs no walks besides.
+                next_walk_at=None if source.walks_all else when.next_walk_at,
+                walked=walk,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from uuid import UUID
 
 from pipeline.documents import Source
@@ -87,7 +88,7 @@ def _open_due(parts: Runtime) -> None:
         if row.id not in wanted and _has_changed(parts, row):
             wanted[row.id] = ("watch", row)
     for trigger, row in wanted.values():
-        walk = row.next_walk_at is not None and row.next_sync_at is None
+        walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
         if parts.known(row):
             start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
 

@@ -125,8 +125,8 @@ def ensure(data: Path) -> Servers:
     )
 
 
-def stop(data: Path, *, seconds: float = 30.0) -> None:
-    """Stop both servers; what they hold stays on disk."""
+def stop(data: Path, *, seconds: float = 30.0) -> list[str]:
+    """Stop both servers; what they hold stays on disk. Returns which of them ran."""
     with locked(data):
         valkey, postgres = _running(data / "valkey"), _running(data / "postgres")
         if valkey:
@@ -136,6 +136,7 @@ def stop(data: Path, *, seconds: float = 30.0) -> None:
         _started[:] = [process for process in _started if process.poll() is None]
         for folder in ("valkey", "postgres"):
             (data / folder / "larder.pid").unlink(missing_ok=True)
+    return [name for name, found in (("postgres", postgres), ("valkey", valkey)) if found]
 
 
 def _signal(pid: int, sign: signal.Signals, seconds: float) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pipeline import migrations
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
+
+STEPS = Path(__file__).parents[1] / "pipeline" / "migrations" / "versions"
 
 
 def addresses(settings: Settings) -> Addresses:
@@ -40,6 +42,8 @@ def migrate(settings: Settings, where: Addresses) -> str:
     On servers of your own the two roles also get the passwords that their addresses name; the embedded server
     did that when it started.
     """
+    from pipeline import migrations
+
     revision = migrations.upgrade(where.admin)
     if settings.admin_database_url:
         passwords = {}
@@ -55,5 +59,14 @@ def open_runtime(settings: Settings) -> Runtime:
     """A runtime on servers that are there; the embedded ones are started and migrated first."""
     where = addresses(settings)
     if uses_embedded(settings):
-        migrate(settings, where)
+        _migrate_once(settings, where)
     return Runtime(settings, where)
+
+
+def _migrate_once(settings: Settings, where: Addresses) -> None:
+    """As `migrate`, left out if this data folder has seen these very steps: Alembic alone costs half a second."""
+    steps = " ".join(sorted(path.name for path in STEPS.glob("*.py")))
+    seen = settings.data / "schema"
+    if not seen.exists() or seen.read_text(encoding="utf-8") != steps:
+        migrate(settings, where)
+        seen.write_text(steps, encoding="utf-8")

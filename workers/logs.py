@@ -36,6 +36,7 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # tells each process start which plugins it has
 
 
 def rotate(path: Path, *, most_bytes: int, files: int) -> None:

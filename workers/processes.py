@@ -27,14 +27,19 @@ def _own_logging(**_: Any) -> None:
     """Being connected is enough: Celery then leaves logging to us."""
 
 
-def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
-    """Serve one queue until a signal comes.
+def known_queue(queue: str) -> str:
+    """`queue`, if there is one of this name.
 
     Raises:
-        ConfigurationError: there is no such queue.
+        ConfigurationError: there is none; the message lists those that are.
     """
     if queue not in QUEUES:
         raise ConfigurationError(f"there is no queue {queue!r}", fix=f"use one of {', '.join(QUEUES)}")
+    return queue
+
+
+def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
+    """Serve one queue until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     worker_process_init.connect(_after_fork, weak=False)
     setup_logging.connect(_own_logging, weak=False)

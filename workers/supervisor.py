@@ -271,7 +271,8 @@ def shut_down(data: Path) -> list[str]:
     for name, pid in running(data).items():
         if name not in {"postgres", "valkey"}:
             kill_tree(pid)
+    servers = []
     if data.exists():
-        embedded.stop(data)
+        servers = embedded.stop(data)
         (data / "state.json").unlink(missing_ok=True)
-    return list(names)
+    return list(dict.fromkeys([*names, *servers]))

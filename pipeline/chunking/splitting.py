@@ -138,7 +138,7 @@ def split_windows(
     The last piece brings at least `min_size` of new text if the one before can spare it.
     """
     end = len(text.rstrip())
-    start = fresh = skip_blanks(text, 0)
+    start, fresh = 0, skip_blanks(text, 0)
     spare = ruler.back(text, end, options.min_size)
     room = first or options.max_size
     while fresh < end:

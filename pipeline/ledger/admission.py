@@ -170,9 +170,9 @@ def _queue(
                 text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))"), {"ids": ids}
             )
         connection.execute(
-            text(
-                "insert into document_body (document_id, tenant_id, version, body) values (:id, :tenant, :version, :body)"
-            ),
+            text("""
+                insert into document_body (document_id, tenant_id, version, body)
+                values (:id, :tenant, :version, :body)"""),
             [
                 {"id": row["id"], "tenant": where.tenant_id, "version": version, "body": clean(document.text)}
                 for row, (document, version) in zip(rows, changed, strict=True)

@@ -224,12 +224,14 @@ def completed(
     stamp: str | None,
     next_sync_at: datetime | None,
     next_walk_at: datetime | None,
+    walked: bool = True,
 ) -> None:
-    """Note a walk that reached its end."""
+    """Note a sync that reached its end; `walked` if it ended with an id walk."""
     connection.execute(
         text("""
             update source set last_sync_at = now(), last_error = null, failures = 0, stamp = :stamp,
-                   pipeline_version = :pipeline, next_sync_at = :next, next_walk_at = coalesce(:walk, next_walk_at)
+                   pipeline_version = :pipeline, next_sync_at = :next,
+                   next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
             where id = :id"""),
         {
             "id": source_id,
@@ -237,6 +239,7 @@ def completed(
             "pipeline": pipeline_version,
             "next": next_sync_at,
             "walk": next_walk_at,
+            "walked": walked,
         },
     )
 

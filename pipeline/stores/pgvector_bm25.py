@@ -114,7 +114,7 @@ def score(terms: list[Term], *, lexemes: str, k: str, where: str = BODY) -> str:
 
 def saturation(length: str) -> str:
     """k1 * (1 - b + b * length / mean) of a row whose length stands in this column."""
-    return f"({_SATURATION} * (0.25 + 0.75 * {length} / cast(:mean as float8)))"
+    return f"({_SATURATION} * (0.25 + 0.75 * cast({length} as float8) / cast(:mean as float8)))"
 
 
 FLAT_SATURATION = str(_SATURATION)

@@ -159,7 +159,7 @@ def _matching(
 
 
 _SCORED = """
-    select x.*, {similarity} as similarity, {centroid} as centroid, {bm25} as bm25, {title} as title_bm25,
+    select x.document_id, x.ord, x.version, x.content, x.context, {similarity} as similarity, {centroid} as centroid, {bm25} as bm25, {title} as title_bm25,
            d.title, d.source_type, d.kind, s.name as source, d.url, d.tags, d.metadata, d.project_id, d.created_at,
            d.updated_at
     from (select c.document_id, c.ord, c.version, c.content, c.context, c.embedding, c.lexemes || '' as lexemes,

@@ -10,9 +10,7 @@ import pytest
 from pipeline import errors
 from pipeline.errors import LarderError
 
-TREE = [
-    e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, LarderError)
-]
+TREE = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, LarderError)]
 CODES = {
     "E001": "VECTOR_STORE_UNAVAILABLE",
     "E002": "EMBEDDING_FAILURE",

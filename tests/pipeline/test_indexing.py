@@ -51,7 +51,7 @@ class Picky:
         return HashingEmbedder(DIMENSIONS).embed_query(text)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Interrupted:
     """A chunker during whose work something else happens, or that fails on some texts."""
 
@@ -257,7 +257,9 @@ class TestOvertaken:
         def edit() -> None:
             if not edited:
                 edited.append(1)
-                shop.admit(document("a", paragraphs(2, "new")), run=shop.value("select max(id) from sync_run"))
+                shop.admit(
+                    document("a", paragraphs(2, "new")), run=shop.value("select max(id) from sync_run")
+                )
 
         indexer, items = through(shop, step), shop.items()
         plain = shop.chunker
@@ -312,13 +314,15 @@ class TestTrouble:
         assert "--force" in shop.dead_letters()[0]["reason"]
 
     def test_a_refused_text_kills_only_its_document(self, shop: Workshop) -> None:
-        shop.admit(
-            document("rude", paragraphs(5) + "\n\nA swearword."), document("good", paragraphs(5, "x"))
-        )
+        shop.admit(document("rude", paragraphs(5) + "\n\nA swearword."), document("good", paragraphs(5, "x")))
         shop.embedder = Picky(refuses="swearword")
         shop.index()
         (letter,) = shop.dead_letters()
-        assert (letter["document_id"], letter["code"], letter["stage"]) == (shop.id("rude"), "E002", "chunked")
+        assert (letter["document_id"], letter["code"], letter["stage"]) == (
+            shop.id("rude"),
+            "E002",
+            "chunked",
+        )
         assert "swearword" not in letter["reason"]
         assert len(shop.contents("good")) == 5
 
@@ -351,8 +355,11 @@ class TestTrouble:
     def test_one_document_the_store_refuses_does_not_stop_the_others(self, shop: Workshop) -> None:
         shop.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
         through(shop, "upsert")
-        shop.sql("""update embedding_cache set vector = array_fill(0.5, array[7])::real[]::vector::halfvec
-                    where hash in (select hash from chunk_stage where document_id = :id)""", id=shop.id("bad"))
+        shop.sql(
+            """update embedding_cache set vector = array_fill(0.5, array[7])::real[]::vector::halfvec
+                    where hash in (select hash from chunk_stage where document_id = :id)""",
+            id=shop.id("bad"),
+        )
         shop.indexer().upsert(shop.tenant, shop.items())
         assert {i: shop.row(i)["state"] for i in ("a", "bad", "c")} == {
             "a": "done",

@@ -73,7 +73,7 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def two(shared_addresses: Addresses, shared_database: Database) -> Iterator[Two]:
+def two(shared_addresses: Addresses, shared_database: Database) -> Two:
     ours, theirs = (Workshop(shared_database, UUID(int=n), UUID(int=n + 10)) for n in (1, 2))
     for one in (ours, theirs):
         one.admit(document("a", paragraphs(2)), document("dead"))
@@ -83,7 +83,7 @@ def two(shared_addresses: Addresses, shared_database: Database) -> Iterator[Two]
         one.admit(document("b", paragraphs(2)))
         one.indexer().chunk(one.tenant, one.items())
         fill_rest(one)
-    yield Two(ours=ours, theirs=theirs, database=shared_database, owner=shared_addresses.admin)
+    return Two(ours=ours, theirs=theirs, database=shared_database, owner=shared_addresses.admin)
 
 
 def fill_rest(shop: Workshop) -> None:
@@ -118,7 +118,7 @@ def owner(two: Two) -> Iterator[psycopg.Connection[Any]]:
 
 class TestTheSchema:
     def test_every_table_with_tenants_has_row_level_security_in_force(
-        self, two: Two, owner: psycopg.Connection[Any]
+        self, owner: psycopg.Connection[Any]
     ) -> None:
         tables = tenanted(owner)
         assert len(tables) >= 17
@@ -183,7 +183,9 @@ TABLES = sorted(
 @pytest.mark.req("001-118", "001-121")
 class TestTenants:
     def test_the_list_of_tables_is_whole(self, owner: psycopg.Connection[Any]) -> None:
-        assert [n for n, _, _ in tenanted(owner) if not n.startswith("chunk_") or n == "chunk_stage"] == TABLES
+        assert [
+            n for n, _, _ in tenanted(owner) if not n.startswith("chunk_") or n == "chunk_stage"
+        ] == TABLES
 
     @pytest.mark.parametrize("table", TABLES)
     def test_each_sees_its_own_rows_only(self, two: Two, table: str) -> None:
@@ -200,10 +202,8 @@ class TestTenants:
         with pytest.raises(StoreRejected, match="row-level security"):
             two.ours.sql(f"update {table} set tenant_id = :t", t=two.theirs.tenant)
 
-    @pytest.mark.parametrize("table", TABLES)
+    @pytest.mark.parametrize("table", sorted(set(TABLES) - {"audit"}))
     def test_rows_of_another_are_neither_changed_nor_removed(self, two: Two, table: str) -> None:
-        if table == "audit":
-            return
         with two.database.tenant(two.ours.tenant) as connection:
             where = {"t": two.theirs.tenant}
             changed = connection.execute(
@@ -234,7 +234,7 @@ class TestTenants:
 
     def test_the_owner_is_bound_too(self, owner: psycopg.Connection[Any]) -> None:
         for table in (*TABLES, "tenant", "chunk_1"):
-            assert owner.execute(f"select count(*) from {table}").fetchone() == (0,), table  # type: ignore[arg-type]
+            assert owner.execute(f"select count(*) from {table}").fetchone() == (0,), table
 
 
 class TestTheControlRole:
@@ -250,9 +250,7 @@ class TestTheControlRole:
     @pytest.mark.parametrize("table", ["document", "source", "sync_run", "run_item", "enrichment_job"])
     def test_it_sees_the_ledger_of_all(self, two: Two, table: str) -> None:
         with two.database.control() as connection:
-            found = {r[0] for r in connection.execute(text(f"select distinct tenant_id from {table}"))} if (
-                table != "x"
-            ) else set()
+            found = {r[0] for r in connection.execute(text(f"select distinct tenant_id from {table}"))}
         assert {two.ours.tenant, two.theirs.tenant} <= found
 
     def test_it_cannot_move_a_document_to_another_tenant(self, two: Two) -> None:
@@ -261,7 +259,9 @@ class TestTheControlRole:
 
 
 class TestTheAudit:
-    @pytest.mark.parametrize("statement", ["update audit set actor = 'x'", "delete from audit", "truncate audit"])
+    @pytest.mark.parametrize(
+        "statement", ["update audit set actor = 'x'", "delete from audit", "truncate audit"]
+    )
     def test_it_cannot_be_changed_by_the_application(self, two: Two, statement: str) -> None:
         with pytest.raises(StoreRejected, match="permission denied"):
             two.ours.sql(statement)
@@ -278,10 +278,18 @@ class TestTheStateView:
     def test_it_has_the_columns_that_were_asked_for(self, two: Two) -> None:
         rows = two.ours.sql("select * from indexing_state order by id")
         assert list(rows[0]) == [
-            *("id", "source_path", "source_type", "last_indexed", "content_hash", "chunk_count", "vector_ids"),
+            *(
+                "id",
+                "source_path",
+                "source_type",
+                "last_indexed",
+                "content_hash",
+                "chunk_count",
+                "vector_ids",
+            ),
             *("status", "error_message", "retry_count", "metadata"),
         ]
-        done = rows[0]
+        (done,) = (r for r in rows if r["source_path"] == "a")
         assert (done["chunk_count"], len(done["vector_ids"]), done["status"]) == (2, 2, "indexed")
 
     def test_it_respects_the_tenant(self, two: Two) -> None:

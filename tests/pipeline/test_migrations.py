@@ -48,9 +48,7 @@ def test_a_migrated_database_is_at_the_newest_revision(addresses: Addresses) -> 
     assert current(addresses.admin) == migrations.newest()
 
 
-def test_a_second_upgrade_changes_nothing(
-    addresses: Addresses, omniscient: psycopg.Connection[Any]
-) -> None:
+def test_a_second_upgrade_changes_nothing(addresses: Addresses, omniscient: psycopg.Connection[Any]) -> None:
     before = shape(omniscient)
     assert migrations.upgrade(addresses.admin) == migrations.newest()
     assert shape(omniscient) == before

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
 import numpy as np
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline import staging
 from pipeline.documents import Chunk
@@ -173,18 +174,23 @@ class TestBulkCopies:
 
     def test_a_connection_that_breaks_is_passing_trouble(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        with pytest.raises(StoreUnavailable), shop.database.tenant(shop.tenant) as connection:
-            pid = connection.execute(text("select pg_backend_pid()")).scalar()
-            with shop.database.tenant(shop.tenant) as killer:
-                killer.execute(text("select pg_terminate_backend(:p, 5000)"), {"p": pid})
-            ident = shop.id("a")
-            staging.stage_chunks(connection, shop.tenant, {ident: chunks("x")}, {ident: 1})
+        ident = shop.id("a")
+        with pytest.raises(StoreUnavailable):
+            with_a_broken_connection(
+                shop, lambda c: staging.stage_chunks(c, shop.tenant, {ident: chunks("x")}, {ident: 1})
+            )
         stage(shop, "a", chunks("x"))
         assert shop.value("select count(*) from chunk_stage") == 1
 
     def test_reading_over_a_broken_connection_too(self, shop: Workshop) -> None:
-        with pytest.raises(StoreUnavailable), shop.database.tenant(shop.tenant) as connection:
-            pid = connection.execute(text("select pg_backend_pid()")).scalar()
-            with shop.database.tenant(shop.tenant) as killer:
-                killer.execute(text("select pg_terminate_backend(:p, 5000)"), {"p": pid})
-            staging.staged(connection, shop.tenant, MODEL, [])
+        with pytest.raises(StoreUnavailable):
+            with_a_broken_connection(shop, lambda c: staging.staged(c, shop.tenant, MODEL, []))
+
+
+def with_a_broken_connection(shop: Workshop, work: Callable[[Connection], object]) -> None:
+    """Do `work` on a connection whose server process has been ended under it."""
+    with shop.database.tenant(shop.tenant) as connection:
+        pid = connection.execute(text("select pg_backend_pid()")).scalar()
+        with shop.database.tenant(shop.tenant) as killer:
+            killer.execute(text("select pg_terminate_backend(:p, 5000)"), {"p": pid})
+        work(connection)

@@ -16,6 +16,7 @@ from pipeline.syncing import Schedule, Syncer
 from tests.pipeline.workshop import LEASE, Workshop, document
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+EARLIER = LATER - timedelta(minutes=30)
 
 
 @dataclass
@@ -129,7 +130,9 @@ class TestSlices:
 
     def test_nothing_is_done_while_somebody_else_walks(self, shop: Workshop) -> None:
         source, run = shelf(2), shop.open_run()
-        shop.sql("update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '9 s'")
+        shop.sql(
+            "update source set sync_token = gen_random_uuid(), sync_lease_until = now() + interval '9 s'"
+        )
         assert go_on(shop, source, run)
         assert source.begun_at == []
         assert shop.run(run).state == "discovering"
@@ -260,12 +263,19 @@ class TestWhatIsGone:
         assert self.hidden(shop) == hidden
         assert row.hidden == len(hidden)
 
-    def test_the_next_walk_is_timed_only_after_one(self, shop: Workshop) -> None:
+    def test_the_next_walk_is_timed_at_first_and_after_each(self, shop: Workshop) -> None:
         source = shelf(2)
         sync(shop, source)
-        assert shop.value("select next_walk_at from source") is None
+        assert shop.value("select next_walk_at from source") == LATER
+        shop.sql("update source set next_walk_at = :t", t=EARLIER)
+        sync(shop, source)
+        assert shop.value("select next_walk_at from source") == EARLIER
         sync(shop, source, walk=True)
         assert shop.value("select next_walk_at from source") == LATER
+
+    def test_a_source_whose_syncs_all_walk_needs_no_walks_besides(self, shop: Workshop) -> None:
+        sync(shop, shelf(2, walks_all=True))
+        assert shop.value("select next_walk_at from source") is None
 
     def test_a_failed_walk_removes_nothing(self, shop: Workshop) -> None:
         source = shelf(4, walks_all=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -209,8 +208,3 @@ class Workshop:
     def dead_letters(self) -> list[Any]:
         """Dead letters that nobody has resolved."""
         return self.sql("select * from dead_letter where resolved_at is null order by id")
-
-
-def as_json(value: Any) -> str:
-    """JSON as the database would compare it."""
-    return json.dumps(value, sort_keys=True)

@@ -122,8 +122,9 @@ def worker(
     with opened(config, as_json=False, data=data) as door:
         from workers import logs, processes
 
+        known = processes.known_queue(queue)
         logs.configure(door.settings.rag.monitoring.logging.level)
-        processes.run_worker(door.parts, queue, concurrency)
+        processes.run_worker(door.parts, known, concurrency)
 
 
 def beat(config: ConfigOption = None, data: DataOption = None) -> None:

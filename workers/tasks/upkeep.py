@@ -20,8 +20,9 @@ def build(**_later: object) -> None:
 
 @app.task(name="larder.upkeep.trim")  # type: ignore[untyped-decorator]
 def trim(**_later: object) -> None:
-    """Keep caches, runs, dead letters and tombstones within their limits."""
+    """Keep caches, runs, dead letters and tombstones within their limits, and the indexes built."""
     upkeep.trim(runtime.current())
+    upkeep.build_indexes(runtime.current())
 
 
 @app.task(name="larder.upkeep.canary")  # type: ignore[untyped-decorator]

@@ -109,6 +109,11 @@ def test_pieces_and_gaps_without_overlap_are_the_text() -> None:
     assert all(piece.text == piece.text.strip() for piece in pieces(text, 12, 0))
 
 
+def test_the_indent_of_the_first_line_is_kept_unless_it_fills_a_chunk() -> None:
+    assert pieces("  one two three", 10, 0)[0].text == "  one two"
+    assert pieces(" " * 50 + "one two three", 10, 0)[0].text == "one two"
+
+
 def test_the_first_piece_may_be_smaller() -> None:
     found = pieces("x" * 100, 40, 10, first=15)
     assert [len(piece.text) for piece in found] == [15, 40, 40, 35]

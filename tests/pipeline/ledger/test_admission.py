@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import starmap
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -98,8 +99,10 @@ class TestVerdicts:
         run = shop.open_run()
         page = Page(
             cursor={},
-            documents=tuple(document(i) for i in ("same", "dead", "waits", "new"))
-            + (document("old", "edited"),),
+            documents=(
+                *tuple(document(i) for i in ("same", "dead", "waits", "new")),
+                document("old", "edited"),
+            ),
         )
         before = shop.sql("select * from document order by id")
         with shop.database.tenant(shop.tenant) as connection:
@@ -117,10 +120,16 @@ class TestVerdicts:
 class TestChange:
     @pytest.mark.parametrize(
         "change",
-        [{"title": "T"}, {"tags": ("x",)}, {"url": "u"}, {"metadata": {"k": 1}}, {"security_level": "secret"}],
+        [
+            {"title": "T"},
+            {"tags": ("x",)},
+            {"url": "u"},
+            {"metadata": {"k": 1}},
+            {"security_level": "secret"},
+        ],
     )
     def test_whatever_search_shows_or_filters_by_is_a_change(
-        self, shop: Workshop, change: dict[str, object]
+        self, shop: Workshop, change: dict[str, Any]
     ) -> None:
         shop.admit(document("a"))
         shop.index()

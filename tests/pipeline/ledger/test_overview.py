@@ -58,16 +58,23 @@ def figures(database: Database) -> dict[str, overview.SourceFigures]:
 def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
     found = figures(database)["notes"].to_json()
     assert found == {
-        "name": "notes", "tenant": "acme", "type": "text", "documents": 0, "chunks": 0, "pending": 0,
-        "dead": 0, "hidden": 0, "freshness_seconds": None, "last_error": None, "next_sync": None,
-
-            "paused": False,
-            "held": 0,
-            "removed": False,
-            "dead_letters": [],
-            "problems": [],
-            "last_run": None
-        ,
+        "name": "notes",
+        "tenant": "acme",
+        "type": "text",
+        "documents": 0,
+        "chunks": 0,
+        "pending": 0,
+        "dead": 0,
+        "hidden": 0,
+        "freshness_seconds": None,
+        "last_error": None,
+        "next_sync": None,
+        "paused": False,
+        "held": 0,
+        "removed": False,
+        "dead_letters": [],
+        "problems": [],
+        "last_run": None,
     }
 
 
@@ -282,8 +289,12 @@ def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL
             )
         found = overview.index(connection)
         assert found == {
-            "model": "first", "dimensions": 8, "status": "active", "chunks": 3,
-            "vector_index": "exact", "keyword_index": "scan",
+            "model": "first",
+            "dimensions": 8,
+            "status": "active",
+            "chunks": 3,
+            "vector_index": "exact",
+            "keyword_index": "scan",
         }
     omniscient.execute("update search_index set indexed_rows = 3, keyword_built = true where model = 'first'")
     with database.control() as connection:

@@ -40,9 +40,7 @@ class TestChoosing:
         shop.admit(document("a"))
         shop.admit(document("a", "edited"))
         (batch,) = stroke(shop).batches
-        assert batch == pump.Batch(
-            tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),)
-        )
+        assert batch == pump.Batch(tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),))
 
     def test_it_goes_out_once(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -100,9 +98,7 @@ class TestBatches:
         found: dict[UUID, set[UUID]] = {
             b.tenant_id: {i.document_id for i in b.items} for b in stroke(shop).batches
         }
-        assert found == {
-            one.tenant: {one.id("a"), one.id("b")} for one in (shop, other)
-        }
+        assert found == {one.tenant: {one.id("a"), one.id("b")} for one in (shop, other)}
 
     def test_those_that_crashed_before_travel_alone(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))

@@ -17,9 +17,7 @@ def settled(shop: Workshop) -> dict[int, bool]:
 
 def sync_due(shop: Workshop, resend: float = 60) -> list[int]:
     with shop.database.control() as connection:
-        return [
-            r["id"] for r in runs.sync_due(connection, resend=resend) if r["tenant_id"] == shop.tenant
-        ]
+        return [r["id"] for r in runs.sync_due(connection, resend=resend) if r["tenant_id"] == shop.tenant]
 
 
 def walked(shop: Workshop, run: int) -> None:

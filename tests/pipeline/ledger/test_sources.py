@@ -185,6 +185,12 @@ class TestOutcome:
         shop.sql("update source set next_walk_at = :t", t=LATER)
         with shop.database.tenant(shop.tenant) as connection:
             sources.completed(
-                connection, shop.source, pipeline_version="", stamp=None, next_sync_at=None, next_walk_at=None
+                connection,
+                shop.source,
+                pipeline_version="",
+                stamp=None,
+                next_sync_at=None,
+                next_walk_at=LATER + timedelta(days=1),
+                walked=False,
             )
         assert shop.value("select next_walk_at from source") == LATER

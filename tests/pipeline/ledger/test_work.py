@@ -284,7 +284,7 @@ class TestCounting:
 # The experiment ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class SlowChunker:
     """Now and then takes long over a document, so that a newer version overtakes it."""
 
@@ -352,9 +352,7 @@ def storm(shop: Workshop) -> list[LarderError]:
 
 
 @pytest.mark.req("002-011")
-def test_versions_in_any_order_leave_no_damage(
-    alone: Workshop, audit: Callable[[], dict[str, int]]
-) -> None:
+def test_versions_in_any_order_leave_no_damage(alone: Workshop, audit: Callable[[], dict[str, int]]) -> None:
     faults = storm(alone)
     assert faults == []
     assert audit() == {"unfinished": 0, "lost": 0, "stale": 0, "mixed": 0, "doubled": 0}

@@ -1,0 +1,232 @@
+"""larder sources, dead and doctor: what they print, and how they exit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+import typer
+from typer.testing import CliRunner, Result
+
+from tests.conftest import Addresses
+from workers import embedded, runtime
+from workers.celeryconfig import QUEUES
+from workers.cli import operate
+
+app = typer.Typer()
+app.add_typer(operate.sources, name="sources")
+app.add_typer(operate.dead, name="dead")
+app.command()(operate.doctor)
+
+CONFIG = """
+rag:
+  tenant: acme
+  embedding: {provider: hashing, dimensions: 64}
+  sources:
+    - {name: docs, type: markdown, paths: ["docs/*.md"]}
+    - {name: notes, type: text, paths: ["notes/*.txt"]}
+"""
+SQL = psycopg.Connection[Any]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
+) -> Run:
+    """`run("dead", "list")`: the command on this test's database."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "one.md").write_text("# One\n\nText.", encoding="utf-8")
+    env = {
+        "LARDER_DATABASE_URL": addresses.app,
+        "LARDER_CONTROL_DATABASE_URL": addresses.control,
+        "LARDER_ADMIN_DATABASE_URL": addresses.admin,
+        "LARDER_BROKER_URL": servers.broker_url,
+        "COLUMNS": "200",
+    }
+
+    def invoke(*args: str) -> Result:
+        result = CliRunner().invoke(app, list(args), env=env)
+        for parts in runtime._current:
+            parts.database.close()
+        with redis.Redis.from_url(servers.broker_url) as client:
+            client.delete(*QUEUES)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def dead(run: Run, omniscient: SQL) -> list[int]:
+    """Three dead letters of docs: a.md, b.md, c.md."""
+    assert run("sources", "list").exit_code == 0
+    omniscient.execute("""
+        insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                              desired_hash, pipeline_version, state, stage)
+        select gen_random_uuid(), tenant_id, id, n || '.md', project_id, 'documentation', 'reference',
+               'a title', 'h', 'p', 'dead', 'chunked'
+        from source, unnest(array['a', 'b', 'c']) n where name = 'docs'""")
+    rows = omniscient.execute("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
+        select tenant_id, source_id, id, 1, stage, 'E002', 'the model is away', 8, 0 from document
+        order by external_id returning id""").fetchall()
+    return [row[0] for row in rows]
+
+
+def document(result: Result) -> Any:
+    """Stdout as the one document it must be."""
+    return json.loads(result.stdout)
+
+
+def states(omniscient: SQL) -> dict[str, str]:
+    return dict(omniscient.execute("select external_id, state from document").fetchall())
+
+
+# Sources ------------------------------------------------------------------------------------------
+
+
+def test_sources_are_listed_for_people_and_machines(run: Run) -> None:
+    found = document(run("sources", "list", "--json"))["sources"]
+    assert [(s["name"], s["state"]) for s in found] == [("docs", "active"), ("notes", "active")]
+    shown = run("sources", "list").stdout
+    assert "docs" in shown
+    assert "never" in shown
+
+
+def test_check_fails_if_a_source_cannot_be_read(run: Run) -> None:
+    good = run("sources", "check", "docs", "--json")
+    assert good.exit_code == 0
+    assert document(good)["success"] is True
+    bad = run("sources", "check")
+    assert bad.exit_code == 1
+    assert "bad" in bad.stdout
+    assert "notes/*.txt" in bad.stdout
+    assert document(run("sources", "check", "--json"))["success"] is False
+
+
+def test_check_needs_no_server(run: Run, tmp_path: Path) -> None:
+    checked = CliRunner().invoke(
+        app, ["sources", "check", "docs"], env={"LARDER_DATA": str(tmp_path / "data")}
+    )
+    assert checked.exit_code == 0, checked.output
+    assert not (tmp_path / "data").exists()
+
+
+def test_pause_resume_release_and_reconcile(run: Run, omniscient: SQL) -> None:
+    paused = run("sources", "pause", "docs")
+    assert paused.exit_code == 0
+    assert "larder sources resume docs" in paused.stdout
+    assert document(run("sources", "list", "--json"))["sources"][0]["state"] == "paused"
+    assert document(run("sources", "resume", "docs", "--json"))["paused"] is False
+    omniscient.execute("update source set held = 7 where name = 'docs'")
+    released = run("sources", "release", "docs")
+    assert "released 7 deletions; started a sync of docs" in released.stdout
+    again = run("sources", "reconcile")
+    assert (
+        again.stdout.strip()
+        == "started a sync of notes; docs is being synced already: repeat this when it has ended"
+    )
+
+
+@pytest.mark.parametrize("what", [["check"], ["pause"], ["resume"], ["release"], ["reconcile"]])
+def test_an_unknown_source_lists_the_known_ones(what: list[str], run: Run) -> None:
+    refused = run("sources", *what, "nots")
+    assert refused.exit_code == 2
+    assert "'nots'" in refused.stderr
+    assert "docs, notes" in refused.stderr
+    assert "Traceback" not in refused.output
+    assert document(run("sources", *what, "nots", "--json"))["success"] is False
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_listed(run: Run, dead: list[int]) -> None:
+    shown = run("dead", "list").stdout
+    for words in ("a.md", "b.md", "c.md", "the model is away", "chunked", str(dead[0])):
+        assert words in shown
+    assert "a title" not in shown
+    found = document(run("dead", "list", "--source", "docs", "--json"))["dead_letters"]
+    assert [letter["id"] for letter in found] == list(reversed(dead))
+    assert document(run("dead", "list", "--source", "notes", "--json"))["dead_letters"] == []
+    assert run("dead", "list", "--source", "nots").exit_code == 2
+
+
+def test_no_dead_letters_is_a_sentence(run: Run) -> None:
+    listed = run("dead", "list")
+    assert (listed.exit_code, listed.stdout.strip()) == (0, "no dead letters")
+
+
+def test_one_letter_is_shown_without_the_text(run: Run, dead: list[int]) -> None:
+    shown = run("dead", "show", str(dead[0]))
+    assert shown.exit_code == 0
+    assert "a.md" in shown.stdout
+    assert "a title" not in shown.stdout
+    found = document(run("dead", "show", str(dead[0]), "--json"))
+    assert (found["item"], found["code"], found["history"]) == ("a.md", "E002", [])
+    assert run("dead", "show", "999").exit_code == 2
+
+
+def test_replay_by_number(run: Run, dead: list[int], omniscient: SQL) -> None:
+    done = run("dead", "replay", str(dead[0]), str(dead[2]), "--json")
+    assert done.exit_code == 0
+    assert document(done)["replayed"] == ["a.md", "c.md"]
+    assert states(omniscient) == {"a.md": "pending", "b.md": "dead", "c.md": "pending"}
+    partly = run("dead", "replay", str(dead[0]), str(dead[1]))
+    assert partly.exit_code == 3
+    assert "queued 1 documents again; no longer dead: a.md" in partly.stdout
+    assert run("dead", "replay", str(dead[0])).exit_code == 1
+    listed = document(run("dead", "list", "--all", "--json"))["dead_letters"]
+    assert [letter["resolution"] for letter in listed] == ["replayed"] * 3
+
+
+def test_replay_of_a_source_and_of_all(run: Run, dead: list[int], omniscient: SQL) -> None:
+    assert document(run("dead", "replay", "--source", "notes", "--json"))["replayed"] == []
+    assert set(states(omniscient).values()) == {"dead"}
+    assert run("dead", "replay", "--all").exit_code == 0
+    assert set(states(omniscient).values()) == {"pending"}
+
+
+@pytest.mark.parametrize("what", [[], ["1", "--all"], ["--source", "docs", "--all"]])
+def test_replay_wants_exactly_one_choice(what: list[str], run: Run, dead: list[int], omniscient: SQL) -> None:
+    refused = run("dead", "replay", *what)
+    assert refused.exit_code == 2
+    assert "give ids, or --source NAME, or --all" in refused.stderr
+    assert set(states(omniscient).values()) == {"dead"}
+
+
+def test_drop_wants_a_yes(run: Run, dead: list[int], omniscient: SQL) -> None:
+    refused = run("dead", "drop", str(dead[0]))
+    assert refused.exit_code == 2
+    assert "would drop a.md" in refused.stdout
+    assert len(document(run("dead", "list", "--json"))["dead_letters"]) == 3
+    done = run("dead", "drop", str(dead[0]), "--yes", "--json")
+    assert document(done) == {"success": True, "dropped": ["a.md"]}
+    assert len(document(run("dead", "list", "--json"))["dead_letters"]) == 2
+    assert states(omniscient)["a.md"] == "dead"
+
+
+# Doctor -------------------------------------------------------------------------------------------
+
+
+def test_doctor_exits_by_what_remains(run: Run, dead: list[int], omniscient: SQL) -> None:
+    well = run("doctor", "--json")
+    assert well.exit_code == 0
+    assert document(well)["ok"] is True
+    assert {"check", "status", "detail", "fix", "repaired"} == set(document(well)["findings"][0])
+    omniscient.execute("update document set state = 'done', chunk_count = 2, indexed_version = 1")
+    ill = run("doctor")
+    assert ill.exit_code == 1
+    assert "3 documents have lost, doubled or old chunks: a.md, b.md, c.md" in " ".join(ill.stdout.split())
+    omniscient.execute("""
+        insert into document_body (document_id, tenant_id, version, body) select id, tenant_id, 1, 'x' from document""")
+    mended = document(run("doctor", "--repair", "--json"))
+    assert [f["check"] for f in mended["findings"] if f["repaired"]] == ["document chunks"]
+    assert set(states(omniscient).values()) == {"pending"}
