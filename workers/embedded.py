@@ -264,8 +264,8 @@ def _ensure_postgres(data: Path, credentials: Credentials) -> tuple[int, int]:
             cwd=cluster if not user else "/",
         )
     _started.append(process)
+    _record(folder, process.pid, port)  # before waiting: whoever comes after a kill here must find it
     _await_postgres(process, port, credentials, log)
-    _record(folder, process.pid, port)
     _ensure_roles(port, credentials)
     return process.pid, port
 
@@ -390,8 +390,8 @@ def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
         cwd=folder,
     )
     _started.append(process)
-    _await_valkey(process, port, log)
     _record(folder, process.pid, port)
+    _await_valkey(process, port, log)
     return process.pid, port
 
 

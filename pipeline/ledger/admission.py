@@ -10,9 +10,14 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.documents import Document, Page
+from pipeline.documents import Document, Page, Problem
 from pipeline.ledger import document_id, runs
 from pipeline.ledger.storable import clean
+
+LONGEST_ID = 1000
+"""Bytes of an external id: what an index row can hold, with room for the rest of the key."""
+LONGEST_TAG = 200
+"""Characters of a tag; the rest is cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,8 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
     The caller proves in the same transaction that the sync is still its own (`sources.hold`) and keeps the cursor.
     """
     documents = {clean(d.external_id): d for d in page.documents}
+    refused = [_too_long(e) for e in documents if len(e.encode()) > LONGEST_ID]
+    documents = {e: d for e, d in documents.items() if len(e.encode()) <= LONGEST_ID}
     gone = [clean(e) for e in page.deleted]
     known = {
         row["external_id"]: row
@@ -90,7 +97,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
     }
     changed: list[tuple[Document, int]] = []
     waiting: list[tuple[UUID, int]] = []
-    counts = {"unchanged": 0, "restored": 0, "failed": len(page.failed)}
+    counts = {"unchanged": 0, "restored": 0, "failed": len(page.failed) + len(refused)}
     back: list[UUID] = []
     for external_id, document in documents.items():
         row = known.get(external_id)
@@ -101,17 +108,32 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
         elif row and not row["in_run"]:
             if verdict == "waiting":
                 waiting.append((row["id"], row["desired_version"]))
+            elif verdict == "dead":
+                counts["failed"] += 1
+                refused.append(_given_up(external_id))
             else:
-                counts["failed" if verdict == "dead" else "unchanged"] += 1
+                counts["unchanged"] += 1
             if row["hidden"]:
                 back.append(row["id"])
     _show_again(connection, back)
     queued = _queue(connection, where, changed, waiting)
     counts["restored"] += len(back)
     deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
-    runs.note_problems(connection, where.run_id, "failed", page.failed)
+    runs.note_problems(connection, where.run_id, "failed", [*page.failed, *refused])
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
     return Admitted(queued=queued, skipped=len(page.skipped), deleted=deleted, **counts)
+
+
+def _too_long(external_id: str) -> Problem:
+    reason = (
+        f"its id has {len(external_id.encode())} bytes, at most {LONGEST_ID} are possible; shorten its name"
+    )
+    return Problem(external_id=external_id[:200], reason=reason)
+
+
+def _given_up(external_id: str) -> Problem:
+    reason = "it is a dead letter in this very version; see `larder dead list`, then `larder dead replay`"
+    return Problem(external_id=external_id, reason=reason)
 
 
 def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:
@@ -193,7 +215,7 @@ def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
         "kind": document.kind,
         "title": clean(document.title) or external_id,
         "url": clean(document.url),
-        "tags": clean(list(dict.fromkeys(document.tags))),
+        "tags": list(dict.fromkeys(tag[:LONGEST_TAG] for tag in clean(list(document.tags)))),
         "metadata": clean(document.metadata),
         "security_level": document.security_level,
         "created_at": document.created_at and document.created_at.isoformat(),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import json
 import math
 import shutil
@@ -93,25 +92,35 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def vectors_of(judged: Judged, chunks: Sequence[Sequence[Chunk]], embedder: Embedder) -> Vectors:
-    """One vector per chunk of all documents in order; taken from the temporary folder if made before."""
-    texts = [chunk.embedding_text for own in chunks for chunk in own]
-    key = hashlib.sha256("\0".join([embedder.model, *texts]).encode("utf-8", "surrogatepass")).hexdigest()
-    path = Path(tempfile.gettempdir()) / "larder-quality" / f"{judged.name}-{key[:16]}.npy"
-    if not path.exists():
+def vectors_of(chunks: Sequence[Sequence[Chunk]], embedder: Embedder) -> Vectors:
+    """One vector per chunk of all documents in order; those of an earlier run come from the temporary folder."""
+    texts = {chunk.hash: chunk.embedding_text for own in chunks for chunk in own}
+    path = Path(tempfile.gettempdir()) / "larder-quality" / f"{embedder.model}.npz"
+    known = _kept(path)
+    missing = [key for key in texts if key not in known]
+    size = embedder.limits.texts
+    for at in range(0, len(missing), size):
+        part = missing[at : at + size]
+        known |= zip(part, embedder.embed_documents([texts[key] for key in part]), strict=True)
+    if missing:
         path.parent.mkdir(exist_ok=True)
-        size = embedder.limits.texts
-        parts = [embedder.embed_documents(texts[at : at + size]) for at in range(0, len(texts), size)]
-        np.save(path, np.concatenate(parts))
-    vectors: Vectors = np.load(path)
-    return vectors
+        np.savez(path, keys=np.array(list(known)), vectors=np.array(list(known.values()), dtype=np.float32))
+    return np.array([known[chunk.hash] for own in chunks for chunk in own], dtype=np.float32)
+
+
+def _kept(path: Path) -> dict[str, Vectors]:
+    """Chunk hash -> vector, as the last run left them."""
+    if not path.exists():
+        return {}
+    with np.load(path) as kept:
+        return dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
 
 
 def fill(database: Database, judged: Judged, embedder: Embedder) -> SearchIndex:
     """Cut, embed and store the whole set, with the rows of the ledger that searching joins."""
     chunker = open_chunker(ChunkingOptions())
     chunks = [chunker.chunk(document) for document in judged.documents]
-    vectors = vectors_of(judged, chunks, embedder)
+    vectors = vectors_of(chunks, embedder)
     tail = f"structure|{embedder.model}:{embedder.dimensions}"
     with database.tenant(TENANT) as connection:
         sources.ensure_tenant(connection, TENANT, "quality", PROJECT, "quality")
@@ -228,7 +237,7 @@ def similarities(judged: Judged, embedder: Embedder) -> list[float]:
     """For each question and relevant document, the cosine of its nearest chunk: what a threshold cuts off."""
     chunker = open_chunker(ChunkingOptions())
     chunks = [chunker.chunk(document) for document in judged.documents]
-    vectors = vectors_of(judged, chunks, embedder)
+    vectors = vectors_of(chunks, embedder)
     ends = np.cumsum([len(own) for own in chunks])
     own = {
         d.external_id: vectors[end - len(c) : end]

@@ -415,13 +415,16 @@ declare
     found integer;
     part  text;
 begin
-    perform pg_advisory_xact_lock(hashtext('larder.search_index'));
-    select id into found from search_index
-        where provider = p_provider and model = p_model and dimensions = p_dimensions and status <> 'retired'
-        order by status = 'active' desc, id desc limit 1;
-    if found is not null then
-        return found;
-    end if;
+    -- The lock only to make one: it is held until commit, and every batch comes through here.
+    for attempt in 1..2 loop
+        select id into found from search_index
+            where provider = p_provider and model = p_model and dimensions = p_dimensions and status <> 'retired'
+            order by status = 'active' desc, id desc limit 1;
+        if found is not null then
+            return found;
+        end if;
+        perform pg_advisory_xact_lock(hashtext('larder.search_index'));
+    end loop;
     insert into search_index (provider, model, dimensions, chunker, pipeline_version, status, activated_at)
         select p_provider, p_model, p_dimensions, p_chunker, p_pipeline,
                case when exists (select from search_index where status = 'active') then 'building' else 'active' end,

@@ -284,7 +284,8 @@ class TestCounts:
         row = shop.run(run)
         assert (row.listed, row.unchanged, row.queued, row.skipped, row.failed) == (7, 2, 1, 2, 2)
         assert (row.restored, row.deleted) == (1, 0)
-        assert [p["outcome"] for p in row.problems] == ["failed", "skipped", "skipped"]
+        assert [p["outcome"] for p in row.problems] == ["failed", "failed", "skipped", "skipped"]
+        assert row.problems[1]["item"] == "dead"
 
     def test_a_page_met_twice_in_one_run_queues_its_documents_once(self, shop: Workshop) -> None:
         run = shop.open_run()
@@ -407,3 +408,17 @@ class TestOutdate:
         shop.index()
         with shop.database.tenant(shop.tenant) as connection:
             assert admission.outdate(connection, shop.where(shop.open_run(), pipeline=PIPELINE)) == 0
+
+
+class TestWhatAnIndexRowCannotHold:
+    def test_an_endless_id_fails_by_name_and_takes_no_other_with_it(self, shop: Workshop) -> None:
+        documents = [document("ordinary"), document("x" * 5000)]
+        admitted = shop.admit(*documents)
+        assert (admitted.queued, admitted.failed, admitted.counts["listed"]) == (1, 1, 2)
+        problems = shop.value("select problems from sync_run")
+        assert problems[0]["item"].startswith("xxx")
+        assert "5000 bytes" in problems[0]["reason"]
+
+    def test_an_endless_tag_is_cut(self, shop: Workshop) -> None:
+        shop.admit(document("one", tags=("t" * 9000, "short")))
+        assert shop.value("select tags from document") == ["t" * 200, "short"]
