@@ -22,7 +22,7 @@ MOST_UNLISTED = 20
 """The same for lexemes that were in no chunk when they were counted; the first ones of the query."""
 MOST_CHARACTERS = 20_000
 """Of a query; what lies beyond is not read."""
-ROWS_CAP = 3000
+ROWS_CAP = 1000
 """The rarest lexemes choose candidates until about this many rows match; all lexemes count in their scores."""
 
 BODY = "{1,1,1,1}"

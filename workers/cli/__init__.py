@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import config, index, operate, processes, status
+from workers.cli import config, index, operate, processes, search, status
 
 app = typer.Typer(
     name="larder",
@@ -26,6 +26,8 @@ for command in (
     index.index,
     index.ingest,
     index.clear,
+    search.search,
+    search.explain,
     status.status,
     operate.doctor,
 ):

@@ -1,0 +1,235 @@
+"""Upkeep on the real database: another model, deferred indexes, limits of caches and records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from pipeline.ledger import pump as ledger_pump
+from pipeline.stores.pgvector import indexes
+from workers import clearing, control, embedded, upkeep
+from workers.app import configure
+from workers.runtime import Addresses, Runtime
+from workers.settings import load
+
+Build = Callable[..., Runtime]
+
+
+@pytest.fixture
+def build(tmp_path: Path, addresses: Any, servers: embedded.Servers) -> Iterator[Build]:
+    """Builds a runtime on this test's database; messages go to a real broker that nobody reads."""
+    every: list[Runtime] = []
+
+    def make(
+        dimensions: int = 384, *, retrieval: str = "{}", cache: int = 1000, max_size: int = 1000
+    ) -> Runtime:
+        file = tmp_path / "larder.yaml"
+        file.write_text(f"""
+rag:
+  embedding: {{provider: hashing, dimensions: {dimensions}, cache: {{maxSize: {cache}}}}}
+  chunking: {{maxSize: {max_size}, overlap: 50}}
+  retrieval: {retrieval}
+  sources:
+    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
+""")
+        where = Addresses(
+            database=addresses.app,
+            control=addresses.control,
+            admin=addresses.admin,
+            broker=servers.broker_url,
+        )
+        made = Runtime(load(file, {}), where)
+        configure(made.rag.queue, where.broker)
+        made.register()
+        every.append(made)
+        return made
+
+    yield make
+    for one in every:
+        one.database.close()
+
+
+def write_pages(folder: Path, count: int) -> None:
+    (folder / "docs").mkdir(exist_ok=True)
+    for number in range(count):
+        lines = [
+            f"# Page {number}",
+            *(f"Paragraph {k} of page {number}: " + "words and more " * 12 for k in range(4)),
+        ]
+        (folder / "docs" / f"page-{number}.md").write_text("\n\n".join(lines))
+
+
+def index(parts: Runtime) -> None:
+    """What sync, pump and the three steps do, without a worker in between."""
+    one = next(iter(parts.configured.values()))
+    run = control.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    assert run is not None
+    assert control.sync(parts, one.tenant_id, one.id, run)
+    for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
+        with parts.database.control() as connection:
+            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            found = ledger_pump.stroke(connection, parts.limits)
+        assert found is not None
+        for batch in found.batches:
+            step(batch.tenant_id, batch.items)
+    control.pump(parts)
+
+
+def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
+    with parts.database.control() as connection:
+        return [(i.model, i.dimensions, i.status) for i in indexes(connection)]
+
+
+@pytest.mark.req("001-095")
+def test_another_model_fills_a_new_index_beside_the_old_one(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 5)
+    before = build(384)
+    index(before)
+    upkeep.build_indexes(before)
+    assert statuses(before) == [("hashing-384", 384, "active")]
+    after = build(256)
+    index(after)
+    assert statuses(after) == [("hashing-384", 384, "active"), ("hashing-256", 256, "building")]
+    counts = omniscient.execute("select index_id, count(*) from chunk group by 1 order by 1").fetchall()
+    assert counts[0][1] == counts[1][1] > 0, "the old index serves until the new one is full"
+    upkeep.build_indexes(after)
+    assert statuses(after) == [("hashing-256", 256, "active")]
+    assert omniscient.execute("select distinct vector_dims(embedding) from chunk").fetchall() == [(256,)]
+
+
+def test_a_half_filled_index_is_not_switched_to(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 3)
+    index(build(384))
+    after = build(256)
+    index(after)
+    omniscient.execute("update document set state = 'pending' where external_id = 'docs/page-1.md'")
+    upkeep.build_indexes(after)
+    assert [s for _, _, s in statuses(after)] == ["active", "building"]
+
+
+def test_another_chunk_size_indexes_everything_anew_in_the_same_index(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 3)
+    index(build())
+    small = omniscient.execute("select count(*) from chunk").fetchone()
+    index(build(max_size=200))
+    more = omniscient.execute("select count(*), max(length(content)) from chunk").fetchone()
+    assert small is not None
+    assert more is not None
+    assert more[0] > small[0]
+    assert more[1] <= 200
+    assert statuses(build(max_size=200)) == [("hashing-384", 384, "active")]
+    index(build(max_size=200))
+    assert omniscient.execute("select distinct generation from document").fetchall() == [(2,)]
+
+
+def test_deferred_indexes_are_built_when_the_backlog_is_empty(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 4)
+    parts = build(retrieval="{exactBelow: 3}")
+    index(parts)
+
+    def kinds() -> set[str]:
+        rows = omniscient.execute("select indexdef from pg_indexes where tablename like 'chunk_%%'")
+        return {kind for row in rows for kind in ("using hnsw", "using gin") if kind in row[0].lower()}
+
+    assert kinds() == set(), "nothing is built while loading"
+    omniscient.execute("update document set state = 'pending' where external_id = 'docs/page-1.md'")
+    upkeep.build_indexes(parts)
+    assert kinds() == set(), "nothing is built while work is waiting"
+    omniscient.execute("update document set state = 'done' where external_id = 'docs/page-1.md'")
+    upkeep.build_indexes(parts)
+    assert kinds() == {"using hnsw", "using gin"}
+    upkeep.build_indexes(parts)
+
+
+def test_few_chunks_need_no_vector_index(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    upkeep.build_indexes(parts)
+    rows = omniscient.execute(
+        "select count(*) from pg_indexes where indexdef ilike '%%using hnsw%%'"
+    ).fetchone()
+    assert rows == (0,)
+
+
+@pytest.mark.req("001-042")
+def test_the_cache_is_trimmed_to_its_size_longest_unused_first(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 3)
+    parts = build(cache=1)
+    index(parts)
+    omniscient.execute("update embedding_cache set used_at = now() - interval '9 days'")
+    omniscient.execute("""
+        insert into embedding_cache (tenant_id, model, hash, vector)
+        select tenant_id, model, sha256(i::text::bytea), vector from embedding_cache, generate_series(1, 900) i
+        where hash = (select min(hash::text)::bytea from embedding_cache)""")
+    upkeep.trim(parts)
+    left = omniscient.execute(
+        "select count(*), min(used_at) > now() - interval '1 day' from embedding_cache"
+    ).fetchone()
+    assert left is not None
+    size = omniscient.execute("select sum(pg_column_size(e.*)) from embedding_cache e").fetchone()
+    assert size is None or size[0] is None or size[0] <= 1_000_000
+
+
+def test_old_runs_and_resolved_letters_age_out(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build()
+    index(parts)
+    omniscient.execute("update sync_run set finished_at = now() - interval '31 days'")
+    omniscient.execute("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count,
+                                 resolved_at)
+        select tenant_id, source_id, id, 1, 'chunked', 'E003', 'old', 8, 0, t.at from document,
+               (values (now() - interval '91 days'), (now()), (null)) t(at)""")
+    upkeep.trim(parts)
+    assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
+    assert omniscient.execute("select count(*) from dead_letter").fetchone() == (2,)
+
+
+def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 3)
+    parts = build()
+    index(parts)
+    assert clearing.count(parts, "docs") == 3
+    assert clearing.clear(parts, "docs")["documents"] == 3
+    for table in ("chunk", "document", "document_body", "lexeme_stat", "dead_letter"):
+        assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,), table
+    assert omniscient.execute("select count(*) from embedding_cache").fetchone() != (0,)
+    index(parts)
+    assert clearing.clear(parts, None)["documents"] == 3
+    assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
+    actions = omniscient.execute("select action, subject from audit order by id").fetchall()
+    assert actions == [("clear", "docs"), ("clear", "everything")]
+
+
+def test_the_canary_tells_when_its_queue_was_served(
+    build: Build, omniscient: psycopg.Connection[Any]
+) -> None:
+    parts = build()
+    upkeep.sing(parts, "embed")
+    upkeep.sing(parts, "embed")
+    row = omniscient.execute("select queue, sung_at from canary").fetchall()
+    assert [r[0] for r in row] == ["embed"]
+    assert datetime.now(UTC) - row[0][1] < timedelta(minutes=1)

@@ -1,0 +1,271 @@
+"""Commands that ask: search, explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+
+LINES = 3
+"""Lines of a passage."""
+INDENT = 5
+WIDEST = 100
+"""Columns; longer lines are hard to read, however wide the screen."""
+
+ModeOption = Annotated[str, typer.Option("--mode", help="hybrid, vector or keyword.")]
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source-type", help="pbi, documentation, confluence, azure_devops, text; may be repeated."
+    ),
+]
+KindsOption = Annotated[
+    list[str] | None, typer.Option("--kind", help="work, decision, reference; may be repeated.")
+]
+TagsOption = Annotated[
+    list[str] | None, typer.Option("--tag", help="The document has it; repeated: all of them.")
+]
+SourcesOption = Annotated[
+    list[str] | None, typer.Option("--source", help="Name of a source; may be repeated.")
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", help="Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Changed before; a day given here counts whole.")
+]
+MetadataOption = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Repeated: all of them.")
+]
+CountOption = Annotated[
+    int | None, typer.Option("-k", min=1, help="How many. [default: retrieval.topK, at most maxTopK]")
+]
+
+
+def search(
+    text: Annotated[str, typer.Argument(help="A question, words, or a whole work item.")],
+    k: CountOption = None,
+    mode: ModeOption = "hybrid",
+    source_type: TypesOption = None,
+    kind: KindsOption = None,
+    tag: TagsOption = None,
+    source: SourcesOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    metadata: MetadataOption = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of.")] = False,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find documents by meaning and by words."""
+    with opened(config, as_json, data) as door:
+        from pipeline.retrieval import SearchRequest
+        from workers import searching
+
+        chosen = searching.mode_of(mode)
+        wanted = _wanted(source_type, kind, tag, source, since, until, metadata)
+        condition = searching.condition(door.parts, wanted)
+        request = SearchRequest(text=text, mode=chosen, k=k, filter=condition, explain=explain)
+        found = searching.search(door.parts, request)
+        door.answer(searching.to_json(door.parts, found))
+        if not door.as_json:
+            _show(door.console, found, text)
+
+
+def _wanted(
+    source_type: list[str] | None,
+    kind: list[str] | None,
+    tag: list[str] | None,
+    source: list[str] | None,
+    since: str | None,
+    until: str | None,
+    metadata: list[str] | None,
+) -> Any:
+    from workers.searching import Wanted
+
+    return Wanted(
+        source_types=source_type or (),
+        kinds=kind or (),
+        tags=tag or (),
+        sources=source or (),
+        since=since,
+        until=until,
+        metadata=metadata or (),
+    )
+
+
+_NOTES = {
+    3: "the embedder does not answer: found by words alone",
+    5: "switched off in the configuration (rag.enabled)",
+}
+
+
+def _show(console: Console, found: Any, question: str) -> None:
+    if found.degradation_level:
+        note = _NOTES.get(found.degradation_level, "")
+        console.print(f"[yellow]degradation level {found.degradation_level}[/]: {note}")
+    if not found.hits:
+        console.print("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
+    for n, hit in enumerate(found.hits, 1):
+        _show_hit(console, n, hit, question)
+
+
+def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
+    from pipeline.passages import passage
+
+    width = min(console.width, WIDEST)
+    d = hit.document
+    head = Text(f"{rank:>3}. ", style="bold", no_wrap=True)
+    head.append(f"{hit.score:.3f}  ", style="green")
+    head.append(d.title, style="bold")
+    head.truncate(width, overflow="ellipsis")
+    console.print(head, soft_wrap=True)
+    day = d.updated_at or d.created_at
+    place = [f"{d.source}/{d.kind}", *([f"{day:%Y-%m-%d}"] if day else []), _link(d)]
+    # A link is kept whole, even if it is longer than the line: it is there to be copied.
+    console.print(Text(" " * INDENT + "  ".join(p for p in place if p), style="cyan"), soft_wrap=True)
+    room = width - INDENT
+    best = passage(hit.chunk.content, question, length=LINES * room - LINES * 8)
+    body = Text(best.text)
+    for start, end in best.marks:
+        body.stylize("bold yellow", start, end)
+    for line in list(body.wrap(console, room))[:LINES]:
+        console.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
+    if hit.explanation is not None:
+        _show_parts(console, hit.explanation)
+    console.print()
+
+
+def _link(document: Any) -> str:
+    return str(document.url or document.metadata.get("source_path") or "")
+
+
+def _show_parts(console: Console, explanation: Any) -> None:
+    parts = (
+        ("meaning", explanation.similarity, explanation.vector_part),
+        ("words", explanation.bm25, explanation.keyword_part),
+        ("title", explanation.title_bm25, explanation.title_part),
+        ("document", explanation.centroid, explanation.centroid_part),
+    )
+    told = [f"{name} {raw:.3f} -> {part:.3f}" for name, raw, part in parts if raw is not None]
+    console.print(Text(" " * INDENT + "; ".join(told), style="dim"), soft_wrap=True)
+
+
+def explain(
+    document: Annotated[
+        str, typer.Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
+    ],
+    query: Annotated[
+        str | None, typer.Option("--query", help="Why this question does (not) find it.")
+    ] = None,
+    k: CountOption = None,
+    mode: ModeOption = "hybrid",
+    source_type: TypesOption = None,
+    kind: KindsOption = None,
+    tag: TagsOption = None,
+    source: SourcesOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    metadata: MetadataOption = None,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell where a document stands, and with --query why it is found or not."""
+    with opened(config, as_json, data) as door:
+        from pipeline.retrieval import SearchRequest
+        from workers import explaining, searching
+
+        chosen = searching.mode_of(mode)
+        wanted = _wanted(source_type, kind, tag, source, since, until, metadata)
+        condition = searching.condition(door.parts, wanted)
+        try:
+            facts = explaining.find(door.parts, document)
+        except explaining.SeveralDocuments as error:
+            _list(door, error)
+            raise typer.Exit(FAILED) from None
+        told = {"document": facts}
+        if query is not None:
+            request = SearchRequest(text=query, mode=chosen, k=k, filter=condition)
+            verdict = explaining.why(door.parts, facts, request)
+            told["query"] = {"text": query, **verdict.to_json()}
+        door.answer(told)
+        if not door.as_json:
+            _tell(door.console, told)
+
+
+def _list(door: Door, error: Any) -> None:
+    names = ("id", "source", "external_id", "title")
+    candidates = [{name: c[name] for name in names} for c in error.candidates]
+    message = error.message.partition("\n")[0].removesuffix(":")
+    door.answer(
+        {
+            "success": False,
+            "error": {"code": error.code, "name": error.name, "message": message, "fix": error.fix},
+            "candidates": candidates,
+        },
+        text=str(error),
+    )
+
+
+def _tell(console: Console, told: dict[str, Any]) -> None:
+    d = told["document"]
+    rows: list[tuple[str, Any]] = [
+        ("document", d["id"]),
+        ("title", d["title"]),
+        ("source", f"{d['source']}/{d['kind']}  {d['external_id']}"),
+        ("link", d["url"]),
+        ("searchable", _searchable(d)),
+        ("state", f"{d['state']}, stage {d['stage']}"),
+        ("version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"),
+        ("pipeline", _pipeline(d)),
+        ("chunks", d["chunk_count"]),
+        ("indexed", d["last_indexed"]),
+        ("attempts", _attempts(d)),
+        ("next try", d["next_try"]),
+        ("last error", d["last_error"]),
+        ("dead letter", _letter(d["dead_letter"])),
+    ]
+    if "query" in told:
+        rows.append(("question", told["query"]["detail"]))
+        rows += _scores(told["query"]["explanation"])
+    for name, value in rows:
+        if value not in (None, ""):
+            console.print(Text(f"{name:<12}").append(str(value)), soft_wrap=True)
+
+
+def _searchable(document: dict[str, Any]) -> str:
+    reasons = [name for name in ("deleted", "hidden") if document[name]]
+    reasons += ["not indexed yet"] if document["indexed_version"] is None else []
+    return "no: " + ", ".join(reasons) if reasons else "yes"
+
+
+def _pipeline(document: dict[str, Any]) -> str:
+    wanted, indexed = document["pipeline_version"], document["indexed_pipeline"]
+    return str(wanted) if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
+
+
+def _attempts(document: dict[str, Any]) -> str:
+    crashes = f", {document['crash_count']} crashes" if document["crash_count"] else ""
+    return f"{document['attempts']}{crashes}"
+
+
+def _letter(letter: dict[str, Any] | None) -> str:
+    if letter is None:
+        return ""
+    return (
+        f"{letter['code']} at stage {letter['stage']} after {letter['attempts']} attempts: {letter['reason']}"
+    )
+
+
+def _scores(parts: dict[str, Any] | None) -> Sequence[tuple[str, str]]:
+    names = (("meaning", "semantic_score", "vector_part"), ("words", "keyword_score", "keyword_part"))
+    names += (("title", "title_score", "title_part"), ("whole", "document_score", "document_part"))
+    known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in names]
+    return [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]
