@@ -68,7 +68,7 @@ _DAMAGED = text("""
     left join chunk c on c.index_id = i.id and c.document_id = d.id
     where d.state = 'done' and not d.deleted
     group by d.id
-    having count(c.ord) <> d.chunk_count
+    having count(c.ord) <> d.chunk_count or coalesce(max(c.ord) + 1, 0) <> d.chunk_count
         or count(*) filter (where c.version <> d.indexed_version) > 0
         or d.indexed_version is distinct from d.desired_version
     order by d.external_id""")

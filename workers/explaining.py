@@ -49,8 +49,8 @@ _FACTS = """
 _NAMES = (
     "cast(d.id as text) = lower(split_part(:name, ':', 1))",
     "d.external_id = :name or d.metadata ->> 'source_path' = :name or d.url = :name",
-    "right('/' || d.external_id, length(:name) + 1) = '/' || :name"
-    " or right('/' || (d.metadata ->> 'source_path'), length(:name) + 1) = '/' || :name",
+    """right('/' || d.external_id, length(:name) + 1) = '/' || :name
+       or right('/' || (d.metadata ->> 'source_path'), length(:name) + 1) = '/' || :name""",
     "lower(d.title) = lower(:name)",
     "strpos(lower(d.title), lower(:name)) > 0",
 )
@@ -127,10 +127,9 @@ def why(parts: Runtime, facts: Json, request: SearchRequest) -> Verdict:
         return Verdict(found=False, reason=missing[0], sentence=missing[1])
     found = searching.search(parts, replace(request, explain=True))
     document = UUID(facts["id"])
-    for hits, base, judge in ((found.hits, 1, _shown), (found.beyond, len(found.hits) + 1, _beyond)):
-        for n, hit in enumerate(hits):
-            if hit.document.id == document:
-                return judge(hit, base + n, len(found.hits))
+    for rank, hit in enumerate((*found.hits, *found.beyond), 1):
+        if hit.document.id == document:
+            return _ranked(hit, rank, len(found.hits))
     for hit in found.below:
         if hit.document.id == document:
             return _below(hit)
@@ -155,14 +154,13 @@ def _not_searchable(facts: Json) -> tuple[str, str] | None:
     return None
 
 
-def _shown(hit: Hit, rank: int, _shown_: int) -> Verdict:
-    return Verdict(
-        found=True, reason="found", sentence=f"found: rank {rank}, score {hit.score:.3f}", rank=rank, hit=hit
-    )
-
-
-def _beyond(hit: Hit, rank: int, shown: int) -> Verdict:
-    sentence = f"found, but rank {rank} is beyond the {shown} results shown; score {hit.score:.3f}"
+def _ranked(hit: Hit, rank: int, shown: int) -> Verdict:
+    score = f"score {hit.score:.3f}"
+    if rank <= shown:
+        return Verdict(
+            found=True, reason="found", sentence=f"found: rank {rank}, {score}", rank=rank, hit=hit
+        )
+    sentence = f"rank {rank}, beyond the {shown} results shown; {score}"
     return Verdict(found=False, reason="beyond", sentence=sentence, rank=rank, hit=hit)
 
 

@@ -85,15 +85,15 @@ def weigh(
     return [Term(lexeme=row.lexeme, weight=float(row.weight), chunks=row.chunks) for row in rows]
 
 
-def selector(terms: list[Term]) -> str:
-    """A tsquery that some chunks match: any of the rarest lexemes, as many as the cap allows."""
+def selector(terms: list[Term], counted: Statistics) -> str:
+    """A tsquery that candidates match: any of the rarest lexemes, as many as the cap allows; all in a small store."""
     chosen: list[str] = []
     rows = 0
     for term in terms:
-        if chosen and rows + term.chunks > ROWS_CAP:
+        rows += term.chunks
+        if chosen and min(rows, counted.chunks) > ROWS_CAP:
             break
         chosen.append(_quoted(term.lexeme))
-        rows += term.chunks
     return " | ".join(chosen)
 
 

@@ -106,7 +106,7 @@ def find(connection: Connection, place: Place, query: StoreQuery) -> list[Ledger
     if query.keywords:
         terms = bm25.weigh(connection, place.index, place.tenant_id, query.text, counted)
     if terms:
-        values |= bm25.values(terms, counted)
+        values |= {**bm25.values(terms, counted), "any_of": bm25.selector(terms, counted)}
         wanted |= dict.fromkeys(_matching(connection, terms, where, values))
     return _scored(connection, place, list(wanted), query, terms, values) if wanted else []
 
@@ -162,7 +162,7 @@ def _matching(
                   from {KEYWORD_ROWS} c join document d on d.id = c.document_id
                   where c.index_id = :index and c.lexemes @@ cast(:any_of as tsquery) and {where} offset 0) x
             order by score desc, x.document_id, x.ord limit :limit"""),
-        {**values, "any_of": bm25.selector(terms)},
+        values,
     )
     return [(row.document_id, row.ord) for row in rows]
 

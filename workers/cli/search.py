@@ -151,7 +151,6 @@ def _show_parts(console: Console, explanation: Any) -> None:
         ("meaning", explanation.similarity, explanation.vector_part),
         ("words", explanation.bm25, explanation.keyword_part),
         ("title", explanation.title_bm25, explanation.title_part),
-        ("document", explanation.centroid, explanation.centroid_part),
     )
     told = [f"{name} {raw:.3f} -> {part:.3f}" for name, raw, part in parts if raw is not None]
     console.print(Text(" " * INDENT + "; ".join(told), style="dim"), soft_wrap=True)
@@ -264,8 +263,13 @@ def _letter(letter: dict[str, Any] | None) -> str:
     )
 
 
+_PARTS = (
+    ("meaning", "semantic_score", "vector_part"),
+    ("words", "keyword_score", "keyword_part"),
+    ("title", "title_score", "title_part"),
+)
+
+
 def _scores(parts: dict[str, Any] | None) -> Sequence[tuple[str, str]]:
-    names = (("meaning", "semantic_score", "vector_part"), ("words", "keyword_score", "keyword_part"))
-    names += (("title", "title_score", "title_part"), ("whole", "document_score", "document_part"))
-    known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in names]
+    known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in _PARTS]
     return [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]

@@ -1,0 +1,263 @@
+"""BM25 in PostgreSQL against the formula in plain Python, over the very lexemes that PostgreSQL has."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from pipeline.database import Database
+from pipeline.documents import Chunk
+from pipeline.lexemes import searchable
+from pipeline.stores import pgvector_bm25 as bm25
+from pipeline.stores import statistics
+from tests.pipeline.stores.depot import Depot
+
+WORDS = re.findall(
+    r"\S+",
+    """queue worker broker retry ledger cursor vector chunk fails running HADOOP-123 HADOOP-77 src/main/File3.java
+    NameNodeResource the and is timeouts timeout größe 日本語 v2.1 10.0.0.1""",
+)
+
+
+@pytest.fixture(scope="module")
+def depot(shared_database: Database) -> Depot:
+    """A few hundred chunks of 3 to 120 words, some words far more common than others."""
+    made = Depot(shared_database)
+    chance = random.Random(7)
+    weights = [1 / (n + 1) for n in range(len(WORDS))]
+    stock = []
+    for n in range(60):
+        texts = [
+            " ".join([*chance.choices(WORDS, weights, k=chance.randint(3, 120)), f"only{n}x{m}"])
+            for m in range(chance.randint(1, 9))
+        ]
+        context = f"Report {n} > {chance.choice(WORDS)}"
+        stock.append(
+            (made.document(), [Chunk(ord=m, content=t, context=context) for m, t in enumerate(texts)])
+        )
+    made.put_all(stock)
+    made.count()
+    return made
+
+
+def expected(depot: Depot, question: str, *, title: bool = False) -> dict[tuple[UUID, int], float]:
+    """BM25 by the book: k1 1.2, b 0.75, terms that the question repeats counted as often."""
+    rows = depot.sql("""
+        select document_id, ord, length,
+               (select json_object_agg(lexeme, cardinality(positions)) from unnest(lexemes)) as all_of,
+               (select coalesce(json_object_agg(lexeme, (select count(*) from unnest(weights) w where w = 'A')), '{}')
+                from unnest(lexemes)) as titled
+        from chunk""")
+    asked = {
+        row.lexeme: row.n
+        for row in depot.sql(
+            "select lexeme, cardinality(positions) as n from unnest(to_tsvector('english', :words))",
+            words=searchable(question),
+        )
+    }
+    total, mean = len(rows), sum(row.length for row in rows) / len(rows)
+    having = Counter(lexeme for row in rows for lexeme in row.all_of)
+    scores = {}
+    for row in rows:
+        counts = row.titled if title else row.all_of
+        k = 1.2 if title else 1.2 * (0.25 + 0.75 * row.length / mean)
+        scores[row.document_id, row.ord] = sum(
+            n
+            * math.log(1 + (total - having[lexeme] + 0.5) / (having[lexeme] + 0.5))
+            * (counts[lexeme] * 2.2 / (counts[lexeme] + k))
+            for lexeme, n in asked.items()
+            if counts.get(lexeme)
+        )
+    return scores
+
+
+QUESTIONS = [
+    "queue",
+    "why is the worker running into timeouts?",
+    "queue queue queue broker",
+    "HADOOP-123",
+    "HADOOP",
+    "File3",
+    "NameNodeResource fails at src/main/File3.java",
+    "Resource",
+    "GRÖSSE größe 日本語",
+    "10.0.0.1 v2.1",
+    "only3x0 queue",
+    " ".join(WORDS),
+    "Report 7",
+]
+
+
+@pytest.mark.req("001-093")
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_scores_are_bm25_by_the_book(depot: Depot, question: str) -> None:
+    book = expected(depot, question)
+    found = depot.ask(question, candidates=1000)
+    assert found
+    assert {(c.document.id, c.chunk.ord) for c in found} <= {place for place, score in book.items() if score}
+    for candidate in found:
+        assert candidate.bm25 == pytest.approx(book[candidate.document.id, candidate.chunk.ord], rel=1e-3)
+    best = sorted(book.values(), reverse=True)[: len(found)]
+    assert [c.bm25 for c in sorted(found, key=lambda c: -(c.bm25 or 0))] == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("question", ["queue", "7 worker", "NameNodeResource"])
+def test_title_scores_count_titles_and_headings_only(depot: Depot, question: str) -> None:
+    book = expected(depot, question, title=True)
+    found = depot.ask(question, candidates=1000)
+    for candidate in found:
+        wanted = book[candidate.document.id, candidate.chunk.ord]
+        assert candidate.title == pytest.approx(wanted, rel=1e-3, abs=1e-6)
+    assert any(c.title for c in found)
+    assert any(c.title == pytest.approx(0.0, abs=1e-9) for c in found)
+
+
+def test_a_word_that_stands_250_times_is_counted_to_the_last(shared_database: Database) -> None:
+    """The rank of one lexeme comes so near to 1 that only rounding tells 250 from 249."""
+    depot = Depot(shared_database)
+    for count in (1, 2, 3, 50, 249, 250):
+        depot.put(*["kestrel " * count + "otter " * (250 - count)])
+    depot.count()
+    book = expected(depot, "kestrel")
+    found = depot.ask("kestrel")
+    assert len(found) == 6
+    for candidate in found:
+        assert candidate.bm25 == pytest.approx(book[candidate.document.id, candidate.chunk.ord], rel=1e-3)
+    assert found[0].chunk.content.count("kestrel") == 250
+
+
+# --- which lexemes take part ---
+
+
+def test_rare_lexemes_choose_the_candidates_and_all_count() -> None:
+    large, small = bm25.Statistics(chunks=10_000), bm25.Statistics(chunks=900)
+    terms = [bm25.Term(lexeme=f"t{n}", weight=1.0, chunks=n) for n in (1, 400, 599, 700)]
+    assert bm25.selector(terms, large) == "'t1' | 't400' | 't599'"
+    assert bm25.selector(terms, small) == "'t1' | 't400' | 't599' | 't700'"
+    common = [bm25.Term(lexeme=f"t{n}", weight=1.0, chunks=9_000 + n) for n in range(2)]
+    assert bm25.selector(common, large) == "'t0'", "one lexeme always chooses, however common"
+    assert "cast(:q3 as tsquery)" in bm25.score(terms, lexemes="l", k="k")
+
+
+def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(depot: Depot) -> None:
+    log = " ".join(f"zz{n}qq" for n in range(500))
+    found = depot.ask(f"{log} only3x0")
+    assert [c.chunk.content.split()[-1] for c in found] == ["only3x0"]
+
+
+def test_words_that_came_after_the_count_are_found(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    depot.put("kestrel")
+    depot.count()
+    depot.put("otter kestrel")
+    assert [c.chunk.content for c in depot.ask("otter")] == ["otter kestrel"]
+
+
+def test_long_questions_keep_their_rarest_lexemes(depot: Depot) -> None:
+    with depot.database.tenant(depot.tenant) as connection:
+        counted = bm25.Statistics(chunks=300, mean_length=50.0)
+        rare = " ".join(f"only{n}x0" for n in range(60))
+        terms = bm25.weigh(connection, depot.index.id, depot.tenant, f"queue worker {rare}", counted)
+    assert len(terms) == bm25.MOST_LEXEMES
+    assert {t.chunks for t in terms} == {1}
+
+
+def test_a_question_is_read_up_to_its_limit(depot: Depot) -> None:
+    assert depot.ask("zz " * (bm25.MOST_CHARACTERS // 3 + 1) + "queue") == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "",
+        "   ",
+        "the and is of",
+        "' \\ & | ! : * <-> ( ) \" % ; --",
+        "it's a 'quoted\\' word:* & !not <-> x'''",
+        "\x00",
+        "\N{PARTY POPPER}" * 50,
+        "x" * 5_000,
+        'Traceback (most recent call last):\n  File "/srv/a/b.py", line 3, in f\n' * 130,
+        "INFO 2025-01-01T00:00:00,123 [ipc-7] o.a.h.Server: call 0xdeadbeef & retry | 'x' \\n\n" * 110,
+        "".join(chr(n) for n in range(1, 0x3000) if not 0xD800 <= n < 0xE000),
+    ],
+    ids=["empty", "blank", "stop", "marks", "quotes", "nul", "emoji", "long-word", "trace", "log", "unicode"],
+)
+def test_no_question_raises(depot: Depot, question: str) -> None:
+    for candidate in depot.ask(question):
+        assert candidate.bm25 is not None
+        assert candidate.bm25 > 0
+
+
+def test_quotes_and_backslashes_in_lexemes_are_literal() -> None:
+    """No text makes such a lexeme today; the parser of a later PostgreSQL might."""
+    assert (
+        bm25.selector([bm25.Term(lexeme="a'b\\c", weight=1.0, chunks=1)], bm25.Statistics()) == "'a''b\\\\c'"
+    )
+
+
+# --- statistics ---
+
+
+def counts(depot: Depot) -> dict[str, int]:
+    rows = depot.sql("select lexeme, chunks from lexeme_stat where index_id = :i", i=depot.index.id)
+    return {row.lexeme: row.chunks for row in rows}
+
+
+def test_counting_follows_what_is_stored(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    first = depot.put("kestrel otter", "kestrel")
+    depot.count()
+    assert counts(depot) == {"kestrel": 2, "otter": 1}
+    depot.put("otter badger")
+    depot.sql("delete from chunk where document_id = :d and ord = 1", d=first)
+    depot.count()
+    assert counts(depot) == {"kestrel": 1, "otter": 2, "badger": 1}
+    depot.sql("delete from chunk")
+    depot.count()
+    assert counts(depot) == {}
+    (row,) = depot.sql("select chunks, mean_length from index_stat")
+    assert row.chunks == 0
+
+
+def test_counting_writes_only_what_changed(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    depot.put("kestrel otter")
+    depot.count()
+    before = {r.lexeme: r.xmin for r in depot.sql("select lexeme, xmin from lexeme_stat")}
+    depot.put("kestrel")
+    depot.count()
+    after = {r.lexeme: r.xmin for r in depot.sql("select lexeme, xmin from lexeme_stat")}
+    assert before["otter"] == after["otter"]
+    assert before["kestrel"] != after["kestrel"]
+
+
+def test_the_first_count_is_made_on_demand_and_only_once(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+
+    def ensure() -> None:
+        with depot.database.tenant(depot.tenant) as connection:
+            statistics.ensure(connection, depot.tenant, depot.index.id)
+
+    ensure()
+    depot.put("kestrel")
+    ensure()
+    assert counts(depot) == {"kestrel": 1}
+    depot.put("kestrel otter")
+    ensure()
+    assert counts(depot) == {"kestrel": 1}, "upkeep counts again, a search does not"
+
+
+def test_each_tenant_has_its_own_counts(shared_database: Database) -> None:
+    one, other = Depot(shared_database), Depot(shared_database)
+    one.put("kestrel")
+    other.put("kestrel", "kestrel otter")
+    one.count()
+    other.count()
+    assert counts(one) == {"kestrel": 1}
+    assert counts(other) == {"kestrel": 2, "otter": 1}
