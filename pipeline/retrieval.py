@@ -43,6 +43,13 @@ class Weights(FusionWeights):
     """Of the words in common with title and headings."""
     centroid: float = 0.3
     """Share of the whole document in the likeness of meaning, 0 to 1; the rest is the chunk's own."""
+    rare: float = 1.0
+    """Of the question's rarest words that a chunk holds, by their share of the question's weight.
+
+    70/30 alone cannot tell a chunk that has the very words from one that merely sounds alike: of 40 phrases of
+    seven words lifted from 113 made-up pages the right page came first for 22, with this for all 40; and nDCG@10
+    on the open sets rose or stayed (seamonkey .740 to .754, k8s .593 both).
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +92,19 @@ class SearchRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What put a hit where it is; the three parts add up to its score."""
+    """What put a hit where it is; the four parts add up to its score."""
 
     similarity: float | None
     bm25: float | None
     title_bm25: float | None
     centroid: float | None
     """Cosine similarity of the whole document."""
+    rare: float
+    """Share of the question's weight in its rarest words, as far as they are here."""
     vector_part: float
     keyword_part: float
     title_part: float
+    rare_part: float
     min_similarity: float
 
     def to_json(self) -> Json:
@@ -106,7 +116,9 @@ class Explanation:
             "document_score": self.centroid,
             "vector_part": self.vector_part,
             "keyword_part": self.keyword_part,
+            "rare_share": self.rare,
             "title_part": self.title_part,
+            "rare_part": self.rare_part,
             "min_similarity": self.min_similarity,
         }
 
@@ -143,9 +155,10 @@ class SearchResults:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked(Fused):
-    """A candidate in the final order; the score is the sum of the three parts."""
+    """A candidate in the final order; the score is the sum of the four parts."""
 
     title_part: float = 0.0
+    rare_part: float = 0.0
 
 
 class Retriever:
@@ -243,19 +256,21 @@ def rank(candidates: Sequence[LedgerCandidate], weights: Weights, mode: Mode) ->
     """The candidates in their final order; title and whole document count in a hybrid search only."""
     if mode != "hybrid":
         return [Ranked(**vars(fused)) for fused in fuse(candidates, weights, mode)]
-    whole = weights.vector + weights.keyword + weights.title or 1.0
+    whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
     titles = scaled([c.title for c in candidates])
     own = {_place(c): (c, weights.title * title) for c, title in zip(candidates, titles, strict=True)}
     ranked = []
     for fused in fuse([_with_document(c, weights.centroid) for c in candidates], weights, mode):
         candidate, title_part = own[_place(fused.candidate)]
+        rare_part = weights.rare * candidate.rare
         ranked.append(
             Ranked(
                 candidate=candidate,
-                score=(fused.score + title_part) / whole,
+                score=(fused.score + title_part + rare_part) / whole,
                 vector_part=fused.vector_part / whole,
                 keyword_part=fused.keyword_part / whole,
                 title_part=title_part / whole,
+                rare_part=rare_part / whole,
             )
         )
     return cast("list[Ranked]", in_order(ranked))
@@ -280,9 +295,11 @@ def _hit(ranked: Ranked, least: float, *, explain: bool) -> Hit:
         bm25=candidate.bm25,
         title_bm25=candidate.title,
         centroid=candidate.centroid,
+        rare=candidate.rare,
         vector_part=ranked.vector_part,
         keyword_part=ranked.keyword_part,
         title_part=ranked.title_part,
+        rare_part=ranked.rare_part,
         min_similarity=least,
     )
     return Hit(

@@ -53,6 +53,7 @@ def retriever(parts: Runtime) -> Retriever:
             keyword=r.weights.keyword,
             title=r.weights.title,
             centroid=r.weights.centroid,
+            rare=r.weights.rare,
         ),
         exact_below=r.exact_below,
     )

@@ -25,6 +25,9 @@ MOST_CHARACTERS = 20_000
 ROWS_CAP = 1000
 """The rarest lexemes choose candidates until about this many rows match; all lexemes count in their scores."""
 
+RARE_CHUNKS = 3
+"""A lexeme in at most this many chunks names one thing: an id, an error code, a word of one page."""
+
 BODY = "{1,1,1,1}"
 """Weights that count a lexeme wherever it stands."""
 TITLE = "{0,0,0,1}"
@@ -110,6 +113,19 @@ def score(terms: list[Term], *, lexemes: str, k: str, where: str = BODY) -> str:
         for n in range(len(terms))
     ]
     return f"greatest(2.2 * (cast(:total as float8) - {k} * ({' + '.join(parts)})), 0)"
+
+
+def rare_share(terms: list[Term], *, lexemes: str) -> str:
+    """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression.
+
+    Its parameters are those of `values`.
+    """
+    parts = [
+        f"case when {lexemes} @@ cast(:q{n} as tsquery) then cast(:w{n} as float8) else 0 end"
+        for n, term in enumerate(terms)
+        if term.chunks <= RARE_CHUNKS
+    ]
+    return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)" if parts else "0"
 
 
 def saturation(length: str) -> str:

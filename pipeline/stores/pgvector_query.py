@@ -41,6 +41,8 @@ class LedgerCandidate(Candidate):
     """BM25 of its title and headings alone; None if the keyword arm was left out."""
     centroid: float | None
     """Cosine similarity of the whole document; None if not known or the vector arm was left out."""
+    rare: float = 0.0
+    """Share of the question's weight that lies in its rarest words and stands in this chunk, 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +173,8 @@ def _matching(
 # without statistics, right after a first load, the planner takes a thousand times as long.
 _SCORED = """
     select x.document_id, x.ord, x.version, x.content, x.context, {similarity} as similarity,
-           {centroid} as centroid, {bm25} as bm25, {title} as title_bm25, d.title, d.source_type, d.kind,
-           d.source, d.url, d.tags, d.metadata, d.project_id, d.created_at, d.updated_at
+           {centroid} as centroid, {bm25} as bm25, {title} as title_bm25, {rare} as rare, d.title,
+           d.source_type, d.kind, d.source, d.url, d.tags, d.metadata, d.project_id, d.created_at, d.updated_at
     from unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as w(id, ord)
     cross join lateral (
         select c.*, c.lexemes || '' as flat, {k} as k from chunk c
@@ -192,7 +194,7 @@ def _scored(
     values: dict[str, Any],
 ) -> list[LedgerCandidate]:
     """Each wanted chunk with its document and all scores."""
-    parts = {"similarity": "null", "centroid": "null", "bm25": "0", "title": "0", "k": "0"}
+    parts = {"similarity": "null", "centroid": "null", "bm25": "0", "title": "0", "k": "0", "rare": "0"}
     if query.vector is not None:
         distance = _distance(place.dimensions)
         # The distance to a vector of zeros is not a number.
@@ -204,6 +206,7 @@ def _scored(
         parts["bm25"] = bm25.score(terms, lexemes="x.flat", k="x.k")
         parts["title"] = bm25.score(terms, lexemes="x.flat", k=bm25.FLAT_SATURATION, where=bm25.TITLE)
         parts["k"] = bm25.saturation("c.length")
+        parts["rare"] = bm25.rare_share(terms, lexemes="x.flat")
     rows = connection.execute(
         text(_SCORED.format(**parts)),
         {**values, "tail": place.tail, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},
@@ -232,6 +235,7 @@ def _candidate(row: RowMapping, query: StoreQuery) -> LedgerCandidate:
         bm25=float(row["bm25"]) if query.keywords else None,
         title=float(row["title_bm25"]) if query.keywords else None,
         centroid=_number(row["centroid"]),
+        rare=float(row["rare"]),
     )
 
 

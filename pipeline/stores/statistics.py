@@ -38,15 +38,18 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
 
 def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
     """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
-    if not _counted(connection, tenant_id, index):
+    if _uncounted(connection, tenant_id, index):
         _lock(connection, tenant_id)
-        if not _counted(connection, tenant_id, index):
+        if _uncounted(connection, tenant_id, index):
             refresh(connection, tenant_id, index)
 
 
-def _counted(connection: Connection, tenant_id: UUID, index: int) -> bool:
+def _uncounted(connection: Connection, tenant_id: UUID, index: int) -> bool:
+    """True if there are chunks, but no count of any."""
     row = connection.execute(
-        text("select exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)"),
+        text("""
+            select not exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)
+                   and exists (select from chunk where tenant_id = :t and index_id = :i)"""),
         {"t": tenant_id, "i": index},
     )
     return bool(row.scalar_one())

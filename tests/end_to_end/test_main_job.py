@@ -32,7 +32,9 @@ def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, until: Until)
         ) == [(3,)]
 
     assert until(arrived, 40)
-    kinds: dict[str, str] = dict(sql("select external_id, kind from document where source_type = 'documentation'"))
+    kinds: dict[str, str] = dict(
+        sql("select external_id, kind from document where source_type = 'documentation'")
+    )
     assert kinds["docs/adr/0001-clock.md"] == "decision"
     assert sql("select count(*) from chunk where content like '%%bollards%%'")[0][0] == 1
 

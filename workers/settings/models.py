@@ -152,7 +152,8 @@ class WeightSettings(Section):
 
     vector: Number = Field(default=0.7, ge=0, le=10, description="Likeness in meaning.")
     keyword: Number = Field(default=0.3, ge=0, le=10, description="Words in common.")
-    title: Number = Field(default=0.4, ge=0, le=10, description="Words in common with the title.")
+    title: Number = Field(0.2, ge=0, le=10, description="Words in common with the title.")
+    rare: Number = Field(1, ge=0, le=10, description="Rare words of the question, such as ids, found in the text.")
     centroid: Number = Field(default=0.3, ge=0, le=10, description="Likeness to the document as a whole.")
 
 

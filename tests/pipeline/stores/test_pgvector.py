@@ -47,14 +47,15 @@ RARE = UUID(int=0xDEC)
 
 
 def unit(vectors: Vectors) -> Vectors:
-    rows: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return rows
+    lengths: list[float] = np.linalg.norm(vectors, axis=1).tolist()
+    return np.array([row / length for row, length in zip(vectors, lengths, strict=True)], dtype=np.float32)
 
 
 @pytest.fixture
 def question() -> Vectors:
     """Any direction."""
-    return unit(np.random.default_rng(11).normal(size=(1, DIMENSIONS)).astype(np.float32))[0]
+    made: Vectors = unit(np.random.default_rng(11).normal(size=(1, DIMENSIONS)).astype(np.float32))[0]
+    return made
 
 
 # --- which indexes answer ---

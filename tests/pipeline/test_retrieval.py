@@ -1,0 +1,352 @@
+"""From a question to hits: modes, fusion, threshold, degradation, an index that changes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID, uuid4
+
+import numpy as np
+import pytest
+
+from pipeline.database import Database
+from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.embedding import Embedder, EmbedderLimits, Vectors
+from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreUnavailable
+from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
+from pipeline.stores import Filter, StoredDocument
+from pipeline.stores.pgvector import SearchIndex, open_index
+from pipeline.stores.pgvector_query import LedgerCandidate
+from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
+
+
+@pytest.fixture
+def depot(shared_database: Database) -> Depot:
+    """Three documents about birds and one about ovens."""
+    made = Depot(shared_database, exact_below=10_000)
+    made.put("kestrel falcon hovers", "the kestrel nests in towers", title="Kestrels", context="Kestrels")
+    made.put("falcon dives fast", title="Falcons", context="Falcons")
+    made.put("otter swims", title="Otters", kind=Kind.WORK, source_type=SourceType.PBI, context="Otters")
+    made.put("kiln fires clay", title="Ovens", context="Ovens")
+    made.count()
+    return made
+
+
+def retriever(depot: Depot, options: RetrievalOptions | None = None) -> Retriever:
+    return Retriever(depot.database, depot.tenant, lambda _index: depot.embedder, options)
+
+
+def search(
+    depot: Depot, words: str, options: RetrievalOptions | None = None, **request: object
+) -> SearchResults:
+    return retriever(depot, options).search(SearchRequest(text=words, **request))  # type: ignore[arg-type]
+
+
+def titles(found: SearchResults) -> list[str]:
+    return [hit.document.title for hit in found.hits]
+
+
+class Broken:
+    """An embedder whose provider is down."""
+
+    model = MODEL
+    dimensions = DIMENSIONS
+    limits = EmbedderLimits()
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        raise EmbedderUnavailable(f"no answer for {len(texts)} texts")
+
+    def embed_query(self, text: str) -> Vectors:
+        raise EmbedderUnavailable(f"no answer for {len(text)} characters")
+
+
+def forbidden(_index: SearchIndex) -> Embedder:
+    raise AssertionError("an embedder was loaded")
+
+
+# --- the answer ---
+
+
+@pytest.mark.req("001-093", "001-033")
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
+def test_the_best_document_comes_first_in_every_mode(depot: Depot, mode: str) -> None:
+    found = search(depot, "kestrel falcon", mode=mode)
+    assert found.hits[0].document.title == "Kestrels"
+    assert found.hits[0].chunk.content == "kestrel falcon hovers"
+    assert found.degradation_level == 0
+    assert found.model == MODEL
+    scores = [hit.score for hit in found.hits]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+
+
+def test_hits_are_named_after_document_and_chunk(depot: Depot) -> None:
+    hit = search(depot, "towers", mode="keyword").hits[0]
+    assert hit.id == f"{hit.document.id}:1"
+    assert hit.explanation is None
+
+
+def test_a_document_comes_once_unless_chunks_are_asked_for(depot: Depot) -> None:
+    assert titles(search(depot, "kestrel", mode="keyword")) == ["Kestrels"]
+    both = search(depot, "kestrel", mode="keyword", dedupe=False)
+    assert titles(both) == ["Kestrels", "Kestrels"]
+    assert len({hit.id for hit in both.hits}) == 2
+
+
+@pytest.mark.req("002-006", "001-032")
+def test_the_number_of_hits_is_configured_asked_for_and_capped(depot: Depot) -> None:
+    options = RetrievalOptions(top_k=2, max_top_k=3, min_similarity=-1.0)
+    assert len(search(depot, "falcon", options).hits) == 2
+    assert len(search(depot, "falcon", options, k=1).hits) == 1
+    assert len(search(depot, "falcon", options, k=100).hits) == 3
+    assert RetrievalOptions().top_k == 5
+
+
+@pytest.mark.req("001-032")
+def test_filters_reach_the_store(depot: Depot) -> None:
+    found = search(depot, "falcon otter", filter=Filter(kinds=(Kind.WORK,)))
+    assert titles(found) == ["Otters"]
+    own = search(depot, "kestrel").hits[0].document.id
+    assert "Kestrels" not in titles(search(depot, "kestrel", filter=Filter(exclude=(own,))))
+
+
+@pytest.mark.parametrize("words", ["", "  \n", "\x00"])
+def test_a_blank_question_has_no_answer(depot: Depot, words: str) -> None:
+    assert search(depot, words) == SearchResults(model=MODEL)
+
+
+def test_a_question_of_stop_words_is_answered_by_meaning_alone(depot: Depot) -> None:
+    assert search(depot, "the and of", mode="keyword").hits == []
+    assert len(search(depot, "the and of", min_similarity=-1.0).hits) == 4
+
+
+@pytest.mark.parametrize(
+    "words", ["kestrel\x00falcon", "kestrel \ud800 falcon", "kestrel 'x' \\ & | ! : * <->" * 200]
+)
+def test_odd_characters_do_no_harm(depot: Depot, words: str) -> None:
+    assert titles(search(depot, words))[0] in {"Kestrels", "Falcons"}
+
+
+def test_nothing_is_found_before_the_first_document(database: Database, tenant: UUID) -> None:
+    empty = Retriever(database, tenant, forbidden)
+    assert empty.search(SearchRequest(text="anything")) == SearchResults()
+
+
+def test_a_tenant_without_documents_finds_nothing(depot: Depot) -> None:
+    depot.tenant = uuid4()
+    assert search(depot, "kestrel").hits == []
+
+
+def test_the_first_search_counts_words_if_nobody_has(shared_database: Database) -> None:
+    fresh = Depot(shared_database, exact_below=10_000)
+    for n in range(20):
+        fresh.put(f"pipeline number{n} runs", title=f"common {n}")
+    fresh.put("kestrel rests", title="rare")
+    assert titles(search(fresh, "pipeline kestrel", mode="keyword"))[0] == "rare"
+
+
+# --- the parts of a score ---
+
+
+@pytest.mark.req("001-033", "001-093")
+def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
+    found = search(depot, "kestrel falcon", explain=True, min_similarity=-1.0)
+    assert len(found.hits) == 4
+    for hit in found.hits:
+        e = hit.explanation
+        assert e is not None
+        assert hit.score == pytest.approx(e.vector_part + e.keyword_part + e.title_part + e.rare_part)
+        assert e.similarity is not None
+        assert e.bm25 is not None
+    best = found.hits[0].explanation
+    assert best is not None
+    assert best.vector_part == pytest.approx(0.7 / 2.2)
+    assert best.keyword_part == pytest.approx(0.3 / 1.2)
+    assert {"semantic_score", "keyword_score"} <= set(best.to_json())
+
+
+def candidate(
+    name: int,
+    similarity: float | None,
+    bm25: float | None,
+    title: float | None = 0.0,
+    centroid: float | None = None,
+    rare: float = 0.0,
+) -> LedgerCandidate:
+    of = StoredDocument(
+        id=UUID(int=name), version=1, title=str(name), source_type=SourceType.TEXT, kind=Kind.REFERENCE
+    )
+    return LedgerCandidate(
+        document=of,
+        chunk=Chunk(ord=0, content=""),
+        similarity=similarity,
+        bm25=bm25,
+        title=title,
+        centroid=centroid,
+        rare=rare,
+    )
+
+
+def order(candidates: Sequence[LedgerCandidate], weights: Weights, mode: str = "hybrid") -> list[int]:
+    return [r.candidate.document.id.int for r in rank(candidates, weights, mode)]  # type: ignore[arg-type]
+
+
+@pytest.mark.req("001-093")
+def test_meaning_weighs_seventy_and_words_thirty() -> None:
+    three = [candidate(1, 0.9, 0.0), candidate(2, 0.1, 9.0), candidate(3, 0.5, 4.5)]
+    plain = Weights(title=0.0, centroid=0.0, rare=0.0)
+    scores = {r.candidate.document.id.int: r.score for r in rank(three, plain, "hybrid")}
+    assert scores == pytest.approx({1: 0.7, 2: 0.3, 3: 0.5})
+    assert order(three, Weights(vector=0.3, keyword=0.7, title=0.0, rare=0.0)) == [2, 3, 1]
+
+
+def test_words_in_the_title_lift_a_document() -> None:
+    two = [candidate(1, 0.6, 5.0), candidate(2, 0.5, 5.0, title=3.0), candidate(3, 0.1, 5.0)]
+    assert order(two, Weights(title=0.0)) == [1, 2, 3]
+    assert order(two, Weights(title=0.2)) == [2, 1, 3]
+    (first, *_) = rank(two, Weights(title=0.2, rare=0.0), "hybrid")
+    assert first.title_part == pytest.approx(0.2 / 1.2)
+    assert first.score <= 1
+
+
+def test_a_rare_word_of_the_question_outweighs_what_merely_sounds_alike() -> None:
+    two = [candidate(1, 0.9, 4.0), candidate(2, 0.1, 5.0, rare=0.8), candidate(3, 0.0, 0.0)]
+    assert order(two, Weights(rare=0.0)) == [1, 2, 3]
+    assert order(two, Weights()) == [2, 1, 3]
+    (first, *_) = rank(two, Weights(), "hybrid")
+    assert first.rare_part == pytest.approx(0.8 / 2.2)
+    assert first.score <= 1
+
+
+def test_a_document_that_is_near_as_a_whole_is_lifted() -> None:
+    two = [candidate(1, 0.6, 5.0, centroid=0.1), candidate(2, 0.5, 5.0, centroid=0.5)]
+    assert order(two, Weights(centroid=0.0)) == [1, 2]
+    assert order(two, Weights(centroid=0.3)) == [2, 1]
+    assert [r.candidate.similarity for r in rank(two, Weights(centroid=0.3), "hybrid")] == [0.5, 0.6]
+
+
+def test_an_unknown_centroid_leaves_the_chunks_own_likeness() -> None:
+    two = [candidate(1, 0.6, 5.0, centroid=None), candidate(2, 0.5, 5.0, centroid=0.55)]
+    assert order(two, Weights(centroid=0.3)) == [1, 2]
+
+
+def test_single_modes_know_neither_title_nor_whole() -> None:
+    three = [candidate(1, 0.6, 1.0, centroid=0.0), candidate(2, 0.5, 2.0, title=9.0, centroid=1.0)]
+    assert order(three, Weights(), "vector") == [1, 2]
+    assert [r.score for r in rank(three, Weights(), "vector")] == [0.6, 0.5]
+    words = [candidate(1, None, 2.0), candidate(2, None, 1.0, title=9.0), candidate(3, None, 0.0)]
+    assert order(words, Weights(), "keyword") == [1, 2]
+
+
+def test_weights_of_nothing_do_not_divide_by_it() -> None:
+    nothing = Weights(vector=0, keyword=0, title=0)
+    assert [r.score for r in rank([candidate(1, 0.5, 1.0)], nothing, "hybrid")] == [0.0]
+
+
+# --- the threshold ---
+
+
+@pytest.mark.req("002-007")
+def test_what_is_less_similar_is_left_out_unless_a_word_matches(depot: Depot) -> None:
+    strict = search(depot, "kestrel", min_similarity=0.999, explain=True)
+    assert titles(strict) == ["Kestrels"], "it holds the word"
+    assert {hit.document.title for hit in strict.below} == {"Falcons", "Otters", "Ovens"}
+    assert titles(search(depot, "kestrel", mode="vector", min_similarity=0.999)) == []
+    assert len(search(depot, "kestrel", mode="vector", min_similarity=-1.0).hits) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "wanted", "threshold"),
+    [
+        (RetrievalOptions(), "gemini-embedding-001", None, 0.70),
+        (RetrievalOptions(), "all-MiniLM-L6-v2", None, 0.37),
+        (RetrievalOptions(), "hashing-384", None, 0.0),
+        (RetrievalOptions(min_similarity=0.5), "gemini-embedding-001", None, 0.5),
+        (RetrievalOptions(min_similarity=0.5), "gemini-embedding-001", 0.2, 0.2),
+        (RetrievalOptions(max_distance=0.2), "gemini-embedding-001", None, 0.8),
+        (RetrievalOptions(max_distance=0.6), "gemini-embedding-001", None, 0.70),
+        (RetrievalOptions(min_similarity=0.5, max_distance=0.4), "hashing-384", 0.1, 0.6),
+    ],
+)
+def test_the_stricter_of_both_thresholds_holds(
+    options: RetrievalOptions, model: str, wanted: float | None, threshold: float
+) -> None:
+    assert options.threshold(model, wanted) == pytest.approx(threshold)
+
+
+def test_what_lies_beyond_the_last_hit_is_told_on_request(depot: Depot) -> None:
+    found = search(depot, "falcon", k=1, explain=True, min_similarity=-1.0)
+    assert len(found.hits) == 1
+    assert len(found.beyond) == 3
+    assert search(depot, "falcon", k=1).beyond == ()
+
+
+# --- when parts fail ---
+
+
+def test_keyword_mode_needs_no_embedder(depot: Depot) -> None:
+    found = Retriever(depot.database, depot.tenant, forbidden).search(
+        SearchRequest(text="kestrel", mode="keyword")
+    )
+    assert titles(found) == ["Kestrels"]
+
+
+@pytest.mark.req("001-093")
+def test_without_an_embedder_words_alone_answer(depot: Depot) -> None:
+    broken = Retriever(depot.database, depot.tenant, lambda _index: Broken())
+    found = broken.search(SearchRequest(text="kestrel falcon"))
+    assert found.degradation_level == 3
+    assert titles(found) == ["Kestrels", "Falcons"]
+    with pytest.raises(EmbeddingError):
+        broken.search(SearchRequest(text="kestrel", mode="vector"))
+
+
+def test_a_store_that_is_down_is_said_to_be(depot: Depot) -> None:
+    gone = Database("postgresql://nobody:x@127.0.0.1:1/none")
+    with pytest.raises(StoreUnavailable) as caught:
+        Retriever(gone, depot.tenant, forbidden).search(SearchRequest(text="kestrel"))
+    assert caught.value.code == "E001"
+    gone.close()
+
+
+def test_no_transaction_is_open_while_the_question_is_embedded(depot: Depot) -> None:
+    pool = depot.database.app.pool
+    open_then: list[int] = []
+
+    class Watching(Broken):
+        def embed_query(self, text: str) -> Vectors:
+            open_then.append(pool.checkedout())  # type: ignore[attr-defined]
+            return depot.embedder.embed_query(text)
+
+    Retriever(depot.database, depot.tenant, lambda _index: Watching()).search(SearchRequest(text="kestrel"))
+    assert open_then == [0]
+
+
+def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: UUID) -> None:
+    """The old partition is dropped at the switch; its vectors must not be asked of the new one."""
+    depot = Depot(database, tenant, exact_below=10_000)
+    depot.put("kestrel")
+    asked: list[str] = []
+
+    class Switching(Broken):
+        def __init__(self, index: SearchIndex) -> None:
+            self.index = index
+
+        def embed_query(self, text: str) -> Vectors:
+            asked.append(f"{self.index.model}: {text}")
+            if len(asked) == 1:
+                switch()
+            return np.full(self.index.dimensions, 0.5, dtype=np.float32)
+
+    def switch() -> None:
+        with database.tenant(tenant) as connection:
+            new = open_index(
+                connection, provider="x", model="newer", dimensions=8, chunker="structure", pipeline="p"
+            )
+        with database.control() as connection:
+            for statement in (f"activate_search_index({new.id})", f"drop_search_index({depot.index.id})"):
+                connection.exec_driver_sql(f"select {statement}")
+        depot.index = new
+
+    found = Retriever(database, tenant, Switching).search(SearchRequest(text="kestrel"))
+    assert asked == [f"{MODEL}: kestrel", "newer: kestrel"]
+    assert found.model == "newer"
