@@ -187,7 +187,7 @@ class Retriever:
         """
         with self.database.tenant(self.tenant) as connection:
             index = active_index(connection)
-        question = str(clean(request.text))
+        question = str(clean(request.text.replace("\x00", " ")))
         if index is None or not question.strip():
             return SearchResults(model=index.model if index else "")
         vector, level = self._vector(index, question, request.mode)

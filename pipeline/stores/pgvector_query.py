@@ -14,9 +14,9 @@ from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery
 from pipeline.stores import pgvector_bm25 as bm25
 
-KEYWORD_ROWS = "chunk"
+KEYWORD_ROWS = "searchable_chunk"
 """What the keyword arm reads. Row-level security keeps `@@` out of an index scan, since that operator is not
-leakproof; a view of the owner with the same condition does not."""
+leakproof; a view with the same condition and an owner that may read all rows does not."""
 
 MOST_EF_SEARCH = 1000
 

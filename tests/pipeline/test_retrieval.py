@@ -160,7 +160,7 @@ def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
     best = found.hits[0].explanation
     assert best is not None
     assert best.vector_part == pytest.approx(0.7 / 2.2)
-    assert best.keyword_part == pytest.approx(0.3 / 1.2)
+    assert best.keyword_part == pytest.approx(0.3 / 2.2)
     assert {"semantic_score", "keyword_score"} <= set(best.to_json())
 
 
