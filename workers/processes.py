@@ -10,7 +10,7 @@ from typing import Any
 from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
-from workers import runtime
+from workers import logs, runtime
 from workers.app import app
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
@@ -23,8 +23,10 @@ def _after_fork(**_: Any) -> None:
     runtime.current().forget_connections()
 
 
-def _own_logging(**_: Any) -> None:
-    """Being connected is enough: Celery then leaves logging to us."""
+def _keep_logging(parts: Runtime) -> None:
+    """Celery leaves logging alone once somebody answers this signal."""
+    level = parts.rag.monitoring.logging.level
+    setup_logging.connect(lambda **_: logs.configure(level), weak=False)
 
 
 def known_queue(queue: str) -> str:
@@ -42,7 +44,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     worker_process_init.connect(_after_fork, weak=False)
-    setup_logging.connect(_own_logging, weak=False)
+    _keep_logging(parts)
     app.steps["worker"].add(Heartbeat)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
     app.worker_main(
@@ -57,7 +59,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
 def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
-    setup_logging.connect(_own_logging, weak=False)
+    _keep_logging(parts)
     app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
 
 

@@ -24,15 +24,18 @@ from urllib.parse import urlsplit
 
 import psutil
 import psycopg
-from corpus import Pages
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from pipeline.chunking import ChunkingOptions, open_chunker
-from pipeline.documents import Document, Kind, SourceType
-from pipeline.embedding import EmbeddingOptions, open_embedder
-from pipeline.lexemes import searchable
-from workers import embedded
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
+from pipeline.documents import Document, Kind, SourceType  # noqa: E402
+from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
+from pipeline.lexemes import searchable  # noqa: E402
+from tests.benchmarks.corpus import Pages  # noqa: E402
+from workers import embedded  # noqa: E402
 
 OUT = Path(__file__).parent / "out"
 

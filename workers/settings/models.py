@@ -152,9 +152,13 @@ class WeightSettings(Section):
 
     vector: Number = Field(default=0.7, ge=0, le=10, description="Likeness in meaning.")
     keyword: Number = Field(default=0.3, ge=0, le=10, description="Words in common.")
-    title: Number = Field(0.2, ge=0, le=10, description="Words in common with the title.")
-    rare: Number = Field(1, ge=0, le=10, description="Rare words of the question, such as ids, found in the text.")
-    centroid: Number = Field(default=0.3, ge=0, le=10, description="Likeness to the document as a whole.")
+    title: Number = Field(default=0.2, ge=0, le=10, description="Words in common with the title.")
+    rare: Number = Field(
+        default=1, ge=0, le=10, description="Rare words of the question, such as ids, found in the text."
+    )
+    centroid: Number = Field(
+        default=0.3, ge=0, le=1, description="Share of the whole document in the likeness of meaning."
+    )
 
 
 class RerankSettings(Section):

@@ -140,7 +140,13 @@ def test_defaults() -> None:
     )
     assert (rag.retrieval.exact_below, rag.retrieval.build_at) == (10_000, 200_000)
     weights = rag.retrieval.weights
-    assert (weights.vector, weights.keyword, weights.title, weights.centroid, weights.rare) == (0.7, 0.3, 0.2, 0.3, 1)
+    assert (weights.vector, weights.keyword, weights.title, weights.centroid, weights.rare) == (
+        0.7,
+        0.3,
+        0.2,
+        0.3,
+        1,
+    )
     assert rag.retrieval.rerank.enabled is False
     assert "adr" in rag.decisions.frontmatter_types
     assert rag.decisions.paths == ("**/adr/**",)
