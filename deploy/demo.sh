@@ -15,7 +15,12 @@ finish() {
     exit $status
 }
 trap finish EXIT
-run() { printf '\n\033[1m$ larder'; printf ' %q' "$@"; printf '\033[0m\n'; larder "$@"; }
+run() {
+    printf '\n\033[1m$ larder'
+    for word in "$@"; do case "$word" in *' '*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac; done
+    printf '\033[0m\n'
+    larder "$@"
+}
 
 echo "Harborline, the sample product: $(find deploy/sample/docs -name '*.md' | wc -l) pages and decisions," \
      "$(find deploy/sample/output -name '*.json' | wc -l) files of backlog items," \
@@ -24,9 +29,9 @@ run up --detach
 run index
 run status
 for question in \
-    "Why did we give up selling quay time in fixed blocks?" \
-    "Tell the captain in good time that the water is too shallow for the load on board" \
-    "How could outdated ship locations go unnoticed on the map for hours during the night?"
+    "Why did we replace fixed slots by continuous booking windows?" \
+    "Which backlog item warns about shallow water at the bar?" \
+    "Why were old vessel positions on the board all night?"
 do
     run search "$question" -k 3
 done

@@ -27,6 +27,8 @@ ROWS_CAP = 1000
 
 RARE_CHUNKS = 3
 """A lexeme in at most this many chunks names one thing: an id, an error code, a word of one page."""
+RARE_SHARE = 0.006
+"""... and in at most this share of all chunks: among a hundred chunks most words are in three."""
 
 BODY = "{1,1,1,1}"
 """Weights that count a lexeme wherever it stands."""
@@ -115,7 +117,7 @@ def score(terms: list[Term], *, lexemes: str, k: str, where: str = BODY) -> str:
     return f"greatest(2.2 * (cast(:total as float8) - {k} * ({' + '.join(parts)})), 0)"
 
 
-def rare_share(terms: list[Term], *, lexemes: str) -> str:
+def rare_share(terms: list[Term], counted: Statistics, *, lexemes: str) -> str:
     """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression.
 
     Its parameters are those of `values`.
@@ -123,7 +125,7 @@ def rare_share(terms: list[Term], *, lexemes: str) -> str:
     parts = [
         f"case when {lexemes} @@ cast(:q{n} as tsquery) then cast(:w{n} as float8) else 0 end"
         for n, term in enumerate(terms)
-        if term.chunks <= RARE_CHUNKS
+        if term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks)
     ]
     return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)" if parts else "0"
 

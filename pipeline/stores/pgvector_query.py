@@ -110,7 +110,7 @@ def find(connection: Connection, place: Place, query: StoreQuery) -> list[Ledger
     if terms:
         values |= {**bm25.values(terms, counted), "any_of": bm25.selector(terms, counted)}
         wanted |= dict.fromkeys(_matching(connection, terms, where, values))
-    return _scored(connection, place, list(wanted), query, terms, values) if wanted else []
+    return _scored(connection, place, list(wanted), query, terms, counted, values) if wanted else []
 
 
 def _prepare(connection: Connection, place: Place, query: StoreQuery) -> bm25.Statistics:
@@ -191,6 +191,7 @@ def _scored(
     wanted: list[tuple[UUID, int]],
     query: StoreQuery,
     terms: list[bm25.Term],
+    counted: bm25.Statistics,
     values: dict[str, Any],
 ) -> list[LedgerCandidate]:
     """Each wanted chunk with its document and all scores."""
@@ -206,7 +207,7 @@ def _scored(
         parts["bm25"] = bm25.score(terms, lexemes="x.flat", k="x.k")
         parts["title"] = bm25.score(terms, lexemes="x.flat", k=bm25.FLAT_SATURATION, where=bm25.TITLE)
         parts["k"] = bm25.saturation("c.length")
-        parts["rare"] = bm25.rare_share(terms, lexemes="x.flat")
+        parts["rare"] = bm25.rare_share(terms, counted, lexemes="x.flat")
     rows = connection.execute(
         text(_SCORED.format(**parts)),
         {**values, "tail": place.tail, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},

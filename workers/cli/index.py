@@ -110,7 +110,7 @@ _COLUMNS = {
 
 
 def _summary(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("source", no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
