@@ -68,8 +68,8 @@ def in_order(fused: Iterable[Fused]) -> list[Fused]:
 
 
 def _hybrid(candidates: Sequence[Candidate], weights: FusionWeights) -> list[Fused]:
-    vector = _scaled([c.similarity for c in candidates])
-    keyword = _scaled([c.bm25 for c in candidates])
+    vector = scaled([c.similarity for c in candidates])
+    keyword = scaled([c.bm25 for c in candidates])
     return [
         _fused(candidate, weights.vector * v, weights.keyword * k)
         for candidate, v, k in zip(candidates, vector, keyword, strict=True)
@@ -82,7 +82,7 @@ def _vector_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> li
 
 def _keyword_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> list[Fused]:
     hits = [c for c in candidates if c.bm25]
-    return [_fused(c, 0.0, part) for c, part in zip(hits, _scaled([c.bm25 for c in hits]), strict=True)]
+    return [_fused(c, 0.0, part) for c, part in zip(hits, scaled([c.bm25 for c in hits]), strict=True)]
 
 
 _FUSE = {"hybrid": _hybrid, "vector": _vector_only, "keyword": _keyword_only}
@@ -93,7 +93,7 @@ def _fused(candidate: Candidate, vector_part: float, keyword_part: float) -> Fus
     return Fused(candidate=candidate, score=score, vector_part=vector_part, keyword_part=keyword_part)
 
 
-def _scaled(values: Sequence[float | None]) -> list[float]:
+def scaled(values: Sequence[float | None]) -> list[float]:
     """Smallest to 0, largest to 1; values that are all the same become 1 if above 0; no value counts as 0."""
     known = [v for v in values if v is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)

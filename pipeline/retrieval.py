@@ -11,8 +11,15 @@ from pipeline.database import Database
 from pipeline.documents import Chunk, Json
 from pipeline.embedding import Embedder, Vectors
 from pipeline.errors import EmbeddingError
-from pipeline.fusion import Fused, FusionWeights, above_threshold, best_per_document, fuse, in_order
-from pipeline.fusion import _scaled as scaled
+from pipeline.fusion import (
+    Fused,
+    FusionWeights,
+    above_threshold,
+    best_per_document,
+    fuse,
+    in_order,
+    scaled,
+)
 from pipeline.ledger.storable import clean
 from pipeline.stores import Candidate, Filter, Mode, StoredDocument, StoreQuery, statistics
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex, active_index

@@ -69,6 +69,8 @@ def beat_schedule(tick: float) -> dict[str, Any]:
     """Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm."""
     return {
         "tick": {"task": "larder.pump", "schedule": tick, "options": {"expires": tick * 2}},
+        # Runs that end count words anew; this is for what was indexed outside of a run, such as replayed letters.
+        "statistics": {"task": "larder.upkeep.statistics", "schedule": 300.0, "options": {"expires": 300}},
         "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "options": {"expires": 3600}},
         **{
             f"canary-{name}": {

@@ -56,11 +56,17 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
             parent.timer.call_repeatedly(ROW_SECONDS, note_worker, (host, queues)),
         ]
 
-    def stop(self, _parent: Any) -> None:
-        """Stop beating."""
+    def stop(self, parent: Any) -> None:
+        """Stop beating, and be no longer listed: an ended worker is not a silent one."""
         for timer in self.timers:
             timer.cancel()
         self.timers = []
+        with suppress(LarderError), runtime.current().database.control() as connection:
+            connection.execute(text("delete from worker where name = :name"), {"name": parent.hostname})
+
+    def terminate(self, parent: Any) -> None:
+        """What a soft or cold shutdown calls instead of `stop`."""
+        self.stop(parent)
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]

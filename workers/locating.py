@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pipeline.database import translated
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
@@ -44,14 +45,16 @@ def migrate(settings: Settings, where: Addresses) -> str:
     """
     from pipeline import migrations
 
-    revision = migrations.upgrade(where.admin)
+    with translated():
+        revision = migrations.upgrade(where.admin)
     if settings.admin_database_url:
         passwords = {}
         for url in (where.database, where.control):
             parts = urlsplit(url)
             if parts.username and parts.password and url != where.admin:
                 passwords[parts.username] = unquote(parts.password)
-        migrations.give_logins(where.admin, passwords)
+        with translated():
+            migrations.give_logins(where.admin, passwords)
     return revision
 
 

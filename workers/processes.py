@@ -43,6 +43,10 @@ def known_queue(queue: str) -> str:
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
+    if queue == "control":
+        # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
+        parts.register()
+        parts.database.close()
     worker_process_init.connect(_after_fork, weak=False)
     _keep_logging(parts)
     app.steps["worker"].add(Heartbeat)

@@ -19,8 +19,16 @@ def tenants(parts: Runtime) -> list[UUID]:
 
 
 def refresh_statistics(parts: Runtime) -> None:
-    """Count lexemes anew for every tenant."""
-    for tenant in tenants(parts):
+    """Count lexemes anew for every tenant whose documents have changed since the last count."""
+    with parts.database.control() as connection:
+        rows = connection.execute(
+            text("""
+                select d.tenant_id from document d
+                left join (select tenant_id, min(refreshed_at) as at from index_stat group by 1) s using (tenant_id)
+                group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')"""),
+        )
+        stale = [row.tenant_id for row in rows]
+    for tenant in stale:
         refresh_tenant(parts, tenant)
 
 
@@ -65,7 +73,8 @@ def switch_if_full(parts: Runtime, index: int, model: str, dimensions: int) -> b
         connection.execute(text("select activate_search_index(:i)"), {"i": index})
         if old is not None:
             connection.execute(text("select drop_search_index(:i)"), {"i": old.id})
-    refresh_statistics(parts)
+    for tenant in tenants(parts):
+        refresh_tenant(parts, tenant)
     return True
 
 

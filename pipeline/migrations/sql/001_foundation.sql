@@ -410,6 +410,7 @@ create policy ledger on tenant to larder_control using (true) with check (true);
 
 grant select, insert on tenant to larder_app;
 grant select on tenant, project, index_stat to larder_control;
+grant select on alembic_version to larder_app, larder_control;
 grant select, insert, update, delete on source, sync_run, run_item, dead_letter to larder_control;
 grant select, insert, update, delete on worker, canary to larder_app, larder_control;
 grant select on search_index, indexing_state to larder_app;

@@ -1,0 +1,97 @@
+"""Single processes as containers start them: no supervisor, no `up`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from workers import embedded
+
+CONFIG = """
+rag:
+  embedding: {provider: hashing}
+  sources:
+    - {name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}
+"""
+
+
+def query(site: Any, statement: str) -> list[tuple[Any, ...]]:
+    password = embedded.Credentials.of(site.data).postgres
+    port = urlsplit(embedded.ensure(site.data).database_url).port
+    with psycopg.connect(
+        host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True
+    ) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    site.write("docs/a.md", "# A\n\nOne.\n")
+    assert site.larder("migrate").code == 0
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+    with (site.root / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "workers.cli", "worker", "control"],
+            cwd=site.root,
+            env={**env, "PYTHONPATH": str(Path(__file__).parents[2]), "REMAP_SIGTERM": "SIGQUIT"},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        end = time.monotonic() + 40
+        while not query(site, "select 1 from worker") and time.monotonic() < end:
+            time.sleep(0.2)
+        assert query(site, "select name, kind from source") == [("docs", "markdown")]
+        assert query(site, "select queues from worker") == [("control",)]
+        assert site.larder("health").code == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(40) == 0
+        assert query(site, "select 1 from worker") == []
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_an_unknown_queue_is_refused_before_anything_starts(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    answer = site.larder("worker", "nope")
+    assert answer.code == 2
+    assert "control, ingest, embed" in answer.err
+    assert not site.data.exists()
+
+
+def test_a_command_without_workers_brings_its_own_and_leaves_none(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    site.write("docs/a.md", "# A\n\nOne.\n")
+    answer = site.larder("index", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.data["stats"]["documents_processed"] == 1
+    assert query(site, "select 1 from worker") == []
+
+
+def test_servers_that_are_away_are_a_sentence(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    away = {
+        "LARDER_DATABASE_URL": "postgresql://larder_app:x@127.0.0.1:1/larder",
+        "LARDER_BROKER_URL": "redis://127.0.0.1:1/0",
+    }
+    for command in (
+        ["index"],
+        ["search", "tide"],
+        ["status"],
+        ["migrate"],
+        ["dead", "list"],
+        ["clear", "--yes"],
+    ):
+        answer = site.larder(*command, env=away)
+        assert answer.code == 1, command
+        assert "E001" in answer.err, command
+        assert "Traceback" not in answer.err + answer.out, command

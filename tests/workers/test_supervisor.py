@@ -1,0 +1,132 @@
+"""The supervisor's decisions, on real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workers import supervisor
+from workers.runtime import Addresses
+from workers.settings import load
+from workers.supervisor import Child, Supervisor
+
+NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
+END = [sys.executable, "-c", "raise SystemExit(1)"]
+
+
+@pytest.fixture
+def boss(tmp_path: Path) -> Iterator[Supervisor]:
+    """A supervisor of processes of ours, on servers that are not embedded."""
+    (tmp_path / "larder.yaml").write_text(
+        "rag:\n  storage:\n    database: {url: 'postgresql://a:b@127.0.0.1:1/x'}\n"
+        "    broker: {url: 'redis://127.0.0.1:1/0'}\n"
+    )
+    where = Addresses(
+        database="postgresql://d", control="postgresql://c", admin="postgresql://a", broker="redis://b"
+    )
+    made = Supervisor(settings=load(tmp_path / "larder.yaml", {}), where=where, lends=True)
+    yield made
+    made.stop_children()
+
+
+def start(boss: Supervisor, name: str, command: list[str]) -> Child:
+    child = Child(name, command)
+    boss.children.append(child)
+    boss._start(child)
+    return child
+
+
+def test_a_process_that_died_is_started_again(boss: Supervisor) -> None:
+    child = start(boss, "worker-x", NAP)
+    assert child.process is not None
+    before = child.process.pid
+    child.process.kill()
+    child.process.wait()
+    boss.look()
+    boss.look()
+    assert child.process is not None
+    assert child.process.pid != before
+    assert child.process.poll() is None
+
+
+def test_one_that_keeps_dying_waits_longer_each_time(boss: Supervisor) -> None:
+    child = start(boss, "worker-x", END)
+    waits = []
+    for _ in range(5):
+        while child.process is not None and child.process.poll() is None:
+            time.sleep(0.02)
+        boss.look()
+        waits.append(max(0.0, child.next_start - time.monotonic()))
+        child.next_start = 0.0
+        boss.look()
+    assert waits[:2] == [pytest.approx(0, abs=0.1)] * 2
+    assert waits[-1] > waits[-2] > 1
+
+
+def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
+    child = start(boss, "worker-x", NAP)
+    assert child.process is not None
+    child.started = time.monotonic() - 120
+    beats = boss.data / "heartbeat"
+    beats.mkdir(parents=True)
+    (beats / "heartbeat-worker-x.json").write_text(json.dumps({"pid": 1, "at": time.time() - 20}))
+    boss.look()
+    assert child.process.poll() is None, "twenty seconds of silence are no reason"
+    (beats / "heartbeat-worker-x.json").write_text(json.dumps({"pid": 1, "at": time.time() - 40}))
+    process = child.process
+    boss.look()
+    assert process.wait(5) == -9
+
+
+def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> None:
+    boss.flower_port = 5555
+    boss.plan()
+    assert {c.name for c in boss.children} == {
+        "worker-control",
+        "worker-ingest",
+        "worker-embed",
+        "beat",
+        "flower",
+    }
+    assert not [c for c in boss.children if "postgresql" in " ".join(c.command)]
+    assert boss.environment()["LARDER_DATABASE_URL"] == "postgresql://d"
+    assert boss.environment()["REMAP_SIGTERM"] == "SIGQUIT"
+    boss.children = []
+
+
+def test_a_reused_process_id_is_not_taken_for_ours(tmp_path: Path) -> None:
+    process = subprocess.Popen(NAP)
+    try:
+        started = psutil.Process(process.pid).create_time()
+        entries = [
+            {"name": "ours", "pid": process.pid, "started": started},
+            {"name": "another", "pid": process.pid, "started": started - 100},
+        ]
+        (tmp_path / "state.json").write_text(json.dumps({"processes": entries}))
+        assert supervisor.running(tmp_path) == {"ours": process.pid}
+    finally:
+        process.kill()
+        process.wait()
+    assert supervisor.running(tmp_path) == {}
+    assert supervisor.read_state(tmp_path / "nowhere") is None
+
+
+def test_kill_tree_takes_the_children_along() -> None:
+    script = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    process = subprocess.Popen([sys.executable, "-c", script + "time.sleep(60)"])
+    end = time.monotonic() + 10
+    while not psutil.Process(process.pid).children() and time.monotonic() < end:
+        time.sleep(0.05)
+    family = psutil.Process(process.pid).children()
+    assert family
+    supervisor.kill_tree(process.pid)
+    process.wait(5)
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
