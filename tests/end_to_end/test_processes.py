@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -95,3 +98,47 @@ def test_servers_that_are_away_are_a_sentence(site: Any) -> None:
         assert answer.code == 1, command
         assert "E001" in answer.err, command
         assert "Traceback" not in answer.err + answer.out, command
+
+
+def on_a_terminal(site: Any, *args: str) -> tuple[int, str]:
+    """Run a command as a person does: its output goes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+    env |= {
+        "TERM": "xterm-256color",
+        "COLUMNS": "80",
+        "LINES": "24",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.cli", *args],
+        cwd=site.root,
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    with suppress(OSError):  # the terminal ends with its last process
+        while part := os.read(ours, 4096):
+            seen += part
+    os.close(ours)
+    return process.wait(60), seen.decode(errors="replace")
+
+
+def test_a_person_sees_progress_and_a_summary(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    site.write("docs/a.md", "# A\n\nOne.\n")
+    site.write("docs/b.md", b"\x00\x01\x02")
+    code, screen = on_a_terminal(site, "index")
+    assert code == 3, screen
+    assert "Traceback" not in screen
+    assert "1 documents indexed" in screen
+    assert "docs/b.md" in screen
+    code, screen = on_a_terminal(site, "status")
+    assert "Traceback" not in screen
+    assert "docs" in screen
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    assert max(len(line.rstrip("\r")) for line in plain.split("\n")) <= 80

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from pipeline.errors import ConfigurationError
@@ -60,7 +60,7 @@ def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
             door.console.print("no workers are running: started some for this command (see `larder up`)")
         watched = indexing.start(door.parts, wanted, force=force)
         with _progress(door.console) as progress:
-            bars = {w.run.id: progress.add_task(w.source.settings.name, total=None) for w in watched}
+            bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
 
             def show(all_: list[Any]) -> None:
                 for w in all_:
@@ -80,10 +80,9 @@ def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,
     )
