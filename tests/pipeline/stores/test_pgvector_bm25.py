@@ -261,3 +261,24 @@ def test_each_tenant_has_its_own_counts(shared_database: Database) -> None:
     other.count()
     assert counts(one) == {"kestrel": 1}
     assert counts(other) == {"kestrel": 2, "otter": 1}
+
+
+# --- rare words ---
+
+
+@pytest.mark.req("001-093")
+def test_a_word_of_one_chunk_gives_that_chunk_its_share_and_others_none(depot: Depot) -> None:
+    total = depot.sql("select count(*) as n from chunk")[0].n
+    assert total * bm25.RARE_SHARE > 1, "the store is large enough for words to be rare"
+    found = {c.chunk.content.split()[-1]: c.rare for c in depot.ask("only12x0 queue worker")}
+    assert 0.3 < found["only12x0"] < 1, "the rare word weighs more than each of the two common ones"
+    assert {share for name, share in found.items() if name != "only12x0"} == {0.0}
+
+
+def test_nothing_is_rare_among_few_chunks() -> None:
+    term = bm25.Term(lexeme="x", weight=1.0, chunks=1)
+    few, many = (bm25.Statistics(chunks=n, mean_length=10.0) for n in (100, 1000))
+    assert bm25.rare_share([term], few, lexemes="v") == "0"
+    assert bm25.rare_share([term], many, lexemes="v") != "0"
+    often = bm25.Term(lexeme="x", weight=1.0, chunks=bm25.RARE_CHUNKS + 1)
+    assert bm25.rare_share([often], many, lexemes="v") == "0"

@@ -167,8 +167,8 @@ def test_explanations_come_on_request(depot: Depot, run: Run) -> None:
     [
         ("vector", {"vector_part"}),
         ("keyword", {"keyword_part"}),
-        ("hybrid", {"vector_part", "keyword_part", "title_part", "rare_part"}),
-        ("HYBRID", {"vector_part", "keyword_part", "title_part", "rare_part"}),
+        ("hybrid", {"vector_part", "keyword_part", "title_part"}),
+        ("HYBRID", {"vector_part", "keyword_part", "title_part"}),
     ],
 )
 def test_modes(depot: Depot, run: Run, mode: str, parts: set[str]) -> None:
