@@ -31,7 +31,7 @@ run status
 for question in \
     "Why did we replace fixed slots by continuous booking windows?" \
     "Which backlog item warns about shallow water at the bar?" \
-    "Why were old vessel positions on the board all night?"
+    "How could outdated ship locations go unnoticed on the map for hours during the night?"
 do
     run search "$question" -k 3
 done

@@ -142,7 +142,8 @@ def test_code_and_tables_that_fit_stay_whole(strategy: str, blocks: list[str], p
     options = ChunkingOptions(strategy=strategy, min_size=50, max_size=300, overlap=60)
     contents = [chunk.content for chunk in chunks_of(text, options)]
     for block in kept:
-        assert any(block in content for content in contents)
+        # Blanks after the last mark are no part of a block; some control characters count as blanks.
+        assert any(block.rstrip() in content for content in contents)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
