@@ -151,7 +151,7 @@ def _show_parts(console: Console, explanation: Any) -> None:
         ("meaning", explanation.similarity, explanation.vector_part),
         ("words", explanation.bm25, explanation.keyword_part),
         ("title", explanation.title_bm25, explanation.title_part),
-        ("rare words", explanation.rare, explanation.rare_part),
+        ("rare", explanation.rare, explanation.rare_part),
     )
     told = [f"{name} {raw:.3f} -> {part:.3f}" for name, raw, part in parts if raw is not None]
     console.print(Text(" " * INDENT + "; ".join(told), style="dim"), soft_wrap=True)
@@ -268,7 +268,7 @@ _PARTS = (
     ("meaning", "semantic_score", "vector_part"),
     ("words", "keyword_score", "keyword_part"),
     ("title", "title_score", "title_part"),
-    ("rare words", "rare_share", "rare_part"),
+    ("rare", "rare_share", "rare_part"),
 )
 
 
