@@ -12,6 +12,8 @@ _NOT_WORD = re.compile(r"[\W_]+")
 _COMPOUND = re.compile(r"(?<![^\W_])[^\W_]+(?:[._/:\-][^\W_]+)+")
 # Where HttpServer, XMLHttpRequest and nameNode come apart; a look at both sides only, so nothing to backtrack.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# Whether a text holds any such word at all: most hold none, and looking word by word was a fifth of an upsert.
+_ANY_HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]")
 _LONGEST = 80
 """Characters of an identifier that gets extra words; longer ones are data, found by what stands between marks."""
 
@@ -25,7 +27,7 @@ def searchable(text: str) -> str:
     plain = _NOT_WORD.sub(" ", text).strip()
     compounds = {m.group() for m in _COMPOUND.finditer(text)}
     extra = [_NOT_WORD.sub("", c) for c in sorted(compounds) if len(c) <= _LONGEST]
-    for word in sorted(set(plain.split())):
+    for word in sorted(set(plain.split())) if _ANY_HUMP.search(plain) else ():
         if len(word) <= _LONGEST:
             humps = _HUMP.split(word)
             extra += humps if len(humps) > 1 else []

@@ -161,7 +161,8 @@ class Indexed:
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> int:
     """Mark documents as searchable in their wanted version, and settle them in their runs; returns how many."""
-    done = [r for r in results if _finish_one(connection, claimed, r)]
+    finished = _finish_rows(connection, claimed, results)
+    done = [r for r in results if r.document_id in finished]
     connection.execute(
         text("""
             update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
@@ -196,25 +197,30 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
     return len(done)
 
 
-def _finish_one(connection: Connection, claimed: Claim, result: Indexed) -> bool:
-    """False if the document is not ours any more, or searchable in this version already."""
-    updated = connection.execute(
+def _finish_rows(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> set[UUID]:
+    """Those of the documents that are still ours and were not searchable in this version already."""
+    rows = connection.execute(
         text("""
-            update document set indexed_version = desired_version, indexed_hash = desired_hash,
+            update document d set indexed_version = desired_version, indexed_hash = desired_hash,
                    indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done',
-                   state = 'done', last_indexed = now(), chunk_count = :chunks, centroid = :centroid,
+                   state = 'done', last_indexed = now(), chunk_count = r.chunks,
+                   centroid = cast(r.centroid as halfvec),
                    crash_count = 0, attempts = 0, lease_token = null, lease_until = null, enqueued_at = null,
                    last_error = null
-            where id = :id and lease_token = :token
-              and (indexed_version is null or indexed_version < desired_version)"""),
+            from unnest(cast(:ids as uuid[]), cast(:chunks as integer[]), cast(:centroids as text[]))
+                 as r(id, chunks, centroid)
+            where d.id = r.id and d.lease_token = :token
+              and (d.indexed_version is null or d.indexed_version < d.desired_version)
+            returning d.id"""),
         {
-            "id": result.document_id,
+            "ids": [r.document_id for r in results],
+            "chunks": [r.chunks for r in results],
+            # As text: the driver sends no arrays of vectors.
+            "centroids": [None if r.centroid is None else r.centroid.to_text() for r in results],
             "token": claimed.token,
-            "chunks": result.chunks,
-            "centroid": result.centroid,
         },
     )
-    return bool(updated.rowcount)
+    return {row.id for row in rows}
 
 
 def count_texts(
