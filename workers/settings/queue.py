@@ -13,8 +13,10 @@ from workers.settings.values import Mismatch, Number, Section, Whole, refuse
 class ConcurrencySettings(Section):
     """Processes per worker when all run on one machine."""
 
-    control: Whole = Field(default=1, ge=1, le=16, description="Syncs, the pump and upkeep.")
-    ingest: Whole = Field(default=1, ge=1, le=256, description="Cutting documents and writing chunks.")
+    control: Whole = Field(
+        default=2, ge=1, le=16, description="Syncs, the pump and upkeep: one to read while one pumps."
+    )
+    ingest: Whole = Field(default=2, ge=1, le=256, description="Cutting documents and writing chunks.")
     embed: Whole = Field(default=1, ge=1, le=256, description="Embedding; each process holds the model once.")
 
 
