@@ -24,16 +24,22 @@ def searchable(text: str) -> str:
     `HADOOP-123` gives `HADOOP 123 ... HADOOP123`, `HttpServer` gives `HttpServer ... Http Server`; a query
     treated the same way finds them whole and by part.
     """
+    return counted(text)[0]
+
+
+def counted(text: str) -> tuple[str, int]:
+    """`searchable(text)` and `word_count(text)`, for one look at the text instead of two."""
     plain = _NOT_WORD.sub(" ", text).strip()
+    words = plain.split()
     compounds = {m.group() for m in _COMPOUND.finditer(text)}
     extra = [_NOT_WORD.sub("", c) for c in sorted(compounds) if len(c) <= _LONGEST]
-    for word in sorted(set(plain.split())) if _ANY_HUMP.search(plain) else ():
+    for word in sorted(set(words)) if _ANY_HUMP.search(plain) else ():
         if len(word) <= _LONGEST:
             humps = _HUMP.split(word)
             extra += humps if len(humps) > 1 else []
-    return " ".join([plain, *extra])
+    return " ".join([plain, *extra]), len(words)
 
 
 def word_count(text: str) -> int:
     """Words of a text, the length that BM25 divides by."""
-    return len(_NOT_WORD.sub(" ", text).split())
+    return counted(text)[1]

@@ -44,6 +44,8 @@ _PG_SETTINGS = {
     "log_min_error_statement": "panic",  # a failed statement may hold a password or a text
     # mmap files, not /dev/shm: containers give that 64 MB, and an index build wants more.
     "dynamic_shared_memory_type": "mmap",
+    # ... and over such files a parallel build is slower than one process (1.4 s against 0.95 s for 2,700 vectors).
+    "max_parallel_maintenance_workers": "0",
 }
 
 

@@ -216,11 +216,16 @@ def _finish_rows(connection: Connection, claimed: Claim, results: Sequence[Index
             "ids": [r.document_id for r in results],
             "chunks": [r.chunks for r in results],
             # As text: the driver sends no arrays of vectors.
-            "centroids": [None if r.centroid is None else r.centroid.to_text() for r in results],
+            "centroids": [None if r.centroid is None else _literal(r.centroid) for r in results],
             "token": claimed.token,
         },
     )
     return {row.id for row in rows}
+
+
+def _literal(vector: Any) -> str:
+    """A halfvec as text; five decimals are more than its halves hold, and short numbers are quick to write."""
+    return str(vector.to_numpy().astype(float).round(5).tolist())
 
 
 def count_texts(

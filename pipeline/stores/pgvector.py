@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from pipeline.copying import Transfer, transfer
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.lexemes import searchable, word_count
+from pipeline.lexemes import counted
 from pipeline.stores import (
     Candidate,
     Replaced,
@@ -169,27 +169,27 @@ class PgVectorStore:
             found[row.document_id] = (max(version, row.version), hashes)
         return found
 
-    def _rows(self, replacement: Replacement, written: set[int]) -> list[tuple[Any, ...]]:
+    def _rows(self, replacement: Replacement, written: set[int]) -> Iterator[tuple[Any, ...]]:
         document = replacement.document
-        return [
-            (
-                self.index.id,
-                self.tenant_id,
-                document.project_id,
-                document.id,
-                chunk.ord,
-                document.version,
-                chunk.content,
-                chunk.context,
-                bytes.fromhex(chunk.hash),
-                searchable(chunk.content),
-                searchable(chunk.context),
-                word_count(chunk.content) + word_count(chunk.context),
-                HalfVector(vector),
-            )
-            for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True)
-            if chunk.ord in written
-        ]
+        for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True):
+            if chunk.ord in written:
+                words, length = counted(chunk.content)
+                title_words, title_length = counted(chunk.context)
+                yield (
+                    self.index.id,
+                    self.tenant_id,
+                    document.project_id,
+                    document.id,
+                    chunk.ord,
+                    document.version,
+                    chunk.content,
+                    chunk.context,
+                    bytes.fromhex(chunk.hash),
+                    words,
+                    title_words,
+                    length + title_length,
+                    HalfVector(vector),
+                )
 
     def _drop(self, keys: list[tuple[UUID, int]]) -> None:
         if keys:
