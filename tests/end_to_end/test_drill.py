@@ -139,6 +139,14 @@ class Drill:
             (folder / f"poison-{number}.md").write_text(f"# Poison {number}\n\nPOISON {self.version}\n")
         self.request_sync()
 
+    def feed(self) -> None:
+        """Publish, and wait for the walk to bring work: a fault that hits nothing proves nothing."""
+        self.publish()
+        end = time.monotonic() + 30
+        while not self.pending and time.monotonic() < end:
+            self.fleet.revive()
+            time.sleep(0.1)
+
     def request_sync(self) -> None:
         """As `larder index --no-wait`; while a run is open the next one comes after it, by the schedule."""
         if self.version > 1:
@@ -240,8 +248,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_is_killed(drill: Drill) -> No
     time.sleep(6)
     for step in range(KILLS):
         if step == KILLS // 2 or drill.pending < DOCUMENTS // 10:
-            drill.publish()  # there must be something to lose until the last fault
-            time.sleep(2)
+            drill.feed()  # there must be something to lose until the last fault
         idle_faults += drill.pending == 0
         drill.fault(step)
         time.sleep(drill.chance.uniform(0.1, 0.6))
