@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -80,6 +80,8 @@ class Document:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     security_level: str = "internal"
+    fingerprint: str = ""
+    """What the id walk shows of this item (version, place, labels); empty where a walk shows only ids."""
 
     @property
     def content_hash(self) -> str:
@@ -127,6 +129,8 @@ class Listing:
 
     ids: frozenset[str]
     complete: bool
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints by external id; an item whose stored fingerprint differs is read again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +160,10 @@ class Source(Protocol):
 
     def ids(self) -> Listing:
         """Everything that is there now, for finding what is gone."""
+        ...
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """These items as they are now, gone ones in `deleted`; called with what `ids` showed to differ."""
         ...
 
     def check(self) -> list[Finding]:

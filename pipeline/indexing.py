@@ -73,7 +73,7 @@ class Indexer:
 
     def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Cut documents into staged chunks."""
-        with self.database.tenant(tenant) as connection:
+        with self.database.tenant(tenant, durable=False) as connection:
             claim = work.claim(connection, tenant, Stage.FETCHED, items, lease=self.lease)
             bodies = staging.bodies(connection, claim.ids)
         pieces: dict[UUID, list[Chunk]] = {}
@@ -83,7 +83,7 @@ class Indexer:
                 pieces[i] = self._cut(claim.documents[i], bodies.get(i))
             except LarderError as error:
                 failed[i] = error
-        with self.database.tenant(tenant) as connection:
+        with self.database.tenant(tenant, durable=False) as connection:
             ours = work.still_ours(connection, claim)
             kept = {i: pieces[i] for i in ours if i in pieces}
             versions = {i: claim.documents[i].version for i in kept}
@@ -117,7 +117,7 @@ class Indexer:
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make the vectors that the cache does not have."""
         embedder = self.embedder()
-        with self.database.tenant(tenant) as connection:
+        with self.database.tenant(tenant, durable=False) as connection:
             claim = work.claim(connection, tenant, Stage.CHUNKED, items, lease=self.lease)
             staging.refill(connection, tenant, self.model, self.index(connection).id, claim.ids)
             hashes = staging.staged_hashes(connection, claim.ids)
@@ -131,7 +131,7 @@ class Indexer:
         try:
             self._embed_missing(embedder, claim, texts, done, refused)
         except LarderError as error:
-            with self.database.tenant(tenant) as connection:
+            with self.database.tenant(tenant, durable=False) as connection:
                 # What was embedded before is kept and was paid for: it counts now.
                 work.count_texts(connection, claim, _attribute(hashes, done, wanted - done)[0], {})
                 self._fail(connection, claim, claim.ids, error)
@@ -156,6 +156,7 @@ class Indexer:
             refused |= {part[n] for n in bad}
             good = [h for n, h in enumerate(part) if n not in bad]
             now = time.monotonic()
+            # Durable: these vectors may have cost money.
             with self.database.tenant(claim.tenant_id) as connection:
                 if good:
                     staging.cache_vectors(connection, claim.tenant_id, self.model, good, vectors)
@@ -189,7 +190,7 @@ class Indexer:
     ) -> Step:
         late = wanted - done - refused
         embedded, reused = _attribute(hashes, done, late)
-        with self.database.tenant(claim.tenant_id) as connection:
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
             ours = work.still_ours(connection, claim)
             bad = [i for i in ours if refused & set(hashes[i])]
             slow = [i for i in ours if i not in bad and late & set(hashes[i])]
@@ -211,7 +212,7 @@ class Indexer:
 
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make documents searchable in their wanted version."""
-        with self.database.tenant(tenant) as connection:
+        with self.database.tenant(tenant, durable=False) as connection:
             claim = work.claim(connection, tenant, Stage.EMBEDDED, items, lease=self.lease)
             staged = staging.staged(connection, tenant, self.model, claim.ids)
         if not claim.ids:
@@ -222,14 +223,14 @@ class Indexer:
             self._write(claim, whole, staged)
         except StoreRejected as error:
             if len(whole) == 1:
-                with self.database.tenant(tenant) as connection:
+                with self.database.tenant(tenant, durable=False) as connection:
                     self._fail(connection, claim, whole, error)
             else:
                 # One of them is refused: each for itself, so that the others get in.
                 for i in whole:
                     self._write_alone(claim, i, staged)
         except LarderError as error:
-            with self.database.tenant(tenant) as connection:
+            with self.database.tenant(tenant, durable=False) as connection:
                 self._fail(connection, claim, whole, error)
         return Step(again=again, again_stage=Stage.CHUNKED)
 
@@ -237,19 +238,19 @@ class Indexer:
         """Their vectors were trimmed from the cache meanwhile."""
         if not ids:
             return []
-        with self.database.tenant(claim.tenant_id) as connection:
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
             return work.put_back(connection, claim, ids, Stage.CHUNKED)
 
     def _write_alone(self, claim: work.Claim, document: UUID, staged: dict[UUID, staging.Staged]) -> None:
         try:
             self._write(claim, [document], staged)
         except LarderError as error:
-            with self.database.tenant(claim.tenant_id) as connection:
+            with self.database.tenant(claim.tenant_id, durable=False) as connection:
                 self._fail(connection, claim, [document], error)
 
     def _write(self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, staging.Staged]) -> None:
         """One transaction: what is still ours is replaced and marked as searchable, or nothing is."""
-        with self.database.tenant(claim.tenant_id) as connection:
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
             mine = set(work.still_ours(connection, claim))
             batch = [
                 Replacement(

@@ -146,12 +146,14 @@ def cache_vectors(
 def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UUID]) -> dict[UUID, Staged]:
     """The staged chunks of documents with their vectors from the cache."""
     found = {i: Staged(chunks=[], vectors=[]) for i in ids}
-    # Binary: parsing 384 numbers from text costs more than the query.
+    # Binary: parsing 384 numbers from text costs more than the query. Lateral: joined in the plain way, a cache
+    # that was never analysed is read whole for every batch (60 ms of PostgreSQL's time instead of 8).
     with driver_of(connection) as driver, driver.cursor(binary=True) as cursor:
         cursor.execute(
             """
             select s.document_id, s.ord, s.content, s.context, e.vector from chunk_stage s
-            left join embedding_cache e on e.tenant_id = %s and e.model = %s and e.hash = s.hash
+            left join lateral (select c.vector from embedding_cache c
+                               where c.tenant_id = %s and c.model = %s and c.hash = s.hash limit 1) e on true
             where s.document_id = any(%s) order by s.document_id, s.ord""",
             (tenant_id, model, list(ids)),
         )

@@ -10,9 +10,14 @@ from datetime import datetime
 from uuid import UUID
 
 from pipeline.database import Database
-from pipeline.documents import Cursor, Page, Source
+from pipeline.documents import Cursor, Listing, Page, Source
 from pipeline.errors import LarderError, SourceUnavailable
 from pipeline.ledger import absence, admission, runs, sources
+
+LONG_CALL = 5.0
+"""How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
+READ_AGAIN = 50
+"""Items read again at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +63,18 @@ class Syncer:
             return True
         try:
             since = self._start(run, row, source, where)
+            if since is None and not run.walk:
+                # What is read from its very start may have lost items since the last time it was.
+                with self.database.tenant(where.tenant_id) as connection:
+                    runs.demand_walk(connection, where.run_id)
             if not self._walk(source, where, token, since):
                 return False
-            self._finish(source, where, token, walk=run.walk or source.walks_all, schedule=schedule)
+            walk = run.walk or source.walks_all or since is None
+            after = (run.walk_after or "") if walk else None
+            return self._finish(source, where, token, walk_after=after, schedule=schedule)
         finally:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
-        return True
 
     @staticmethod
     def _start(
@@ -89,7 +99,7 @@ class Syncer:
         return True
 
     def _store(self, source: Source, where: admission.Admission, token: UUID, page: Page) -> None:
-        with self.database.tenant(where.tenant_id) as connection:
+        with self.database.tenant(where.tenant_id, durable=False) as connection:
             sources.hold(connection, where.source_id, token, lease=self.lease)
             admitted = admission.admit(connection, where, page)
             runs.add(connection, where.run_id, admitted.counts, page.cursor)
@@ -102,22 +112,31 @@ class Syncer:
         where: admission.Admission,
         token: UUID,
         *,
-        walk: bool,
+        walk_after: str | None,
         schedule: Callable[[], Schedule],
-    ) -> None:
-        """The walk is over: find what is gone, bring old chunks up to date, and hand over to the pump."""
+    ) -> bool:
+        """All pages are stored: find what is gone or was missed, bring old chunks up to date, hand over to the pump.
+
+        `walk_after` None: without an id walk. False if the slice is over first.
+        """
+        listing = None
+        if walk_after is not None:
+            self._hold(where, token, self.lease * LONG_CALL)
+            with _translated():
+                listing = source.ids()
+            if not self._read_again(source, where, token, listing, walk_after):
+                return False
         with _translated():
-            listing = source.ids() if walk else None
             stamp = source.stamp()
         with self.database.tenant(where.tenant_id) as connection:
             sources.hold(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
                 pruned = absence.prune(connection, where.source_id, listing, self.guard)
-                counts = {"hidden": pruned.hidden, "deleted": pruned.deleted}
-                runs.add(connection, where.run_id, counts, {})
+                counts = {"hidden": pruned.hidden, "deleted": pruned.deleted, "restored": pruned.restored}
+                runs.count(connection, where.run_id, counts)
             queued = admission.outdate(connection, where)
             if queued:
-                runs.add(connection, where.run_id, {"listed": queued, "queued": queued}, {})
+                runs.count(connection, where.run_id, {"listed": queued, "queued": queued})
             runs.discovered(connection, where.run_id)
             when = schedule()
             sources.completed(
@@ -128,8 +147,34 @@ class Syncer:
                 next_sync_at=when.next_sync_at,
                 # A source whose every sync ends with a walk needs no walks besides.
                 next_walk_at=None if source.walks_all else when.next_walk_at,
-                walked=walk,
+                walked=listing is not None,
             )
+        return True
+
+    def _read_again(
+        self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str
+    ) -> bool:
+        """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
+        with self.database.tenant(where.tenant_id) as connection:
+            wanted = absence.differing(connection, where.source_id, listing, after)
+        end = time.monotonic() + self.slice_seconds
+        for start in range(0, len(wanted), READ_AGAIN):
+            ids = wanted[start : start + READ_AGAIN]
+            with _translated():
+                pages = list(source.read(ids))
+            with self.database.tenant(where.tenant_id, durable=False) as connection:
+                sources.hold(connection, where.source_id, token, lease=self.lease)
+                for page in pages:
+                    admitted = admission.admit(connection, where, page)
+                    runs.count(connection, where.run_id, admitted.counts, walk_after=ids[-1])
+            self.after_page()
+            if time.monotonic() > end and start + READ_AGAIN < len(wanted):
+                return False
+        return True
+
+    def _hold(self, where: admission.Admission, token: UUID, lease: float) -> None:
+        with self.database.tenant(where.tenant_id) as connection:
+            sources.hold(connection, where.source_id, token, lease=lease)
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -52,30 +52,68 @@ class Admitted:
 
 _KNOWN = text("""
     select d.id, d.external_id, d.desired_version, d.desired_hash, d.pipeline_version, d.state, d.hidden, d.deleted,
+           d.fingerprint,
            exists (select from run_item i where i.run_id = :run and i.document_id = d.id) as in_run
     from document d where d.source_id = :source and d.external_id = any(:ids)
     order by d.id for update of d""")
 
 _UPSERT = text("""
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, url, tags,
-                          metadata, security_level, created_at, updated_at, desired_hash, pipeline_version,
-                          desired_version)
+                          metadata, security_level, created_at, updated_at, fingerprint, desired_hash,
+                          pipeline_version, desired_version)
     select r.id, :tenant, :source, :project, r.external_id, r.source_type, r.kind, r.title, r.url, r.tags,
-           r.metadata, r.security_level, r.created_at, r.updated_at, r.hash, :pipeline, r.version
+           r.metadata, r.security_level, r.created_at, r.updated_at, r.fingerprint, r.hash, :pipeline, r.version
     from jsonb_to_recordset(cast(:rows as jsonb)) as r(
         id uuid, external_id text, source_type text, kind text, title text, url text, tags text[], metadata jsonb,
-        security_level text, created_at timestamptz, updated_at timestamptz, hash text, version integer)
+        security_level text, created_at timestamptz, updated_at timestamptz, fingerprint text, hash text,
+        version integer)
     order by r.id
     on conflict (id) do update set
         project_id = excluded.project_id, source_type = excluded.source_type, kind = excluded.kind,
         title = excluded.title, url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
         security_level = excluded.security_level, created_at = excluded.created_at, updated_at = excluded.updated_at,
-        desired_hash = excluded.desired_hash, pipeline_version = excluded.pipeline_version,
+        fingerprint = excluded.fingerprint, desired_hash = excluded.desired_hash,
+        pipeline_version = excluded.pipeline_version,
         desired_version = excluded.desired_version, state = 'pending', stage = 'fetched', hidden = false,
         deleted = false, attempts = 0, crash_count = 0, last_error = null, due_at = now(), enqueued_at = null,
         -- work on the version before loses its token, and with it the right to write
         lease_token = null, lease_until = null
     where document.desired_version < excluded.desired_version""")
+
+
+@dataclass(kw_only=True)
+class _Sorted:
+    """A page's documents by what is to be done with them."""
+
+    changed: list[tuple[Document, int]] = field(default_factory=list)
+    waiting: list[tuple[UUID, int]] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
+    back: list[UUID] = field(default_factory=list)
+    """Unchanged and hidden: to be shown again."""
+    marked: list[tuple[UUID, str]] = field(default_factory=list)
+    """Unchanged but for their fingerprint."""
+    unchanged: int = 0
+    restored: int = 0
+
+    def take(self, document: Document, row: Any, where: Admission) -> None:
+        """Sort in a document; `row` is what the ledger knows of it, None if nothing."""
+        verdict = _verdict(row, document, where)
+        if verdict == "changed":
+            self.changed.append((document, row["desired_version"] + 1 if row else 1))
+            self.restored += bool(row and (row["hidden"] or row["deleted"]))
+            return
+        if row["fingerprint"] != clean(document.fingerprint):
+            self.marked.append((row["id"], clean(document.fingerprint)))
+        if row["in_run"]:
+            return
+        if verdict == "waiting":
+            self.waiting.append((row["id"], row["desired_version"]))
+        elif verdict == "dead":
+            self.refused.append(_given_up(clean(document.external_id)))
+        else:
+            self.unchanged += 1
+        if row["hidden"]:
+            self.back.append(row["id"])
 
 
 def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
@@ -84,7 +122,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
     The caller proves in the same transaction that the sync is still its own (`sources.hold`) and keeps the cursor.
     """
     documents = {clean(d.external_id): d for d in page.documents}
-    refused = [_too_long(e) for e in documents if len(e.encode()) > LONGEST_ID]
+    found = _Sorted(refused=[_too_long(e) for e in documents if len(e.encode()) > LONGEST_ID])
     documents = {e: d for e, d in documents.items() if len(e.encode()) <= LONGEST_ID}
     gone = [clean(e) for e in page.deleted]
     known = {
@@ -95,33 +133,22 @@ def admit(connection: Connection, where: Admission, page: Page) -> Admitted:
             {"source": where.source_id, "ids": [*documents, *gone], "run": where.run_id},
         ).mappings()
     }
-    changed: list[tuple[Document, int]] = []
-    waiting: list[tuple[UUID, int]] = []
-    counts = {"unchanged": 0, "restored": 0, "failed": len(page.failed) + len(refused)}
-    back: list[UUID] = []
     for external_id, document in documents.items():
-        row = known.get(external_id)
-        verdict = _verdict(row, document, where)
-        if verdict == "changed":
-            changed.append((document, row["desired_version"] + 1 if row else 1))
-            counts["restored"] += bool(row and (row["hidden"] or row["deleted"]))
-        elif row and not row["in_run"]:
-            if verdict == "waiting":
-                waiting.append((row["id"], row["desired_version"]))
-            elif verdict == "dead":
-                counts["failed"] += 1
-                refused.append(_given_up(external_id))
-            else:
-                counts["unchanged"] += 1
-            if row["hidden"]:
-                back.append(row["id"])
-    _show_again(connection, back)
-    queued = _queue(connection, where, changed, waiting)
-    counts["restored"] += len(back)
+        found.take(document, known.get(external_id), where)
+    show_again(connection, found.back)
+    _mark(connection, found.marked)
+    queued = _queue(connection, where, found.changed, found.waiting)
     deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
-    runs.note_problems(connection, where.run_id, "failed", [*page.failed, *refused])
+    runs.note_problems(connection, where.run_id, "failed", [*page.failed, *found.refused])
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
-    return Admitted(queued=queued, skipped=len(page.skipped), deleted=deleted, **counts)
+    return Admitted(
+        queued=queued,
+        unchanged=found.unchanged,
+        restored=found.restored + len(found.back),
+        failed=len(page.failed) + len(found.refused),
+        skipped=len(page.skipped),
+        deleted=deleted,
+    )
 
 
 def _too_long(external_id: str) -> Problem:
@@ -160,7 +187,19 @@ def _verdict(row: Any, document: Document, where: Admission) -> str:
     return "dead" if row["state"] == "dead" else "unchanged"
 
 
-def _show_again(connection: Connection, ids: Sequence[UUID]) -> None:
+def _mark(connection: Connection, marks: Sequence[tuple[UUID, str]]) -> None:
+    """Keep the fingerprints of documents that are otherwise unchanged."""
+    if marks:
+        connection.execute(
+            text("""
+                update document d set fingerprint = m.mark
+                from unnest(cast(:ids as uuid[]), cast(:marks as text[])) as m(id, mark) where d.id = m.id"""),
+            {"ids": [i for i, _ in marks], "marks": [m for _, m in marks]},
+        )
+
+
+def show_again(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Hidden documents are there again."""
     if ids:
         connection.execute(
             text("update document set hidden = false where id = any(:ids)"), {"ids": list(ids)}
@@ -220,6 +259,7 @@ def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
         "security_level": document.security_level,
         "created_at": document.created_at and document.created_at.isoformat(),
         "updated_at": document.updated_at and document.updated_at.isoformat(),
+        "fingerprint": clean(document.fingerprint),
         "hash": document.content_hash,
         "version": version,
     }

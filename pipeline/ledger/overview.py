@@ -234,3 +234,22 @@ def index(connection: Connection) -> Json | None:
         "vector_index": "exact" if row.indexed_rows is None else "hnsw",
         "keyword_index": "gin" if row.keyword_built else "scan",
     }
+
+
+def enrichment(connection: Connection) -> Json:
+    """Answers for Step 4: `{"waiting", "running", "oldest_seconds", "degradation_level"}`, over all tenants.
+
+    The level is the worst one of the answers of the last minute; 0 if there were none.
+    """
+    row = connection.execute(
+        text("""
+            select count(*) filter (where state = 'queued') as waiting,
+                   count(*) filter (where state = 'running') as running,
+                   cast(extract(epoch from now() - min(created_at) filter (where state = 'queued')) as double precision)
+                       as oldest_seconds,
+                   coalesce(max(degradation_level) filter (where finished_at > now() - interval '1 minute'), 0)
+                       as degradation_level
+            from enrichment_job
+            where state in ('queued', 'running') or finished_at > now() - interval '1 minute'""")
+    ).mappings()
+    return dict(row.one())

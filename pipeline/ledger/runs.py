@@ -35,6 +35,7 @@ class RunRow:
     attempts: int
     error: str | None
     cursor: Cursor | None
+    walk_after: str | None
     listed: int
     unchanged: int
     queued: int
@@ -116,15 +117,32 @@ def last_of(connection: Connection, source_id: UUID) -> RunRow | None:
     return RunRow(**found) if found else None
 
 
-def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor | None) -> None:
-    """Add to a run's counts and keep where its walk stands."""
-    sums = ", ".join(f"{name} = {name} + :{name}" for name in counts)
+def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor) -> None:
+    """Add a page's counts and keep where the walk stands; a cursor that moved is progress, so tries count anew."""
+    connection.execute(
+        text("""
+            update sync_run set cursor = cast(:cursor as jsonb), error = null,
+                   attempts = case when cursor is distinct from cast(:cursor as jsonb) then 0 else attempts end
+            where id = :id"""),
+        {"id": run_id, "cursor": json.dumps(clean(cursor))},
+    )
+    count(connection, run_id, counts)
+
+
+def count(connection: Connection, run_id: int, counts: dict[str, int], walk_after: str | None = None) -> None:
+    """Add to a run's counts; `walk_after` is the last item that its id walk has read again."""
+    sums = "".join(f"{name} = {name} + :{name}, " for name in counts)
     connection.execute(
         text(f"""
-            update sync_run set heartbeat_at = now(), cursor = cast(:cursor as jsonb){", " + sums if sums else ""}
+            update sync_run set {sums} heartbeat_at = now(), walk_after = coalesce(:after, walk_after)
             where id = :id"""),
-        {**counts, "id": run_id, "cursor": None if cursor is None else json.dumps(clean(cursor))},
+        {**counts, "id": run_id, "after": walk_after},
     )
+
+
+def demand_walk(connection: Connection, run_id: int) -> None:
+    """The run is to end with an id walk, whoever finishes it."""
+    connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:
@@ -152,14 +170,17 @@ def discovered(connection: Connection, run_id: int) -> None:
     )
 
 
-def postpone(connection: Connection, run_id: int, *, delay: float, error: str) -> int:
-    """Put the sync of a run back for `delay` seconds; returns how often it has been tried."""
+def postpone(connection: Connection, run_id: int, *, delay: float, error: str, tried: bool = True) -> int:
+    """Put the sync of a run back for `delay` seconds; returns how often it has been tried in vain.
+
+    `tried` False is a wait that was asked for, and no failure.
+    """
     row = connection.execute(
         text("""
-            update sync_run set attempts = attempts + 1, due_at = now() + make_interval(secs => :delay),
-                   enqueued_at = null, error = :error
+            update sync_run set attempts = attempts + cast(:tried as integer),
+                   due_at = now() + make_interval(secs => :delay), enqueued_at = null, error = :error
             where id = :id returning attempts"""),
-        {"id": run_id, "delay": delay, "error": error},
+        {"id": run_id, "delay": delay, "error": error, "tried": int(tried)},
     )
     return int(row.scalar_one())
 

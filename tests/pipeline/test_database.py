@@ -26,6 +26,14 @@ def test_the_tenant_ends_with_its_transaction(database: Database) -> None:
         assert connection.execute(text("select current_tenant()")).scalar() is None
 
 
+def test_only_steps_that_can_be_done_again_do_not_wait_for_the_disk(database: Database) -> None:
+    shown = text("select setting, source from pg_settings where name = 'synchronous_commit'")
+    with database.tenant(uuid4(), durable=False) as connection:
+        assert tuple(connection.execute(shown).one()) == ("off", "session")
+    with database.tenant(uuid4()) as connection:
+        assert connection.execute(shown).one().source != "session", "it outlived its transaction"
+
+
 def test_a_server_that_is_away_is_passing_trouble() -> None:
     away = Database("postgresql://larder_app:x@127.0.0.1:1/larder")
     with pytest.raises(StoreUnavailable), away.tenant(uuid4()):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,11 +32,24 @@ class Shelf:
     """The page, counted from 0 over the shelf's life, that raises `fault`."""
     fault: Exception = field(default_factory=lambda: SourceUnavailable("away", retry_after=5))
     ids_fault: Exception | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    """Fingerprints that the walk shows; documents carry the same unless `marks` says otherwise."""
+    marks: dict[str, str] = field(default_factory=dict)
+    read_again: list[list[str]] = field(default_factory=list)
     begun_at: list[Any] = field(default_factory=list)
     pages_read: int = 0
 
     def _all(self) -> list[Document]:
-        return [document(i, body) for i, body in self.documents.items()]
+        known = {**self.versions, **self.marks}
+        return [
+            replace(document(i, body), fingerprint=known.get(i, "")) for i, body in self.documents.items()
+        ]
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        self.read_again.append(list(ids))
+        found = {d.external_id: d for d in self._all()}
+        here = tuple(found[i] for i in ids if i in found)
+        yield Page(cursor={"never": "kept"}, documents=here, deleted=tuple(i for i in ids if i not in found))
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         self.begun_at.append(since if since is None else dict(since))
@@ -54,7 +67,7 @@ class Shelf:
     def ids(self) -> Listing:
         if self.ids_fault:
             raise self.ids_fault
-        return Listing(ids=frozenset(self.documents), complete=self.complete)
+        return Listing(ids=frozenset(self.documents), complete=self.complete, versions=self.versions)
 
     def check(self) -> list[Finding]:
         return []
@@ -285,6 +298,101 @@ class TestWhatIsGone:
         with pytest.raises(SourceUnavailable):
             go_on(shop, source, shop.open_run())
         assert self.hidden(shop) == []
+
+
+class TestTheIdWalk:
+    """A walk that shows fingerprints finds what the pages of an incremental source did not bring."""
+
+    def source(self, shop: Workshop, count: int = 4) -> Shelf:
+        source = shelf(count)
+        source.versions = dict.fromkeys(source.documents, "v1")
+        sync(shop, source)
+        source.read_again.clear()
+        return source
+
+    def test_the_first_sync_ends_with_one_and_finds_nothing_to_read_again(self, shop: Workshop) -> None:
+        source = shelf(4)
+        source.versions = dict.fromkeys(source.documents, "v1")
+        row = sync(shop, source)
+        assert (row.walk, row.queued, source.read_again) == (True, 4, [])
+
+    def test_a_first_sync_that_was_broken_off_ends_with_one_too(self, shop: Workshop) -> None:
+        source, run = shelf(6, breaks_at=1), shop.open_run()
+        with pytest.raises(SourceUnavailable):
+            go_on(shop, source, run)
+        gone = source.documents.pop("d0")
+        assert go_on(shop, source, run), gone
+        assert [r["external_id"] for r in shop.sql("select external_id from document where hidden")] == ["d0"]
+
+    def test_only_what_differs_is_read_again(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.versions["d2"] = "v2"
+        source.documents["d2"] = "another text"
+        row = sync(shop, source, walk=True)
+        assert source.read_again == [["d2"]]
+        assert (row.queued, row.listed, row.hidden) == (1, 1, 0)
+        source.read_again.clear()
+        sync(shop, source, walk=True)
+        assert source.read_again == [], "its fingerprint was not kept"
+
+    def test_without_a_walk_nothing_is_read_again(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.versions["d2"] = "v2"
+        sync(shop, source)
+        assert source.read_again == []
+
+    def test_a_mark_alone_is_kept_and_nothing_is_queued(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.versions["d2"] = "v2"
+        row = sync(shop, source, walk=True)
+        assert (row.queued, row.unchanged) == (0, 1)
+        assert shop.value("select fingerprint from document where external_id = 'd2'") == "v2"
+
+    def test_an_item_the_pages_never_brought_is_read(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.documents = {"a-new": "text", **source.documents}
+        source.versions["a-new"] = "v1"
+        row = sync(shop, source, walk=True)
+        assert source.read_again == [["a-new"]]
+        assert row.queued == 1
+
+    def test_what_turns_out_to_be_gone_is_deleted_at_once(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.versions["d2"] = "v2"
+        del source.documents["d2"]
+        row = sync(shop, source, walk=True)
+        assert row.deleted == 1
+        assert shop.value("select deleted from document where external_id = 'd2'")
+
+    def test_what_was_hidden_and_is_there_again_is_shown(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        kept = source.documents.pop("d1")
+        del source.versions["d1"]
+        assert sync(shop, source, walk=True).hidden == 1
+        source.documents["d1"] = kept
+        source.versions["d1"] = "v1"
+        row = sync(shop, source, walk=True)
+        assert (row.restored, source.read_again) == (1, [])
+        assert not shop.value("select hidden from document where external_id = 'd1'")
+
+    def test_a_long_one_gives_way_and_goes_on_behind_what_it_read(self, shop: Workshop) -> None:
+        source = self.source(shop, 120)
+        for i in source.documents:
+            source.versions[i] = "v2"
+            source.marks[i] = "never the same"
+        run = shop.open_run(walk=True)
+        slices = 0
+        while not go_on(shop, source, run, slice_seconds=-1.0):
+            slices += 1
+            assert slices < 9, "it begins anew each time"
+        read = [i for ids in source.read_again for i in ids]
+        assert sorted(read) == sorted(source.documents), "read twice, or not at all"
+
+    def test_its_pages_do_not_move_the_cursor(self, shop: Workshop) -> None:
+        source = self.source(shop)
+        source.versions["d2"] = "v2"
+        sync(shop, source, walk=True)
+        assert shop.value("select cursor from source") == {"read": 4}
 
 
 def test_a_newer_run_takes_over_what_the_older_still_waits_for(shop: Workshop) -> None:

@@ -194,12 +194,12 @@ def test_the_last_run_has_its_counts(database: Database, tenant: UUID, notes: UU
     with database.tenant(tenant) as connection:
         first = runs.open_run(connection, tenant, notes, trigger="schedule")
         assert first is not None
-        runs.add(connection, first, {"listed": 7, "unchanged": 7}, None)
+        runs.count(connection, first, {"listed": 7, "unchanged": 7})
         runs.fail(connection, first, "no")
     with database.tenant(tenant) as connection:
         second = runs.open_run(connection, tenant, notes, trigger="manual")
         assert second is not None
-        runs.add(connection, second, {"listed": 9, "queued": 4, "skipped": 5}, None)
+        runs.count(connection, second, {"listed": 9, "queued": 4, "skipped": 5})
     last = figures(database)["notes"].last_run
     assert last is not None
     assert (last["run"], last["trigger"], last["state"], last["finished_at"]) == (
@@ -306,3 +306,31 @@ def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL
 def test_no_figure_needs_a_text(database: Database, notes: UUID, omniscient: SQL) -> None:
     plant(omniscient, notes)
     assert "a title" not in str(figures(database)["notes"].to_json())
+
+
+def test_answers_for_step_4_are_counted_and_tell_their_worst_level_of_late(
+    database: Database, tenant: UUID, project: UUID, omniscient: SQL
+) -> None:
+    with database.control() as connection:
+        assert overview.enrichment(connection) == {
+            "waiting": 0, "running": 0, "oldest_seconds": None, "degradation_level": 0,
+        }  # fmt: skip
+    for state, level, ago in (
+        ("queued", None, None),
+        ("running", None, None),
+        ("done", 3, 20),
+        ("done", 1, 5),
+        ("done", 4, 90),
+    ):
+        omniscient.execute(
+            """
+            insert into enrichment_job (id, tenant_id, project_id, request, state, degradation_level, created_at,
+                                        finished_at)
+            values (gen_random_uuid(), %s, %s, '{}', %s, %s, now() - interval '40 s', now() - make_interval(secs => %s))
+            """,
+            (tenant, project, state, level, ago),
+        )
+    with database.control() as connection:
+        found = overview.enrichment(connection)
+    assert (found["waiting"], found["running"], found["degradation_level"]) == (1, 1, 3)
+    assert 40 <= found["oldest_seconds"] < 60

@@ -134,7 +134,7 @@ class TestClosing:
         with shop.database.tenant(shop.tenant) as connection:
             listing = Listing(ids=frozenset(), complete=True)
             pruned = absence.prune(connection, shop.source, listing, absence.DeletionGuard())
-            runs.add(connection, run, {"hidden": pruned.hidden}, None)
+            runs.count(connection, run, {"hidden": pruned.hidden})
         walked(shop, run)
         assert settled(shop) == {run: True}
 
@@ -184,6 +184,23 @@ class TestSending:
         assert sync_due(shop) == []
         shop.sql("update source set sync_lease_until = now() - interval '1 second'")
         assert sync_due(shop) == [run]
+
+    def test_a_wait_that_was_asked_for_is_no_failure(self, shop: Workshop) -> None:
+        run = shop.open_run()
+        with shop.database.tenant(shop.tenant) as connection:
+            assert runs.postpone(connection, run, delay=60, error="asks", tried=False) == 0
+            assert runs.postpone(connection, run, delay=60, error="busy") == 1
+
+    def test_only_a_cursor_that_moved_makes_tries_count_anew(self, shop: Workshop) -> None:
+        run = shop.open_run()
+        with shop.database.tenant(shop.tenant) as connection:
+            runs.add(connection, run, {"listed": 1}, {"at": 1})
+            runs.postpone(connection, run, delay=60, error="busy")
+            runs.add(connection, run, {"listed": 1}, {"at": 1})
+        assert (shop.run(run).attempts, shop.run(run).error) == (1, None)
+        with shop.database.tenant(shop.tenant) as connection:
+            runs.add(connection, run, {"listed": 1}, {"at": 2})
+        assert shop.run(run).attempts == 0
 
     def test_a_postponed_walk_waits_its_time(self, shop: Workshop) -> None:
         run = shop.open_run()

@@ -1,0 +1,339 @@
+"""Enrichment jobs: asked once, worked on by one at a time, ended as done, failed or expired."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, RowMapping, text
+
+from pipeline.documents import Json
+from pipeline.errors import LarderError, LeaseLost
+from pipeline.ledger.storable import clean
+
+CHANNEL = "larder_enriched"
+"""PostgreSQL notifies it with the id of every job that ends."""
+
+INTERACTIVE, BULK = 0, 6
+"""Priorities, the smaller the sooner: somebody waits, or a whole backlog is worked through."""
+
+State = Literal["queued", "running", "done", "failed", "expired"]
+ENDED = ("done", "failed", "expired")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLimits:
+    """How long the ledger waits for a job and how often it tries; seconds and counts."""
+
+    lease: float = 15.0
+    resend: float = 15.0
+    attempts: int = 3
+    crashes: int = 3
+    batch: int = 200
+    """Messages of one stroke."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What became of a submission."""
+
+    id: UUID
+    new: bool
+    """False: the same was asked before and that job answers it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A job that is ours, under one token."""
+
+    id: UUID
+    token: UUID
+    project_id: UUID
+    request: Json
+    attempts: int
+    deadline: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """A job as its asker sees it."""
+
+    id: UUID
+    state: State
+    result: Json | None
+    degradation_level: int | None
+    attempts: int
+    crash_count: int
+    code: str | None
+    error: str | None
+    deadline: datetime | None
+    created_at: datetime
+    finished_at: datetime | None
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more will happen to it."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """A job that a message should be sent about."""
+
+    tenant_id: UUID
+    id: UUID
+    priority: int
+    seconds_left: float | None
+    """Until its deadline."""
+
+
+def submission_key(project: UUID, request: Json) -> bytes:
+    """Equal for equal questions, however their keys are ordered."""
+    canonical = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return hashlib.sha256(f"{project}|{canonical}".encode()).digest()
+
+
+_INSERT = text("""
+    insert into enrichment_job (id, tenant_id, project_id, request, priority, submission, deadline, enqueued_at)
+    values (:id, :tenant, :project, cast(:request as jsonb), :priority, :key,
+            now() + make_interval(secs => cast(:seconds as double precision)), case when :sends then now() end)
+    on conflict (tenant_id, submission) do nothing returning id""")
+
+_CORPUS = """
+    (select concat((select id from search_index where status = 'active'), ':',
+                   (select md5(string_agg(stamp::text, ',' order by slot)) from change_stamp)))"""
+"""Names the state of what the tenant's searches may show."""
+
+# A finished answer is good until the tenant's documents change; one that was given in need is not kept to.
+_REUSABLE = text(f"""
+    select id, state in ('queued', 'running') and (deadline is null or deadline > now())
+           or state = 'done' and coalesce(degradation_level, 0) = 0 and corpus = {_CORPUS} as good
+    from enrichment_job j where submission = :key for update of j""")
+
+# Whoever asks again may wait longer or be in more of a hurry than the first.
+_JOIN = text("""
+    update enrichment_job set priority = least(priority, :priority),
+           deadline = case when deadline is null or cast(:seconds as double precision) is null then null
+                           else greatest(deadline, now() + make_interval(secs => :seconds)) end
+    where id = :id and state in ('queued', 'running')""")
+
+
+def submit(
+    connection: Connection,
+    tenant: UUID,
+    project: UUID,
+    request: Json,
+    *,
+    priority: int = INTERACTIVE,
+    seconds: float | None = None,
+    sends: bool = True,
+) -> Asked:
+    """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
+
+    `seconds` is how long the asker waits at most: a job that has not begun by then expires. `sends` False leaves
+    the message to the pump.
+    """
+    key = submission_key(project, request)
+    values = {
+        "tenant": tenant,
+        "project": project,
+        "request": json.dumps(clean(request), default=str),
+        "key": key,
+        "priority": priority,
+        "seconds": seconds,
+        "sends": sends,
+    }
+    while True:
+        made = connection.execute(_INSERT, {**values, "id": uuid4()}).scalar()
+        if made is not None:
+            return Asked(id=made, new=True)
+        found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
+        if found is not None and found.good:
+            connection.execute(_JOIN, {"id": found.id, "priority": priority, "seconds": seconds})
+            return Asked(id=found.id, new=False)
+        if found is not None:
+            connection.execute(
+                text("update enrichment_job set submission = null where id = :id"), {"id": found.id}
+            )
+
+
+def get(connection: Connection, job_id: UUID) -> JobRow | None:
+    """A job with its result; None if there is none, or no longer."""
+    row = (
+        connection.execute(
+            text("""
+                select id, state, result, degradation_level, attempts, crash_count, code, error, deadline,
+                       created_at, finished_at
+                from enrichment_job where id = :id"""),
+            {"id": job_id},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    return None if row is None else JobRow(**row)
+
+
+def ended(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Those that need not be waited for any longer: they have ended, or are gone."""
+    rows = connection.execute(
+        text("select id from enrichment_job where id = any(:ids) and state in ('queued', 'running')"),
+        {"ids": list(ids)},
+    )
+    return set(ids) - {row.id for row in rows}
+
+
+def unsent(connection: Connection, job_id: UUID) -> None:
+    """Its message could not be published: the next stroke of the pump sends it."""
+    connection.execute(
+        text("update enrichment_job set enqueued_at = null where id = :id and lease_token is null"),
+        {"id": job_id},
+    )
+
+
+def claim(connection: Connection, job_id: UUID, *, lease: float) -> Claimed | None:
+    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker."""
+    token = uuid4()
+    row = (
+        connection.execute(
+            text(f"""
+                -- The crash is counted before the work: a killed process leaves this behind.
+                update enrichment_job set state = 'running', lease_token = :token, crash_count = crash_count + 1,
+                       lease_until = now() + make_interval(secs => :lease), corpus = {_CORPUS}
+                where id = :id and state = 'queued' and due_at <= now() and (deadline is null or deadline > now())
+                returning id, project_id, request, attempts, deadline"""),
+            {"id": job_id, "token": token, "lease": lease},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    return None if row is None else Claimed(token=token, **row)
+
+
+def renew(connection: Connection, claimed: Claimed, *, lease: float) -> bool:
+    """Keep the claim for another lease; False if it is no longer ours."""
+    done = connection.execute(
+        text("""
+            update enrichment_job set lease_until = now() + make_interval(secs => :lease)
+            where id = :id and lease_token = :token returning id"""),
+        {"id": claimed.id, "token": claimed.token, "lease": lease},
+    )
+    return done.scalar() is not None
+
+
+_END = """
+    update enrichment_job set state = '{state}', lease_token = null, lease_until = null, finished_at = now(), {more}
+    where id = :id and lease_token = :token returning pg_notify('larder_enriched', id::text)"""
+_DONE = text(
+    _END.format(
+        state="done",
+        more="result = cast(:result as jsonb), degradation_level = :level, crash_count = 0,"
+        " code = null, error = null",
+    )
+)
+_FAILED = text(
+    _END.format(
+        state="failed", more="submission = null, code = :code, error = :error, attempts = attempts + 1"
+    )
+)
+
+
+def finish(connection: Connection, claimed: Claimed, result: Json, level: int | None) -> None:
+    """Write the answer and wake whoever waits.
+
+    Raises:
+        LeaseLost: the job is no longer ours; roll back.
+    """
+    values = {"result": json.dumps(clean(result), default=str), "level": level}
+    _end(connection, _DONE, claimed, values)
+
+
+def fail(connection: Connection, claimed: Claimed, error: LarderError) -> None:
+    """End a job without an answer; raises as `finish` does."""
+    _end(connection, _FAILED, claimed, {"code": error.code, "error": str(error)})
+
+
+def _end(connection: Connection, statement: object, claimed: Claimed, values: Json) -> None:
+    done = connection.execute(statement, {"id": claimed.id, "token": claimed.token, **values})  # type: ignore[call-overload]
+    if done.one_or_none() is None:
+        raise LeaseLost(f"enrichment job {claimed.id} is no longer ours")
+
+
+def put_back(connection: Connection, claimed: Claimed, error: LarderError, *, delay: float) -> None:
+    """Try again in `delay` seconds, after an error that may pass; nothing happens if it is no longer ours."""
+    connection.execute(
+        text("""
+            update enrichment_job set state = 'queued', lease_token = null, lease_until = null, enqueued_at = null,
+                   crash_count = 0, attempts = attempts + 1, code = :code, error = :error,
+                   due_at = now() + make_interval(secs => :delay)
+            where id = :id and lease_token = :token"""),
+        {
+            "id": claimed.id,
+            "token": claimed.token,
+            "delay": delay,
+            "code": error.code,
+            "error": str(error),
+        },
+    )
+
+
+# The pump's side: on the control role, which sees neither request nor result ----------------------
+
+# Two statements, since the role may write the column `submission` and not read it.
+_GIVEN_UP = text("""
+    update enrichment_job set lease_token = null, lease_until = null, state = 'failed', submission = null,
+           finished_at = now(), code = 'E003', error = :reason
+    where id in (select id from enrichment_job where state = 'running' and lease_until < now()
+                   and crash_count >= :crashes order by id for update skip locked)
+    returning id, pg_notify('larder_enriched', id::text)""")
+
+_CRASHED = text("""
+    update enrichment_job set lease_token = null, lease_until = null, state = 'queued', enqueued_at = null,
+           code = 'E003', error = 'the worker died or hung while working on it'
+    where id in (select id from enrichment_job where state = 'running' and lease_until < now()
+                 order by id for update skip locked)""")
+
+_EXPIRED = text("""
+    update enrichment_job set state = 'expired', submission = null, finished_at = now(), code = 'E003',
+           error = coalesce(error || '; then ', '') || 'nobody waited any longer: its deadline passed before a worker '
+                   'took it'
+    where id in (select id from enrichment_job where state = 'queued' and deadline <= now()
+                 order by id for update skip locked)
+    returning id, pg_notify('larder_enriched', id::text)""")
+
+_DUE = text("""
+    update enrichment_job j set enqueued_at = now()
+    from (select id from enrichment_job
+          where state = 'queued' and due_at <= now()
+            and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
+          order by priority, created_at limit :most for update skip locked) w
+    where j.id = w.id
+    returning j.tenant_id, j.id, j.priority, j.created_at,
+              cast(extract(epoch from j.deadline - now()) as double precision) as seconds_left""")
+
+
+def stroke(connection: Connection, limits: JobLimits) -> list[Due]:
+    """End what is over, free what a dead worker held, and tell what to send messages about, most urgent first."""
+    reason = f"its worker died {limits.crashes} times while working on it"
+    connection.execute(_GIVEN_UP, {"crashes": limits.crashes, "reason": reason})
+    connection.execute(_CRASHED)
+    connection.execute(_EXPIRED)
+    rows = connection.execute(_DUE, {"resend": limits.resend, "most": limits.batch}).mappings()
+    return [_due(row) for row in sorted(rows, key=lambda r: (r["priority"], r["created_at"]))]
+
+
+def _due(row: RowMapping) -> Due:
+    return Due(**{name: row[name] for name in Due.__dataclass_fields__})
+
+
+def trim(connection: Connection, *, hours: float) -> int:
+    """Remove jobs with their answers, so many hours after they ended; how many there were."""
+    done = connection.execute(
+        text("delete from enrichment_job where finished_at < now() - make_interval(secs => :kept)"),
+        {"kept": hours * 3600},
+    )
+    return int(done.rowcount)
