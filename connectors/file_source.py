@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from connectors.contents import FileText, blank, holds_nothing, open_problem, read_file
 from connectors.files import FileListing, FileTree, FoundFile
 from connectors.options import SourceOptions
-from connectors.paging import Entry, failed, pages_of, resume_key, skipped
+from connectors.paging import Entry, failed, pages_of, resume_key, selected, skipped
 from pipeline.documents import Cursor, Document, Finding, Listing, Page
 from pipeline.errors import DocumentRejected
 
@@ -41,6 +41,10 @@ class FileSource:
         listing = self._tree.listing()
         living = {f.external_id for f in listing.files if not holds_nothing(f, listing.root)}
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """These files as they are now."""
+        return selected(self.pages(None), ids)
 
     def check(self) -> list[Finding]:
         """The root, each glob with its number of files, and what could not be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from connectors.json_text import json_text
 from connectors.json_values import json_able, parse_json, scalar_text
 from connectors.markdown import file_metadata, file_title
 from connectors.options import SourceOptions
-from connectors.paging import Entry, pages_of, resume_key
+from connectors.paging import Entry, pages_of, resume_key, selected
 from connectors.pbi_gathering import Gathering, is_settled
 from connectors.pbi_json import pbi_document
 from connectors.pbi_shapes import clearly_pbis, plain_keys
@@ -55,6 +55,10 @@ class JsonSource:
         living |= {f.external_id for f in sorted_out.plain}
         gathering = sorted_out.gathering
         return Listing(ids=gathering.ids | living | listing.present, complete=gathering.complete)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """These documents as they are now."""
+        return selected(self.pages(None), ids)
 
     def check(self) -> list[Finding]:
         """The root, each glob with its number of files, and what could not be read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.documents import Cursor, Document, Page, Problem
@@ -49,6 +49,19 @@ def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
         batch.append(entry)
         size += len(entry.document.text) if entry.document else 0
     yield _page(batch, {})
+
+
+def selected(pages: Iterable[Page], ids: Sequence[str]) -> Iterator[Page]:
+    """Only these items of a whole walk; what the walk does not bring is gone."""
+    missing = set(ids)
+    for page in pages:
+        documents = tuple(d for d in page.documents if d.external_id in missing)
+        failures = tuple(p for p in page.failed if p.external_id in missing)
+        missing -= {d.external_id for d in documents} | {p.external_id for p in failures}
+        if documents or failures:
+            yield Page(cursor={}, documents=documents, failed=failures)
+    if missing:
+        yield Page(cursor={}, deleted=tuple(sorted(missing)))
 
 
 def _page(batch: list[Entry], cursor: Cursor) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from connectors.contents import FileText, holds_nothing, read_file
@@ -11,7 +11,7 @@ from connectors.files import FileListing, FileTree
 from connectors.json_values import json_able
 from connectors.markdown import file_metadata
 from connectors.options import SourceOptions
-from connectors.paging import Entry, pages_of, resume_key
+from connectors.paging import Entry, pages_of, resume_key, selected
 from connectors.pbi_gathering import Gathering, is_settled
 from connectors.times import from_epoch, parse_time
 from pipeline.documents import DEFAULT_KIND, Cursor, Document, Finding, Listing, Page, SourceType
@@ -45,6 +45,10 @@ class PbiJsonSource:
         if self._last is None or self._last[0] != listing.stamp:
             self._gather(listing)
         return self._last[1] if self._last else Listing(ids=frozenset(), complete=False)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """These documents as they are now."""
+        return selected(self.pages(None), ids)
 
     def check(self) -> list[Finding]:
         """The root, each glob with its number of files, and what could not be read."""

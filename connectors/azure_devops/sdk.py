@@ -1,0 +1,137 @@
+"""The azure-devops client library, tamed: no disk cache, no retries, no proxies, our adapter on its session."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import types
+import uuid
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.azure_devops.options import PRODUCT
+from connectors.web import Access, guard
+from pipeline.errors import ConfigurationError
+
+DISCOVERY_SECONDS = 3600.0
+"""How long the routes of a server are believed; the library would believe them until the process ends."""
+
+_lock = threading.Lock()
+
+
+class Discovered(MutableMapping[str, Any]):
+    """Routes by address, forgotten after a while; an empty answer is never kept: it may be a broken one."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, Any]] = {}
+
+    def __getitem__(self, url: str) -> Any:
+        return self._kept[url][1]
+
+    def __contains__(self, url: object) -> bool:
+        at, value = self._kept.get(str(url), (0.0, None))
+        return bool(value) and time.monotonic() - at < DISCOVERY_SECONDS
+
+    def __setitem__(self, url: str, value: Any) -> None:
+        self._kept[url] = (time.monotonic(), value)
+
+    def __delitem__(self, url: str) -> None:
+        del self._kept[url]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._kept))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class Unsaved(dict[str, Any]):
+    """Stands where the library keeps its cache on disk: it holds nothing, so that the server is asked."""
+
+    def __getitem__(self, _url: str) -> Any:
+        return None
+
+    def __setitem__(self, url: str, _value: Any) -> None:
+        self.pop(url, None)
+
+
+def _load() -> Any:
+    """The library's connection class.
+
+    Importing it makes a folder in the user's home, which may be read-only, and its cache there is shared by
+    all processes without a lock. With a module of ours in the place of that cache nothing touches the disk.
+    """
+    with _lock:
+        name = "azure.devops._file_cache"
+        if name not in sys.modules:
+            stand_in = types.ModuleType(name)
+            vars(stand_in).update(OPTIONS_CACHE=Unsaved(), RESOURCE_CACHE=Unsaved())
+            sys.modules[name] = stand_in
+        from azure.devops import client, connection
+
+        client.OPTIONS_FILE_CACHE = Unsaved()  # in case somebody else imported the library first
+        connection.RESOURCE_FILE_CACHE = Unsaved()
+        if not isinstance(client.Client._locations_cache, Discovered):  # noqa: SLF001 (there is no public way)
+            client.Client._locations_cache = Discovered()  # noqa: SLF001 (ditto)
+        for logger in ("azure.devops", "msrest"):  # both log whole answers when debugging
+            logging.getLogger(logger).setLevel(logging.INFO)
+        return connection.Connection
+
+
+def models() -> Any:
+    """The library's module of request and answer classes for work items."""
+    _load()  # importing anything of the library first would bring its cache on disk
+    from azure.devops.v7_1.work_item_tracking import models
+
+    return models
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """The library's clients for one address; not for several threads."""
+
+    work: Any
+    """Work items."""
+    core: Any
+    """Projects."""
+
+
+def open_clients(base_url: str, pat: str, access: Access) -> Clients:
+    """Clients of the library for `base_url`; nothing is sent yet.
+
+    Raises:
+        ConfigurationError: there is no token.
+    """
+    if not pat.strip():
+        raise ConfigurationError(
+            f"there is no token for {PRODUCT}", fix="set auth.pat to a personal access token (AZURE_PAT)"
+        )
+    connection = _load()(base_url=base_url, creds=_credentials(pat.strip(), access))
+    # The areas would tell on which hosts to find the services; no other host may be asked anyway.
+    connection._resource_areas = []  # noqa: SLF001 (spares the request)
+    factory = connection.clients_v7_1
+    clients = Clients(work=factory.get_work_item_tracking_client(), core=factory.get_core_client())
+    session_id = str(uuid.uuid4())
+    for client in (clients.work, clients.core):
+        client.config.proxies.use_env_settings = False
+        client.config.retry_policy.retries = 0
+        client.config.keep_alive = True
+        # Else the library sends one session id, the last that any server answered with, to all servers.
+        client.config.additional_headers["X-TFS-Session"] = session_id
+    return clients
+
+
+def _credentials(pat: str, access: Access) -> Any:
+    """The token, with an empty user name; signing a session is the moment to mount our adapter on it."""
+    from msrest.authentication import BasicAuthentication
+
+    class Credentials(BasicAuthentication):
+        def signed_session(self, session: Any = None) -> Any:
+            signed = super().signed_session(session)
+            guard(signed, access)
+            return signed
+
+    return Credentials("", pat)

@@ -1,0 +1,23 @@
+"""Storage format of Confluence and the HTML of Azure DevOps boards, made Markdown."""
+
+from __future__ import annotations
+
+from connectors.markup.addresses import Links
+from connectors.markup.conversion import Conversion
+from connectors.markup.elements import HTML
+from connectors.markup.extensions import EXTENSIONS
+from connectors.markup.macros import MACROS
+from connectors.markup.rendered import MarkupLimits, Rendered
+
+__all__ = ["Links", "MarkupLimits", "Rendered", "to_markdown"]
+
+_HANDLERS = {**HTML, **MACROS, **EXTENSIONS}
+
+
+def to_markdown(html: str, links: Links | None = None, *, limits: MarkupLimits = MarkupLimits()) -> Rendered:  # noqa: B008 (frozen)
+    """The page as Markdown, with all text a reader of the page sees, in its order.
+
+    Takes any text without raising; only what `links` raises comes through. Broken markup is read as browsers
+    read it. Secrets in addresses are not looked for: redact the result.
+    """
+    return Conversion(_HANDLERS, links, limits).run(html)

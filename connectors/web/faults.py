@@ -1,0 +1,201 @@
+"""Errors of the HTTP libraries, translated into ours where they enter."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+import urllib3
+from requests import exceptions as theirs
+from urllib3 import exceptions as below
+
+from pipeline.errors import (
+    ConfigurationError,
+    DocumentRejected,
+    LarderError,
+    RateLimited,
+    SourceDenied,
+    SourceUnavailable,
+)
+
+LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
+ADDRESS = "check the configured address (baseUrl or organization)"
+CERTIFICATE = (
+    "check that the address begins with the right scheme and host, "
+    "and that the certificate authority of a server of your own is known to Larder"
+)
+
+
+class ServerFault(SourceUnavailable):
+    """The service answered with an error of its own."""
+
+    def __init__(self, message: str = "", *, status: int = 0, **more: Any) -> None:
+        """`status` is the HTTP status; the rest as in LarderError."""
+        super().__init__(message, **more)
+        self.status = status
+
+
+class AnswerTooLarge(DocumentRejected):
+    """One answer is larger than the limit: ask for less at once, or leave the item out."""
+
+
+Row = tuple[type[LarderError], str, str]
+_SLOW: Row = (SourceUnavailable, "did not answer in time", LASTS)
+_BROKE: Row = (SourceUnavailable, "broke the connection", LASTS)
+_DAMAGED: Row = (SourceUnavailable, "sent a damaged answer", LASTS)
+_UNKNOWN_HOST: Row = (SourceUnavailable, "has a host name that cannot be resolved", f"{ADDRESS}, and the DNS")
+_REFUSED: Row = (
+    SourceUnavailable,
+    "refuses connections",
+    f"{ADDRESS}, its port, and whether the service is up",
+)
+_ADDRESS: Row = (ConfigurationError, "has an address that cannot be used", ADDRESS)
+_HEADER: Row = (
+    ConfigurationError,
+    "would get a header that cannot be sent",
+    "look for line breaks or special characters in the user name and token",
+)
+_CIRCLE: Row = (
+    SourceDenied,
+    "redirects in a circle",
+    f"{ADDRESS} and the credentials: this is how a sign-in looks to a program",
+)
+_TLS: Row = (SourceDenied, "cannot be reached securely: the TLS connection is refused", CERTIFICATE)
+
+TABLE: dict[type[BaseException], Row] = {
+    theirs.RequestException: _BROKE,
+    theirs.InvalidJSONError: _DAMAGED,
+    theirs.JSONDecodeError: _DAMAGED,
+    theirs.HTTPError: _BROKE,  # with a response its status decides
+    theirs.ConnectionError: _BROKE,
+    theirs.ProxyError: _BROKE,
+    theirs.SSLError: _TLS,
+    theirs.Timeout: _SLOW,
+    theirs.ConnectTimeout: _SLOW,
+    theirs.ReadTimeout: _SLOW,
+    theirs.URLRequired: _ADDRESS,
+    theirs.TooManyRedirects: _CIRCLE,
+    theirs.MissingSchema: _ADDRESS,
+    theirs.InvalidSchema: _ADDRESS,
+    theirs.InvalidURL: _ADDRESS,
+    theirs.InvalidHeader: _HEADER,
+    theirs.InvalidProxyURL: _ADDRESS,
+    theirs.ChunkedEncodingError: _BROKE,
+    theirs.ContentDecodingError: _DAMAGED,
+    theirs.StreamConsumedError: _DAMAGED,
+    theirs.RetryError: _BROKE,
+    theirs.UnrewindableBodyError: _BROKE,
+    below.HTTPError: _BROKE,
+    below.PoolError: _BROKE,
+    below.RequestError: _BROKE,
+    below.SSLError: _TLS,
+    below.ProxyError: _BROKE,
+    below.DecodeError: _DAMAGED,
+    below.ProtocolError: _BROKE,
+    below.MaxRetryError: _BROKE,
+    below.HostChangedError: _ADDRESS,
+    below.TimeoutStateError: _BROKE,
+    below.TimeoutError: _SLOW,
+    below.ReadTimeoutError: _SLOW,
+    below.ConnectTimeoutError: _SLOW,
+    below.NewConnectionError: _BROKE,
+    below.NameResolutionError: _UNKNOWN_HOST,
+    below.EmptyPoolError: _BROKE,
+    below.FullPoolError: _BROKE,
+    below.ClosedPoolError: _BROKE,
+    below.LocationValueError: _ADDRESS,
+    below.LocationParseError: _ADDRESS,
+    below.URLSchemeUnknown: _ADDRESS,
+    below.ResponseError: _BROKE,
+    below.ResponseNotChunked: _DAMAGED,
+    below.BodyNotHttplibCompatible: _DAMAGED,
+    below.IncompleteRead: _BROKE,
+    below.InvalidChunkLength: _DAMAGED,
+    below.InvalidHeader: _HEADER,
+    below.ProxySchemeUnknown: _ADDRESS,
+    below.ProxySchemeUnsupported: _ADDRESS,
+    below.HeaderParsingError: _DAMAGED,
+    below.UnrewindableBodyError: _BROKE,
+    http.client.HTTPException: _BROKE,
+    http.client.InvalidURL: _ADDRESS,
+    ssl.SSLError: _TLS,
+    TimeoutError: _SLOW,
+    socket.gaierror: _UNKNOWN_HOST,
+    UnicodeError: _ADDRESS,
+    OSError: _BROKE,
+}
+"""What each foreign error means; the nearest base class counts for one that is not listed."""
+
+ROOT_CAUSES: dict[type[BaseException], Row] = {
+    ssl.SSLCertVerificationError: _TLS,
+    ssl.SSLEOFError: _BROKE,  # a reset during the handshake, not a wrong certificate
+    ssl.SSLZeroReturnError: _BROKE,
+    below.NameResolutionError: _UNKNOWN_HOST,
+    socket.gaierror: _UNKNOWN_HOST,
+    ConnectionRefusedError: _REFUSED,
+}
+"""What lies below a wrapped error tells more than the wrapping."""
+
+FOREIGN: tuple[type[Exception], ...] = (
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    below.ProxySchemeUnsupported,
+    http.client.HTTPException,
+    OSError,
+    UnicodeError,
+)
+"""What to catch around a call of requests."""
+
+RATE_LIMIT_SECONDS = 30.0
+"""How long to stay away from a service that is too busy to say."""
+
+
+def translate(error: Exception, product: str) -> LarderError:
+    """Our error for one of `FOREIGN`; ours come back as they are, any other is raised again.
+
+    The original is not kept as the cause: its text holds the full address and its request the credentials.
+    """
+    if isinstance(error, LarderError):
+        return error
+    answer = getattr(error, "response", None)
+    if isinstance(error, theirs.HTTPError) and answer is not None:
+        return _by_status(answer.status_code, product)
+    row = next((ROOT_CAUSES[type(e)] for e in _chain(error) if type(e) in ROOT_CAUSES), None)
+    row = row or next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
+    if row is None:
+        raise error
+    made, what, fix = row
+    return made(f"{product} {what} ({_name(error)})", fix=fix)
+
+
+def _by_status(status: int, product: str) -> LarderError:
+    """For an answer that did not come through the guarded adapter."""
+    said = f"{product} answered {status}"
+    if status in {401, 403}:
+        return SourceDenied(said, fix="check the credentials and what they permit")
+    if status == http.client.TOO_MANY_REQUESTS:
+        return RateLimited(said, fix="nothing to do: it is tried again", retry_after=RATE_LIMIT_SECONDS)
+    return ServerFault(said, fix=LASTS, status=status)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it wraps, each once."""
+    todo, seen = [error], set()
+    while todo:
+        current = todo.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        inner = (current.__cause__, current.__context__, getattr(current, "reason", None), *current.args)
+        todo += [e for e in inner if isinstance(e, BaseException)]
+
+
+def _name(error: BaseException) -> str:
+    """The classes at the top and at the bottom, which a person can look up; no text, which may hold secrets."""
+    names = [type(e).__name__ for e in _chain(error)]
+    return names[0] if names[0] == names[-1] else f"{names[0]}, {names[-1]}"

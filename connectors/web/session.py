@@ -1,0 +1,182 @@
+"""The only way to a foreign HTTP service: one host, through the gate, in bounded time and size."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from connectors.web.answers import elsewhere, judge
+from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
+from connectors.web.gate import Gate, GateLimits, LocalGate
+from connectors.web.origin import Origin
+from connectors.web.retry_after import pause_of
+from pipeline.errors import SourceUnavailable
+
+READ_TIMEOUTS_IN_ALL = 5
+"""A whole answer may take this many read timeouts: a server that drips never runs into one of them."""
+
+PIECE = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """One service: where it is, and how gently we ask it.
+
+    Raises:
+        ConfigurationError: `base_url` is no http address, or holds a user name or password.
+    """
+
+    base_url: str
+    """scheme://host[:port][/context]; this host is the only one ever contacted."""
+    gate: Gate = field(default_factory=LocalGate, repr=False)
+    limits: GateLimits = field(default_factory=GateLimits)
+    connect_timeout: float = 10.0
+    """Seconds, like `read_timeout`; whatever an SDK asks for is replaced by these."""
+    read_timeout: float = 60.0
+    most_bytes: int = 64 * 1024 * 1024
+    """Of one answer, unpacked."""
+    product: str = "the service"
+    """Its name in messages: "Confluence", "Azure DevOps"."""
+    ca_file: str | None = None
+    """Certificates to trust instead of the well-known ones; there is no way to trust without."""
+
+    def __post_init__(self) -> None:
+        _ = self.origin
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The only server that is contacted."""
+        return Origin.configured(self.base_url)
+
+
+class GuardedAdapter(HTTPAdapter):
+    """Sends requests of a session, also those that follow a redirect; errors that come out are ours."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        super().__init__(max_retries=0, pool_maxsize=max(1, access.limits.at_once))
+
+    @property
+    def max_retries(self) -> Retry:
+        """None: retrying is decided in the ledger. SDKs that set their own are not heard."""
+        return self._retries
+
+    @max_retries.setter
+    def max_retries(self, _asked: object) -> None:
+        self._retries = Retry(0, read=False)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,  # noqa: ARG002 (the body is always read here)
+        timeout: object = None,  # noqa: ARG002 (ours count)
+        verify: object = True,  # noqa: ARG002 (ours count)
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,  # noqa: ARG002 (the host is contacted directly)
+    ) -> requests.Response:
+        """The answer with its body read, if it is one; see `judge` for what is not.
+
+        Raises:
+            SourceDenied: the request would go to another host; nothing was sent.
+            RateLimited: the gate is closed, or the service asks to come back later.
+            SourceUnavailable: no whole answer came.
+            AnswerTooLarge: the answer is larger than the limit.
+        """
+        access, origin = self.access, self.access.origin
+        if not origin.holds(request.url or ""):
+            raise elsewhere(request.url or "", origin, access.product)
+        ticket = access.gate.enter(origin.key, access.limits)
+        try:
+            response = self._fetch(request, cert)
+            pause = pause_of(response.status_code, response.headers)
+            if pause is not None:
+                # Before the ticket is back: nobody may slip in between. A gate that is away lets nobody in.
+                with contextlib.suppress(SourceUnavailable):
+                    access.gate.close(origin.key, pause)
+        finally:
+            access.gate.leave(origin.key, ticket)
+        judge(response, origin, access.product, pause)
+        return response
+
+    def _fetch(self, request: requests.PreparedRequest, cert: Any) -> requests.Response:
+        access = self.access
+        timeouts = (access.connect_timeout, access.read_timeout)
+        until = time.monotonic() + READ_TIMEOUTS_IN_ALL * access.read_timeout
+        try:
+            response = super().send(
+                request, stream=True, timeout=timeouts, verify=access.ca_file or True, cert=cert, proxies=None
+            )
+            try:
+                body = self._body(response.raw, until)
+            except BaseException:
+                response.raw.close()
+                raise
+        except FOREIGN as error:
+            raise translate(error, access.product) from None
+        response.raw.release_conn()
+        # What `Response.content` does when it reads; from here on the answer costs no more network.
+        response._content = body  # noqa: SLF001 (there is no public way to give it a body)
+        response._content_consumed = True  # noqa: SLF001 (ditto)
+        return response
+
+    def _body(self, raw: Any, until: float) -> bytes:
+        """All of it, unpacked; `read1` returns what is there, so that the clock is looked at."""
+        product, most = self.access.product, self.access.most_bytes
+        pieces: list[bytes] = []
+        size = 0
+        while piece := raw.read1(PIECE, decode_content=True):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                fix = "ask for fewer items at once, or leave out what is this large"
+                raise AnswerTooLarge(f"{product} sent an answer larger than {most:,} bytes", fix=fix)
+            if time.monotonic() > until:
+                raise SourceUnavailable(f"{product} did not finish an answer in time", fix=LASTS)
+        return b"".join(pieces)
+
+
+class GuardedSession(requests.Session):
+    """A session whose errors are ours, also those that requests raises before and between the sending."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self._access = access
+        guard(self, access)
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        """As in requests; raises errors of pipeline.errors only."""
+        try:
+            return super().request(*args, **kwargs)
+        except FOREIGN as error:
+            raise translate(error, self._access.product) from None
+
+
+def open_session(access: Access) -> requests.Session:
+    """A new session for this service, without any credentials yet; close it."""
+    return GuardedSession(access)
+
+
+def guard(session: requests.Session, access: Access) -> None:
+    """Send what a session of an SDK sends through the guarded adapter; may be called for every request.
+
+    What requests itself raises (a circle of redirects, an address it cannot read) still needs `translate`.
+    """
+    # The environment would bring proxies, certificates, and passwords out of ~/.netrc.
+    session.trust_env = False
+    session.proxies.clear()
+    mounted = session.adapters.values()
+    if mounted and all(isinstance(a, GuardedAdapter) and a.access is access for a in mounted):
+        return
+    session.close()
+    session.adapters.clear()
+    adapter = GuardedAdapter(access)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)

@@ -1,0 +1,171 @@
+"""Who may read a page travels with it, and what is restricted stays out unless it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectors.confluence.item import item_of
+from connectors.confluence.restrictions import Restrictions
+from connectors.confluence.site import Site
+from connectors.confluence.tactics import Tactics
+from pipeline.documents import Json
+from tests.connectors.confluence.world import Store, options_for, source_for
+from tests.fakes.confluence import FakeConfluence
+from tests.fakes.server import Fault
+
+
+def _subjects(fake: FakeConfluence, *names: str) -> list[str]:
+    users = [f"user:{fake.user_id(n) if fake.cloud else n}" for n in names]
+    return sorted(["group:confluence-users", *users])
+
+
+def _synced(fake: FakeConfluence, **changes: Any) -> Store:
+    store = Store()
+    store.sync(source_for(fake, **changes))
+    listing = source_for(fake, **changes).ids()
+    assert listing.ids == set(store.documents)
+    assert dict(listing.versions) == {i: d.fingerprint for i, d in store.documents.items()}
+    return store
+
+
+def _tree(fake: FakeConfluence) -> tuple[str, str, str, str]:
+    """Open, below it restricted, below it open, below it restricted to others as well."""
+    top = fake.add_page("ENG", "Top", "<p>x</p>")
+    team = fake.add_page("ENG", "Team", "<p>x</p>", parent=top)
+    plan = fake.add_page("ENG", "Plan", "<p>x</p>", parent=team)
+    pay = fake.add_page("ENG", "Pay", "<p>x</p>", parent=plan)
+    fake.restrict(team, [("group", "confluence-users"), ("user", "ann")])
+    fake.restrict(pay, [("user", "bot"), ("group", "confluence-users")])
+    return top, team, plan, pay
+
+
+def test_restricted_pages_and_all_below_them_stay_out(fake: FakeConfluence) -> None:
+    top, *_ = _tree(fake)
+
+    assert set(_synced(fake).documents) == {top}
+
+
+def test_layers_go_from_the_space_over_each_restricted_page_above_to_the_page(fake: FakeConfluence) -> None:
+    top, team, plan, pay = _tree(fake)
+
+    documents = _synced(fake, include_restricted=True).documents
+
+    outer, inner = _subjects(fake, "ann"), _subjects(fake, "bot")
+    assert "acl" not in documents[top].metadata
+    assert documents[team].metadata["acl"] == [["space:ENG"], outer]
+    assert documents[plan].metadata["acl"] == [["space:ENG"], outer]
+    assert documents[pay].metadata["acl"] == [["space:ENG"], outer, inner]
+
+
+def test_pages_the_account_may_not_see_do_not_exist(fake: FakeConfluence) -> None:
+    page = fake.add_page("ENG", "Secret", "<p>x</p>", restricted_to=[("user", "ann")])
+
+    assert page not in _synced(fake, include_restricted=True).documents
+
+
+def test_a_page_that_becomes_restricted_goes_when_it_is_seen(fake: FakeConfluence) -> None:
+    page = fake.add_page("ENG", "Page", "<p>x</p>")
+    below = fake.add_page("ENG", "Below", "<p>x</p>", parent=page)
+    fake.advance(hours=1)
+    store = Store()
+    store.sync(source_for(fake))
+    fake.restrict(page, [("user", "bot")])
+    fake.edit(below, "<p>y</p>")
+
+    store.sync(source_for(fake))
+    assert set(store.documents) == {page}
+    store.take(source_for(fake).read([page]), cursors=False)
+    assert store.documents == {}
+    assert page in store.deleted
+
+
+def test_a_change_of_restrictions_changes_the_fingerprints_of_all_below(fake: FakeConfluence) -> None:
+    top, team, plan, pay = _tree(fake)
+    store = _synced(fake, include_restricted=True)
+    fake.restrict(team, [("user", "bot")])
+
+    changed = store.reconcile(source_for(fake, include_restricted=True))
+
+    assert sorted(changed) == sorted([team, plan, pay])
+    assert store.documents[plan].metadata["acl"][1] == [
+        f"user:{fake.user_id('bot') if fake.cloud else 'bot'}"
+    ]
+    fake.unrestrict(team)
+    store.reconcile(source_for(fake, include_restricted=True))
+    assert "acl" not in store.documents[plan].metadata
+    assert top in store.documents
+
+
+def test_unclear_restrictions_let_nobody_in(fake: FakeConfluence) -> None:
+    top = fake.add_page("ENG", "Top", "<p>x</p>")
+    page = fake.add_page("ENG", "Page", "<p>x</p>", parent=top)
+    # Search does not know the page above, and its restrictions are not shown.
+    empty = '{"results": [], "start": 0, "limit": 200, "size": 0, "_links": {}}'
+    about_top = f"id in ({top})"
+    for answer in (empty, empty):
+        fake.faults.next(
+            Fault.status(200, body=answer, content_type="application/json"),
+            when=lambda seen: seen.first("cql") == about_top,
+        )
+    for status in (404, 403):
+        fake.faults.next(
+            Fault.status(status, body='{"message": "no"}', content_type="application/json"),
+            when=lambda seen: "/restriction/" in seen.path,
+        )
+
+    for include in (True, False):
+        source = source_for(fake, include_restricted=include)
+        found = {d.external_id: d for p in source.read([page]) for d in p.documents}
+        if include:
+            assert found[page].metadata["acl"] == [["space:ENG"], ["nobody"]]
+        else:
+            assert found == {}
+    assert fake.faults.waiting == 0
+
+
+def test_restrictions_that_search_does_not_show_are_asked_for_one_by_one(fake: FakeConfluence) -> None:
+    top = fake.add_page("ENG", "Top", "<p>x</p>", restricted_to=[("group", "confluence-users")])
+    page = fake.add_page("ENG", "Page", "<p>x</p>", parent=top)
+    empty = '{"results": [], "start": 0, "limit": 200, "size": 0, "_links": {}}'
+    about_top = f"id in ({top})"
+    fake.faults.next(
+        Fault.status(200, body=empty, content_type="application/json"),
+        when=lambda seen: seen.first("cql") == about_top,
+    )
+
+    documents = [d for p in source_for(fake, include_restricted=True).read([page]) for d in p.documents]
+
+    assert documents[0].metadata["acl"] == [["space:ENG"], ["group:confluence-users"]]
+
+
+def test_each_walk_asks_anew_about_pages_above_that_are_not_its_own(fake: FakeConfluence) -> None:
+    top = fake.add_page("ENG", "Top", "<p>x</p>")
+    page = fake.add_page("ENG", "Page", "<p>x</p>", parent=top)
+    source = source_for(fake, ancestors=(page,))
+    assert source.ids().ids == {page}
+
+    fake.restrict(top, [("user", "bot")])
+
+    assert source.ids().ids == set()
+
+
+def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None:
+    restrictions = Restrictions(Site(options_for(fake)), Tactics(), archived=False)
+    open_to_all: Json = {"read": {"restrictions": {"user": {"results": []}, "group": {"results": []}}}}
+    row = {"id": "1", "space": {"key": "ENG"}, "ancestors": [{"title": "?"}], "restrictions": open_to_all}
+    item = item_of(row)
+    restrictions.learn([item])
+
+    assert restrictions.layers(item) == [["space:ENG"], ["nobody"]]
+    assert restrictions.layers(item_of({**row, "id": "2"}))[-1] == ["nobody"]
+
+
+def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
+    restrictions = Restrictions(Site(options_for(fake)), Tactics(), archived=False)
+    hidden = {
+        "read": {"restrictions": {"user": {"results": [{"type": "unknown"}]}, "group": {"results": []}}}
+    }
+    item = item_of({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
+    restrictions.learn([item])
+
+    assert restrictions.layers(item) == [["space:ENG"], ["nobody"]]

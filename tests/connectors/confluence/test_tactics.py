@@ -1,0 +1,96 @@
+"""Times as CQL reads them, and where the next answer is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from connectors.confluence.position import Position, minute
+from connectors.confluence.tactics import literal, next_address
+
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+def test_a_time_is_written_as_the_wall_clock_of_the_account_without_seconds() -> None:
+    moment = datetime(2025, 3, 3, 12, 34, 56, tzinfo=UTC)
+
+    assert literal(moment, ZoneInfo("UTC")) == "2025-03-03 12:34"
+    assert literal(moment, NEW_YORK) == "2025-03-03 07:34"
+    assert literal(moment, ZoneInfo("Asia/Kolkata")) == "2025-03-03 18:04"
+
+
+def test_an_unknown_zone_is_taken_for_the_farthest() -> None:
+    assert literal(datetime(2025, 3, 3, 12, 34, tzinfo=UTC), None) == "2025-03-02 10:34"
+
+
+@pytest.mark.parametrize(
+    "zone", ["America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"]
+)
+def test_however_a_literal_is_read_it_is_never_later_than_the_moment(zone: str) -> None:
+    clock = ZoneInfo(zone)
+    moment = datetime(2025, 1, 1, tzinfo=UTC)
+    while moment.year == 2025:
+        text = literal(moment, clock)
+        for fold in (0, 1):
+            read = datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=clock, fold=fold)
+            assert read <= moment
+            assert moment - read < timedelta(hours=3)
+        moment += timedelta(minutes=23)
+
+
+@pytest.mark.parametrize(
+    ("base", "link", "expected"),
+    [
+        (
+            "https://x.net/wiki",
+            "/rest/api/s?cursor=a%2Bb%3D",
+            "https://x.net/wiki/rest/api/s?cursor=a%2Bb%3D",
+        ),
+        ("https://x.net/wiki", "/wiki/api/v2/pages?cursor=a", "https://x.net/wiki/api/v2/pages?cursor=a"),
+        ("https://x.net/wiki", "rest/api/s?a=b", "https://x.net/wiki/rest/api/s?a=b"),
+        ("http://x:8090", "/rest/api/s?start=5", "http://x:8090/rest/api/s?start=5"),
+        ("http://x/confluence", "/rest/api/s?start=5", "http://x/confluence/rest/api/s?start=5"),
+        ("http://x/wiki", "/wikipedia/s?start=5", "http://x/wiki/wikipedia/s?start=5"),
+        ("http://inside/wiki", "https://public.org/wiki/rest/api/s?a=b", "http://inside/wiki/rest/api/s?a=b"),
+        (
+            "https://api.atlassian.com/ex/confluence/1/wiki",
+            "/rest/api/s?a=b",
+            "https://api.atlassian.com/ex/confluence/1/wiki/rest/api/s?a=b",
+        ),
+        (
+            "https://api.atlassian.com/ex/confluence/1/wiki",
+            "/wiki/api/v2/spaces?a=b",
+            "https://api.atlassian.com/ex/confluence/1/wiki/api/v2/spaces?a=b",
+        ),
+        ("http://x/a/b", "/a/b/rest/api/s?a=b", "http://x/a/b/rest/api/s?a=b"),
+    ],
+)
+def test_the_next_answer_is_on_our_host_below_our_context(base: str, link: str, expected: str) -> None:
+    assert next_address(base, {"_links": {"next": link}}) == expected
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"_links": {}}, {"_links": {"next": None}}, {"_links": {"next": ""}}]
+)
+def test_no_link_is_the_end(payload: dict[str, object]) -> None:
+    assert next_address("https://x.net/wiki", payload) is None
+
+
+def test_a_position_survives_json_and_forgets_what_is_past() -> None:
+    at = datetime(2025, 3, 3, 12, 0, 30, tzinfo=UTC)
+    overlap = timedelta(minutes=10)
+    rows = [
+        ("1:1", at),
+        ("2:1", at - timedelta(minutes=9)),
+        ("3:1", at - timedelta(minutes=11)),
+        ("4:1", None),
+    ]
+
+    position = Position(selection="s", at=at).having_seen(rows, overlap)
+
+    assert set(position.seen) == {"1:1", "2:1", "4:1"}
+    assert position.horizon(overlap) == minute(at) - overlap
+    assert Position.read(position.to_json(), "s") == position
+    assert Position.read(position.to_json(), "another") is None

@@ -1,0 +1,143 @@
+"""Tests of the tests: a connector with one wrong decision ends with another store than the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from connectors.confluence.tactics import Tactics
+from pipeline.documents import Cursor, Json
+from pipeline.errors import LarderError
+from tests.connectors.confluence.world import Store, confluence, source_for, truth
+from tests.fakes.confluence import FakeConfluence
+
+
+def _host_root(base: str, payload: Json) -> str | None:
+    """Drops the context path of the next link, as the library does."""
+    link = payload["_links"].get("next")
+    return None if link is None else base.removesuffix("/wiki") + str(link)
+
+
+def _encoded_again(base: str, payload: Json) -> str | None:
+    link = Tactics().next_address(base, payload)
+    return None if link is None else link.replace("%", "%25")
+
+
+def _fewer_is_the_end(payload: Json, asked: int) -> bool:
+    return len(payload["results"]) < asked
+
+
+def _own_count(start: int, _rows: Sequence[Json], _payload: Json) -> int:
+    return start + 400
+
+
+def _their_count(_start: int, _rows: Sequence[Json], payload: Json) -> int:
+    return int(str(payload["_links"]["next"]).rpartition("start=")[2].partition("&")[0])
+
+
+def _later_than(field: str, literal: str) -> str:
+    return f'{field} > "{literal}"'
+
+
+def _utc(moment: datetime, _zone: ZoneInfo | None) -> str:
+    """Forgets that the account's clock counts; late by the hours of a zone in the east."""
+    return f"{moment + timedelta(hours=9):%Y-%m-%d %H:%M}"
+
+
+def _with_seconds(moment: datetime, _zone: ZoneInfo | None) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _our_clock(_before: datetime | None, _row: datetime | None) -> datetime | None:
+    return datetime.now(UTC)
+
+
+def _from_the_start(_since: Cursor | None) -> Cursor | None:
+    return None
+
+
+RIGHT = Tactics()
+WRONG: dict[str, Tactics] = {
+    "the next link loses the context": replace(RIGHT, next_address=_host_root),
+    "the next link is encoded twice": replace(RIGHT, next_address=_encoded_again),
+    "fewer than asked for is the end": replace(RIGHT, is_last=_fewer_is_the_end),
+    "the start counts what was asked for": replace(RIGHT, next_start=_own_count),
+    "later than the minute": replace(RIGHT, since_clause=_later_than, overlap=timedelta(0)),
+    "no overlap": replace(RIGHT, overlap=timedelta(0)),
+    "times with seconds": replace(RIGHT, literal=_with_seconds),
+    "times of another clock": replace(RIGHT, literal=_utc),
+    "our clock": replace(RIGHT, reached=_our_clock),
+    "the cursor is ignored": replace(RIGHT, resume=_from_the_start),
+    "no look whether the list moved": replace(RIGHT, rows_again=0),
+}
+KIND = {
+    "the start counts what was asked for": "server",
+    "no look whether the list moved": "server",
+    "times of another clock": "cloud",
+}
+
+
+def _life(fake: FakeConfluence, tactics: Tactics) -> tuple[object, object, int]:
+    """Two syncs and a counting with changes between; what is in the store, what should be, and documents read."""
+    made = []
+    for n in range(620):
+        made.append(fake.add_page("ENG", f"Page {n}", "<p>x</p>"))
+        fake.advance(seconds=7)
+    fake.advance(hours=1)
+    store = Store()
+    tripped = iter([True])
+
+    def trash_behind_the_reader(seen: object) -> None:
+        if "created asc" in getattr(seen, "target", "").replace("+", " ") and next(tripped, False):
+            for page in made[:20]:
+                fake.trash(page)
+
+    fake.on_request(trash_behind_the_reader)
+    try:
+        store.sync(source_for(fake, tactics=tactics))
+        fake.on_request(None)
+        fake.hide_from_index(minutes=5)
+        fake.edit(made[500], "<p>late</p>")
+        fake.hide_from_index(minutes=0)
+        fake.advance(minutes=1)
+        fake.edit(made[501], "<p>early</p>")
+        store.sync(source_for(fake, tactics=tactics))
+        fake.advance(seconds=5)
+        fake.edit(made[502], "<p>same minute</p>")
+        fake.advance(minutes=1)
+        fake.edit(made[501], "<p>again</p>")
+        store.sync(source_for(fake, tactics=tactics))
+        fake.advance(minutes=8)
+        for page in made[:20]:
+            store.documents.pop(page, None)
+        store.sync(source_for(fake, tactics=tactics))
+    except LarderError as error:
+        return error, truth(fake), len(store.read)
+    return store.seen(), truth(fake), len(store.read)
+
+
+def _outcome(name: str, tactics: Tactics) -> tuple[object, object, int]:
+    with confluence(KIND.get(name, "cloud")) as fake:
+        fake.add_space("ENG")
+        return _life(fake, tactics)
+
+
+@pytest.mark.parametrize("kind", ["cloud", "server"])
+def test_the_right_tactics_end_with_the_truth(kind: str) -> None:
+    with confluence(kind) as fake:
+        fake.add_space("ENG")
+        store, expected, read = _life(fake, RIGHT)
+
+    assert store == expected
+    assert read < 640
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_a_wrong_decision_shows(name: str) -> None:
+    store, expected, read = _outcome(name, WRONG[name])
+
+    assert store != expected or read > 1000

@@ -1,0 +1,174 @@
+"""A populated Confluence, sources that read it, and a store that keeps what they bring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.confluence import ConfluenceOptions, ConfluenceSource
+from connectors.confluence.tactics import Tactics
+from connectors.web import Access, LocalGate
+from pipeline.documents import Cursor, Document, Page, Problem, Source
+from pipeline.errors import LarderError
+from tests.fakes.confluence import FakeConfluence
+
+ITEMS = 230
+KINDS = ("cloud", "server", "server-context")
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """Seconds that pass only when told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def confluence(kind: str, **more: Any) -> FakeConfluence:
+    """Cloud, a Server at the root of its host, or one below a context path."""
+    if kind == "cloud":
+        return FakeConfluence("cloud", **more)
+    return FakeConfluence("server", context="/confluence" if kind == "server-context" else "", **more)
+
+
+def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceOptions:
+    """Reads the space ENG; impatient enough for tests."""
+    gate = LocalGate(clock) if clock else LocalGate()
+    access = Access(base_url=fake.base, gate=gate, connect_timeout=2, read_timeout=5, product="Confluence")
+    by_name = {"username": fake.email, "api_token": fake.token}
+    login = by_name if fake.cloud else {"token": fake.token}
+    given = {"name": "wiki", "base_url": fake.base, "space_keys": ("ENG",), "access": access, **login}
+    return ConfluenceOptions(**{**given, **changes})
+
+
+def source_for(
+    fake: FakeConfluence, *, tactics: Tactics | None = None, clock: Clock | None = None, **changes: Any
+) -> ConfluenceSource:
+    """Opened anew, as another process would."""
+    return ConfluenceSource(options_for(fake, clock=clock, **changes), tactics)
+
+
+@dataclass(kw_only=True)
+class Store:
+    """What the ledger would hold: documents, and the cursor of the last page."""
+
+    documents: dict[str, Document] = field(default_factory=dict)
+    cursor: Cursor | None = None
+    failed: list[Problem] = field(default_factory=list)
+    skipped: list[Problem] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    """Ids of the documents that came, also those that came again."""
+
+    def take(self, pages: Iterable[Page], *, cursors: bool = True) -> None:
+        """Stores each page with its cursor, which goes through JSON as in the database."""
+        for page in pages:
+            assert len(page.documents) <= 50
+            self.documents |= {d.external_id: d for d in page.documents}
+            self.read += [d.external_id for d in page.documents]
+            for gone in page.deleted:
+                self.documents.pop(gone, None)
+            self.deleted += page.deleted
+            self.failed += page.failed
+            self.skipped += page.skipped
+            if cursors:
+                self.cursor = json.loads(json.dumps(page.cursor, sort_keys=True))
+
+    def sync(self, source: Source) -> list[str]:
+        """One sync; ids of what it read come back."""
+        before = len(self.read)
+        self.take(source.pages(self.cursor))
+        return self.read[before:]
+
+    def reconcile(self, source: Source) -> list[str]:
+        """The daily walk: reads what differs, removes what is absent from a complete one."""
+        before = len(self.read)
+        listing = source.ids()
+        differ = [i for i in sorted(listing.ids) if self._fingerprint(i) != listing.versions[i]]
+        self.take(source.read(differ), cursors=False)
+        if listing.complete:
+            for gone in set(self.documents) - listing.ids:
+                del self.documents[gone]
+        return self.read[before:]
+
+    def sync_through(self, fake: FakeConfluence, clock: Clock, **changes: Any) -> list[LarderError]:
+        """Syncs in fresh processes until one ends without an error; those on the way come back."""
+        errors: list[LarderError] = []
+        while len(errors) < 50:
+            try:
+                self.sync(source_for(fake, clock=clock, **changes))
+            except LarderError as error:
+                errors.append(error)
+                clock.now += error.retry_after or 0.0
+            else:
+                return errors
+        raise AssertionError(f"no end: {errors[-3:]}")
+
+    def seen(self) -> dict[str, tuple[str, int]]:
+        """Title and version by id."""
+        return {i: (d.title, d.metadata["version"]) for i, d in self.documents.items()}
+
+    def _fingerprint(self, key: str) -> str | None:
+        document = self.documents.get(key)
+        return document.fingerprint if document else None
+
+
+def truth(fake: FakeConfluence, *kinds: str, space: str = "ENG") -> dict[str, tuple[str, int]]:
+    """What a store should hold: title and version by id."""
+    return {c.id: (c.title, c.version) for c in fake.living(*kinds) if c.space == space}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfluenceWorld:
+    """What the contract of sources wants to know of a world."""
+
+    source: Callable[[], Source]
+    edit: Callable[[str], str]
+    remove: Callable[[], str]
+    add: Callable[[], str]
+    destroy: Callable[[], None]
+    fake: FakeConfluence
+
+
+@contextmanager
+def confluence_world(kind: str = "cloud") -> Iterator[ConfluenceWorld]:
+    """ITEMS pages of the space ENG with some comments, a page a minute, beside another space."""
+    with confluence(kind) as fake:
+        fake.add_space("ENG", "Engineering")
+        fake.add_space("OPS")
+        ids: list[str] = []
+        for n in range(ITEMS):
+            parent = ids[n // 10] if n >= 10 else None
+            ids.append(
+                fake.add_page(
+                    "ENG", f"Item {n}", f"<p>Text first of {n}.</p>", parent=parent, labels=["a", f"b{n % 3}"]
+                )
+            )
+            if n % 20 == 0:
+                fake.comment(ids[-1], f"<p>Comment on {n}.</p>")
+            fake.advance(minutes=1)
+        fake.add_page("OPS", "Not ours")
+        fake.advance(minutes=30)
+
+        def edit(word: str) -> str:
+            fake.edit(ids[11], f"<p>Text {word} of 11.</p>")
+            fake.advance(minutes=1)
+            return ids[11]
+
+        def remove() -> str:
+            fake.trash(ids[-5])
+            return ids[-5]
+
+        def add() -> str:
+            made = fake.add_page("ENG", "New", "<p>Text new.</p>")
+            fake.advance(minutes=1)
+            return made
+
+        yield ConfluenceWorld(
+            source=lambda: source_for(fake), edit=edit, remove=remove, add=add, destroy=fake.stop, fake=fake
+        )

@@ -1,0 +1,167 @@
+"""Pages that are huge, nested without end, or made to take for ever."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from connectors.markup import MarkupLimits, to_markdown
+
+MB = 1_000_000
+WIDE = MarkupLimits(most_characters=100 * MB, seconds=120)
+SECTION = (
+    "<h2>Section</h2>"
+    + "<p>The <b>quick</b> fox&nbsp;jumps <a href='https://example.com/a_b?c=d'>here</a>, 2 * 3, it _is_ said.</p>"
+    * 12
+    + "<table><tbody><tr><th>A</th><th>B</th></tr>"
+    + "<tr><td><p>Some <strong>text</strong> &amp; more</p></td><td><code>x|y</code></td></tr>" * 10
+    + '</tbody></table><ac:structured-macro ac:name="code"><ac:parameter ac:name="language">java</ac:parameter>'
+    + "<ac:plain-text-body><![CDATA["
+    + "   int x = list<int>(5);\n" * 20
+    + "]]></ac:plain-text-body></ac:structured-macro><ul>"
+    + "<li><p>item</p><ul><li>nested</li></ul></li>" * 10
+    + "</ul>"
+)
+
+
+def _page(size: int) -> str:
+    return SECTION * (size // len(SECTION)) + "<p>the last word</p>"
+
+
+def _seconds(html: str) -> float:
+    start = time.process_time()
+    rendered = to_markdown(html, limits=WIDE)
+    assert rendered.text.endswith("the last word")
+    assert not rendered.capped
+    return time.process_time() - start
+
+
+def test_twice_the_page_takes_twice_the_time() -> None:
+    half = min(_seconds(_page(5 * MB)) for _ in range(2))
+    whole = _seconds(_page(10 * MB))
+    if whole > 2.4 * half:  # another process may have been in the way
+        whole = min(whole, _seconds(_page(10 * MB)))
+
+    print(f"\n5 MB in {half:.1f} s, 10 MB in {whole:.1f} s of processor time")
+    assert whole < 2.6 * half
+    assert whole < 30
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<",
+        "<!--",
+        "<![CDATA[",
+        "<a ",
+        "&",
+        "<a b='",
+        '<a b="><a "',
+        "<a /",
+        "<!",
+        "<?",
+        "</",
+        "`",
+        "*a",
+        "_a ",
+        "](",
+        "\\",
+        "<script>",
+    ],
+)
+def test_two_megabytes_of_one_piece_end_soon(piece: str) -> None:
+    start = time.process_time()
+
+    to_markdown(piece * (2 * MB // len(piece)))
+
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    "piece", ["<p>", "<td>", "<table><tr><td>", "<ul><li>", "<b>", "<p><b><i>x", "<blockquote>x"]
+)
+def test_elements_that_never_end_take_time_by_their_number(piece: str) -> None:
+    start = time.process_time()
+
+    to_markdown(piece * (MB // 2 // len(piece)))
+
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    ["div", "b", "ul", "li", "blockquote", "table", "td", "span", "ac:rich-text-body", "ac:link", "pre", "a"],
+)
+def test_a_hundred_thousand_nested_tags_end_cleanly(name: str, close: bool) -> None:
+    depth = 100_000
+    html = f"<p>before</p>{f'<{name}>' * depth}deep{f'</{name}>' * depth if close else ''}<p>behind</p>"
+
+    rendered = to_markdown(html)
+
+    assert "before" in rendered.text
+    assert "deep" in rendered.text
+    assert "behind" in rendered.text
+    assert not rendered.capped
+
+
+def test_nesting_that_is_not_shown_is_said() -> None:
+    html = "".join(f"<ul><li>w{n} " for n in range(300))
+
+    rendered = to_markdown(html)
+
+    assert [word for n in range(300) if (word := f"w{n}") not in rendered.text.split()] == []
+    assert rendered.depth_capped
+    assert not rendered.capped
+    assert max(len(line) for line in rendered.text.splitlines()) < 200
+    assert not to_markdown("<ul><li>a<ul><li>b").depth_capped
+
+
+def test_settings_stay_hidden_however_deep() -> None:
+    deep = (
+        '<ac:structured-macro ac:name="x"><ac:parameter ac:name="y">secret</ac:parameter><ac:rich-text-body>a'
+    )
+
+    assert "secret" not in to_markdown(deep * 2000).text
+
+
+def test_deep_elements_close_nothing_else() -> None:
+    html = "<ul><li>" + "<div>" * 1000 + "a" + "</div>" * 1000 + "</li><li>b</li></ul>"
+
+    assert to_markdown(html).text == "- a\n- b"
+
+    inner = "<ul><li>x</li></ul>y"
+    text = to_markdown("<ul><li>" + "<span>" * 1000 + inner + "</span>" * 1000 + "z</li></ul>").text
+    assert text.split() == ["-", "x", "yz"]
+    assert text.splitlines()[-1] == "  yz"
+
+
+@pytest.mark.parametrize(
+    "html",
+    ["<p>word word</p>" * 1000, f"<p>{'word ' * 10_000}</p>", "<pre>" + "word\n" * 10_000 + "</pre>"],
+    ids=["paragraphs", "one paragraph", "code"],
+)
+def test_what_is_too_long_is_cut_and_said(html: str) -> None:
+    rendered = to_markdown(html, limits=MarkupLimits(most_characters=500))
+
+    assert rendered.capped
+    assert 400 < len(rendered.text) <= 510
+    assert rendered.text.count("```") in (0, 2)
+    assert not to_markdown(html, limits=MarkupLimits(most_characters=100_000)).capped
+
+
+def test_a_table_is_cut_between_rows() -> None:
+    html = f"<table><tr><th>head</th></tr>{'<tr><td>0123456789</td></tr>' * 100}</table><p>behind</p>"
+
+    rendered = to_markdown(html, limits=MarkupLimits(most_characters=300))
+
+    assert rendered.capped
+    assert {len(line) for line in rendered.text.splitlines()[2:]} == {14}
+
+
+def test_time_is_bounded_and_said() -> None:
+    rendered = to_markdown("<p>a</p>" * 10_000, limits=MarkupLimits(seconds=0))
+
+    assert rendered.capped
+    assert rendered.text.startswith("a\n\na")

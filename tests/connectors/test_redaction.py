@@ -1,0 +1,179 @@
+"""Secrets leave addresses, and nothing else leaves the text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.redaction import redact
+
+SECRET = "S3cr3tV4lue"
+
+HIDDEN = [
+    "https://me:{}@example.org/a?b=1",
+    "https://me:pa{}@ss@example.org/",
+    "https://me%40corp:{}@example.org",
+    "redis://:{}@cache:6379/0",
+    "postgresql+psycopg://larder:{}@db.internal:5432/larder",
+    "mongodb+srv://u:{}@h1:27017,h2:27017/x",
+    "https://ghp_{}AbCdEfGhIjKl0123456789@github.com/acme/app.git",
+    "https://{}AbCdEfGhIjKl0123456789:x-oauth-basic@github.com/acme/app.git",
+    r"https:\/\/me:{}@example.org\/x",
+    "https://example.org/x?token={}",
+    "https://example.org/x?a=1&access_token={}&b=2",
+    "https://example.org/x?a=1&amp;access_token={}&amp;b=2",
+    "https://example.org/cb#access_token={}&token_type=bearer",
+    "https://example.org/cb?code={}&state=x",
+    "https://example.org/x?API_KEY={}",
+    "https://example.org/x?apikey={}",
+    "https://example.org/x?api-key={}",
+    "https://example.org/x?key={}",
+    "https://example.org/x?sig={}",
+    "https://example.org/x?signature={}&x=1",
+    "https://example.org/x?secret={}",
+    "https://example.org/x?client_secret={}",
+    "https://example.org/x?clientSecret={}",
+    "https://example.org/x?refreshToken={}",
+    "https://example.org/x?private_token={}",
+    "https://example.org/x?password={}",
+    "https://example.org/x?pwd={}",
+    "https://example.org/x?jwt=ey.{}.x-_y",
+    "https://example.org/x?user[password]={}",
+    "https://b.s3.amazonaws.com/k?X-Amz-Date=1&X-Amz-Signature={}&X-Amz-SignedHeaders=host",
+    "https://b.s3.amazonaws.com/k?X-Amz-Credential={}%2F20250101%2Feu",
+    "https://b.s3.amazonaws.com/k?X-Amz-Security-Token={}",
+    "https://b.s3.amazonaws.com/k?AWSAccessKeyId={}&Expires=1",
+    "https://storage.googleapis.com/b/o?X-Goog-Signature={}",
+    "https://acc.blob.core.windows.net/c/b?sv=2022-11-02&se=2025&sr=b&sp=r&sig={}%3D",
+    "SharedAccessSignature=sv=2022-11-02&ss=b&sig={}",
+    "SharedAccessSignature sr=host&sig={}&se=1&skn=root",
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={}==;EndpointSuffix=x",
+    "jdbc:sqlserver://host:1433;databaseName=x;user=sa;password={};encrypt=true",
+    "jdbc:mysql://host/db?user=root&password={}",
+    "/wiki/download/attachments/1/a.md?api=v2&token={}",
+    "https://example.org/go?next=https%3A%2F%2Fa.example%2F%3Ftoken%3D{}%26page%3D2",
+    "https://example.org/go?next=https%253A%252F%252Fa.example%252F%253Ftoken%253D{}%2526page",
+    "[label](https://example.org/?token={})",
+    "<https://example.org/?token={}>",
+    r"https://example.org/?access\_token={}",
+    "curl -d 'grant_type=x&client_secret={}' https://example.org",
+    '{{"url": "https://example.org/?a=1\\u0026token={}\\u0026b=2"}}',
+]
+
+KEPT = [
+    "https://example.org/a/b?page=2&limit=50#part",
+    "https://example.org:8080/path",
+    "https://medium.com/@someone/a-story",
+    "https://example.org/?mail=me@example.org",
+    "mailto:me@example.org",
+    "me@example.org: call token=abc, password=none",
+    "ssh://git@github.com/acme/app.git",
+    "https://acme@dev.azure.com/acme/app/_git/app",
+    "git@github.com:acme/app.git",
+    "https://example.org/?tokenize=yes&keyword=x&signature_method=h",
+    "https://example.org/?code_challenge=x&country_code=DE&sort_key=name",
+    "https://example.org/?continuationToken=12;3;4",
+    "https://example.org/?monkey=1&zipcode=12345&author=me&bypass=no",
+    "https://example.org/token/abc/password/def",
+    "https://example.org/?token=&b=2",
+    "https://example.org/?next=https%3A%2F%2Fa.example%2F%3Fpage%3D2",
+    "https://example.org/?X-Amz-SignedHeaders=host&X-Amz-Expires=60",
+    "if (a && key=b) { x = code ? 1 : 2; }",
+    "a&&key=b||c",
+    "key = value; code=1; token = other",
+    "What is the password? Ask & wait.",
+    "Tom & Jerry; 50 % of https://example.org/100%25",
+    "| a | https://example.org/x?b=1 | c@d.e |",
+    "https://example.org:8080 and me@example.org",
+    "SharedAccessSignature is the name of it",
+]
+
+
+@pytest.mark.parametrize("sample", HIDDEN)
+def test_a_secret_is_hidden_and_its_surroundings_stay(sample: str) -> None:
+    text = f"before {sample.format(SECRET)} after"
+
+    cleaned = redact(text)
+
+    assert "S3cr3t" not in cleaned
+    assert cleaned.startswith("before ")
+    assert cleaned.endswith(" after")
+    assert cleaned.count("REDACTED") == 1
+    assert redact(cleaned) == cleaned
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_only_looks_alike_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("https://me:pw@example.org:80/a?b=1", "https://REDACTED@example.org:80/a?b=1"),
+        (
+            "https://example.org/x?a=1&token=abc&b=2#c",
+            "https://example.org/x?a=1&token=REDACTED&b=2#c",
+        ),
+        ("[l](https://example.org/?key=abc) and on", "[l](https://example.org/?key=REDACTED) and on"),
+        ("x?a=1&amp;sig=abc&amp;b=2", "x?a=1&amp;sig=REDACTED&amp;b=2"),
+        ("n=https%3A%2F%2Fa%3Ftoken%3Dabc%26page%3D2", "n=https%3A%2F%2Fa%3Ftoken%3DREDACTED%26page%3D2"),
+        ("//h;user=sa;password=abc;encrypt=true", "//h;user=sa;password=REDACTED;encrypt=true"),
+        ('"h?a=1\\u0026token=abc\\u0026b=2"', '"h?a=1\\u0026token=REDACTED\\u0026b=2"'),
+        ("h?password=a;b&c=1", "h?password=REDACTED&c=1"),
+        (
+            "https://a:b@c.example/?key=d https://e:f@g.example/?key=h",
+            "https://REDACTED@c.example/?key=REDACTED https://REDACTED@g.example/?key=REDACTED",
+        ),
+    ],
+)
+def test_the_rest_of_an_address_stays(text: str, cleaned: str) -> None:
+    assert redact(text) == cleaned
+
+
+@given(st.text(alphabet="ab:/@?&=;%#3fFdD26\\ tokenkey_-[]()\n", max_size=200))
+def test_whatever_comes_twice_changes_nothing_more(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "://",
+        "://a:",
+        "://a@",
+        "&",
+        "?token",
+        "&a_b_c_d_e_f",
+        "&token=",
+        "&token=a;",
+        ";b=",
+        "%3F",
+        "%253Ftoken%253D",
+        "SharedAccessSignature ",
+        "&access" + "a" * 29 + "_",
+        "\\",
+        "[",
+    ],
+)
+def test_a_megabyte_of_anything_takes_a_moment(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    began = time.perf_counter()
+
+    redact(text)
+
+    assert time.perf_counter() - began < 4, "quadratic time would be minutes"
+
+
+def test_ten_megabytes_of_prose_take_seconds() -> None:
+    text = "A sentence with words and https://example.org/a?b=1&token=abc in it.\n" * 145_000
+    began = time.perf_counter()
+
+    assert redact(text).count("REDACTED") == 145_000
+
+    assert time.perf_counter() - began < 8

@@ -1,0 +1,82 @@
+"""All the ways a service says when to come back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from requests.structures import CaseInsensitiveDict
+
+from connectors.web.retry_after import pause_of
+
+NOW = datetime(2025, 3, 4, 5, 6, 0, tzinfo=UTC)
+EPOCH = int(NOW.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"retry-after": " 7 "}, 7),
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"Retry-After": "0"}, 1),
+        ({"Retry-After": "-5"}, 1),
+        ({"Retry-After": "999999"}, 3600),
+        ({"Retry-After": "9" * 400}, 30),
+        ({"Retry-After": "soon"}, 30),
+        ({"Retry-After": "nan"}, 30),
+        ({"Retry-After": "1_000"}, 30),
+        ({"Retry-After": "٧"}, 30),
+        ({"Retry-After": ""}, 30),
+        ({}, 30),
+        ({"Retry-After": "Tue, 04 Mar 2025 05:06:40 GMT"}, 40),
+        ({"Retry-After": "Tuesday, 04-Mar-25 05:06:40 GMT"}, 40),
+        ({"Retry-After": "Tue, 04 Mar 2025 05:06:40 -0000"}, 40),
+        ({"Retry-After": "Tue, 04 Mar 2025 01:00:00 GMT"}, 1),
+        ({"Retry-After": "Wed, 05 Mar 2025 05:06:40 GMT"}, 3600),
+        ({"Retry-After": "Tue, 99 Foo 2025 05:06:40 GMT"}, 30),
+        ({"Retry-After": "Tue, 04 Mar 2025 07:06:40 GMT", "Date": "Tue, 04 Mar 2025 07:06:10 GMT"}, 30),
+        ({"X-RateLimit-Reset": str(EPOCH + 50)}, 50),
+        ({"X-RateLimit-Reset": "50"}, 50),
+        ({"X-RateLimit-Reset": "2025-03-04T05:08Z"}, 120),
+        ({"X-RateLimit-Reset": "2025-03-04T07:08+02:00"}, 120),
+        ({"X-RateLimit-Reset": "2025-03-04T05:08"}, 120),
+        ({"X-RateLimit-Reset": "later"}, 30),
+        ({"X-RateLimit-Reset": "999999999999999"}, 30),
+        ({"Retry-After": "7", "X-RateLimit-Reset": "50"}, 7),
+        ({"Retry-After": "soon", "X-RateLimit-Reset": "50"}, 50),
+    ],
+)
+def test_too_many_requests(headers: dict[str, str], seconds: float) -> None:
+    assert pause_of(429, CaseInsensitiveDict(headers), NOW) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (503, {}, None),
+        (503, {"X-RateLimit-Reset": "50"}, None),
+        (503, {"Retry-After": "9"}, 9),
+        (503, {"Retry-After": "soon"}, 30),
+        (500, {"Retry-After": "9"}, None),
+        (404, {"Retry-After": "9"}, None),
+        (200, {}, None),
+        (200, {"Retry-After": "9"}, 9),
+        (200, {"Retry-After": "0"}, None),
+        (200, {"Retry-After": "soon"}, None),
+        (200, {"X-RateLimit-Remaining": "17", "X-RateLimit-Reset": "50"}, None),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(EPOCH + 50)}, 50),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Interval-Seconds": "2"}, 2),
+        (200, {"X-RateLimit-Remaining": "0"}, 5),
+        (200, {"X-RateLimit-NearLimit": "true"}, 5),
+        (200, {"X-RateLimit-NearLimit": "TRUE", "Retry-After": "2"}, 2),
+        (200, {"X-RateLimit-NearLimit": "false"}, None),
+    ],
+)
+def test_other_answers(status: int, headers: dict[str, str], seconds: float | None) -> None:
+    assert pause_of(status, CaseInsensitiveDict(headers), NOW) == seconds
+
+
+def test_without_a_given_time_the_present_counts() -> None:
+    year = datetime.now(UTC).year + 1
+    assert pause_of(429, CaseInsensitiveDict({"X-RateLimit-Reset": f"{year}-01-02T00:00Z"})) == 3600

@@ -1,0 +1,293 @@
+"""What every Gate must do, run for each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from connectors.web import Gate, GateLimits, LocalGate
+from pipeline.errors import RateLimited, SourceUnavailable
+from workers import embedded
+from workers.gate import PREFIX, ValkeyGate
+
+FREE = GateLimits(at_once=10_000)
+_names = itertools.count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A gate, its time, and a host nobody asked yet."""
+
+    gate: Gate
+    another: Callable[[], Gate]
+    """The same gate as another worker opens it."""
+    wait: Callable[[float], None]
+    key: str
+
+
+def local_world() -> World:
+    clock = [500.0]
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    gate = LocalGate(lambda: clock[0])
+    return World(gate=gate, another=lambda: gate, wait=wait, key="host")
+
+
+@pytest.fixture(params=["local", "valkey"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "local":
+        yield local_world()
+        return
+    servers: embedded.Servers = request.getfixturevalue("servers")
+    with contextlib.ExitStack() as stack:
+
+        def opened() -> Gate:
+            made = ValkeyGate(servers.broker_url)
+            stack.callback(made.disconnect)
+            return made
+
+        yield World(gate=opened(), another=opened, wait=time.sleep, key=f"host-{next(_names)}:443")
+
+
+def entered(gate: Gate, key: str, limits: GateLimits, most: int = 1000, cost: int = 1) -> int:
+    """How many get in at once, each leaving before the next comes."""
+    for count in range(most):
+        try:
+            gate.leave(key, gate.enter(key, limits, cost))
+        except RateLimited:
+            return count
+    return most
+
+
+def refused(gate: Gate, key: str, limits: GateLimits = FREE, cost: int = 1) -> float:
+    """After how many seconds to come back."""
+    with pytest.raises(RateLimited) as caught:
+        gate.enter(key, limits, cost)
+    assert caught.value.fix
+    assert caught.value.transient
+    assert caught.value.retry_after is not None
+    return caught.value.retry_after
+
+
+def test_without_a_rate_everybody_enters(world: World) -> None:
+    assert entered(world.gate, world.key, FREE, most=100) == 100
+
+
+@pytest.mark.parametrize(("per_minute", "burst"), [(1, 1), (12, 12), (600, 30)])
+def test_a_burst_enters_and_then_nobody(world: World, per_minute: int, burst: int) -> None:
+    limits = GateLimits(per_minute=per_minute)
+
+    count = entered(world.gate, world.key, limits)
+
+    # Valkey's clock runs on meanwhile: a fast rate drips while the burst enters.
+    assert burst <= count <= burst + per_minute // 60 + 1
+    assert entered(world.another(), world.key, limits) <= per_minute // 60 + 1
+
+
+def test_the_bucket_fills_again_at_the_rate_and_a_refusal_names_a_useful_time(world: World) -> None:
+    limits = GateLimits(per_minute=3000)  # 50 a second
+    entered(world.gate, world.key, limits)
+
+    seconds = refused(world.gate, world.key, limits)
+    assert 0.1 <= seconds <= 0.16  # until about 7.5 of 30 are there
+    world.wait(seconds)
+
+    assert 7 <= entered(world.gate, world.key, limits) < 30
+
+
+def test_a_long_quiet_time_gives_no_more_than_a_burst() -> None:
+    world = local_world()
+    limits = GateLimits(per_minute=60)
+    entered(world.gate, world.key, limits)
+
+    world.wait(10_000)
+
+    assert entered(world.gate, world.key, limits) == 30
+
+
+def test_a_heavy_request_takes_its_weight_and_one_above_the_burst_leaves_a_debt(world: World) -> None:
+    limits = GateLimits(per_minute=60)
+    world.gate.leave(world.key, world.gate.enter(world.key, limits, cost=20))
+    assert refused(world.gate, world.key, limits, cost=20) == pytest.approx(10, abs=0.5)
+    assert entered(world.gate, world.key, limits) in {10, 11}
+
+    other = f"{world.key}-other"
+    world.gate.leave(other, world.gate.enter(other, limits, cost=90))
+    assert refused(world.gate, other, limits) == pytest.approx(60 + 7.5, abs=0.5)
+
+
+def test_so_many_are_in_flight_and_no_more_until_one_leaves(world: World) -> None:
+    limits = GateLimits(at_once=3)
+    tickets = [world.gate.enter(world.key, limits) for _ in range(3)]
+    assert len(set(tickets)) == 3
+    assert refused(world.another(), world.key, limits) == pytest.approx(1, abs=0.5)
+
+    world.gate.leave(world.key, "a ticket nobody has")
+    refused(world.gate, world.key, limits)
+    world.another().leave(world.key, tickets[1])
+
+    world.gate.enter(world.key, limits)
+    refused(world.gate, world.key, limits)
+
+
+def test_being_refused_for_the_crowd_takes_nothing_from_the_bucket(world: World) -> None:
+    limits = GateLimits(per_minute=12, at_once=1)
+    ticket = world.gate.enter(world.key, limits)
+    for _ in range(20):
+        refused(world.gate, world.key, limits)
+    world.gate.leave(world.key, ticket)
+
+    assert entered(world.gate, world.key, limits) == 11
+
+
+def test_a_closed_gate_is_closed_to_everybody_until_its_time(world: World) -> None:
+    world.gate.close(world.key, 0.2)
+
+    assert 0.1 < refused(world.another(), world.key) <= 0.2
+    world.wait(0.21)
+    world.another().enter(world.key, FREE)
+
+
+def test_a_shorter_close_never_shortens_a_longer_one(world: World) -> None:
+    world.gate.close(world.key, 100)
+    world.another().close(world.key, 5)
+    assert 95 < refused(world.gate, world.key) <= 100
+
+    world.another().close(world.key, 3600)
+    assert 3500 < refused(world.gate, world.key) <= 3600
+
+
+def test_hosts_do_not_disturb_each_other(world: World) -> None:
+    world.gate.close(world.key, 100)
+    world.gate.enter(f"{world.key}0", GateLimits(at_once=1))
+
+    world.gate.enter(f"{world.key}1", GateLimits(at_once=1))
+
+
+def test_threads_together_keep_the_limits(world: World) -> None:
+    limits = GateLimits(per_minute=30, at_once=2)
+    inside, most, count = 0, 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most, count
+        gate = world.another()
+        for _ in range(30):
+            try:
+                ticket = gate.enter(world.key, limits)
+            except RateLimited:
+                time.sleep(0.001)
+                continue
+            with lock:
+                inside, count = inside + 1, count + 1
+                most = max(most, inside)
+            time.sleep(0.001)
+            with lock:
+                inside -= 1
+            gate.leave(world.key, ticket)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert most == 2
+    assert 30 <= count <= 32
+
+
+# -- Valkey only
+
+WORKER = """
+import sys, time
+from connectors.web import GateLimits
+from pipeline.errors import RateLimited
+from workers.gate import ValkeyGate
+gate = ValkeyGate(sys.argv[1])
+limits = GateLimits(per_minute=600)
+until = time.time() + 2
+while time.time() < until:
+    try:
+        gate.leave(sys.argv[2], gate.enter(sys.argv[2], limits))
+        print(time.time())
+    except RateLimited as error:
+        if error.retry_after > 50:
+            print("closed")
+            break
+        time.sleep(0.02)
+gate.disconnect()
+"""
+
+
+def _workers(servers: embedded.Servers, key: str) -> list[subprocess.Popen[str]]:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", WORKER, servers.broker_url, key]
+    return [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)]
+
+
+def test_processes_together_never_pass_the_rate(servers: embedded.Servers) -> None:
+    printed = [worker.communicate(timeout=60)[0].split() for worker in _workers(servers, "host-processes")]
+
+    assert all(printed), "one of them did all the work"
+    times = sorted(float(moment) for moments in printed for moment in moments)
+    assert len(times) >= 40, "the rate was not used"
+    for (i, first), (j, last) in itertools.combinations(enumerate(times), 2):
+        # The clock of the test is read a little after the gate's own.
+        assert j - i + 1 <= 30 + (last - first + 0.1) * 10 + 1
+
+
+def test_a_close_in_one_process_is_obeyed_by_others(servers: embedded.Servers) -> None:
+    workers = _workers(servers, "host-closing")
+    gate = ValkeyGate(servers.broker_url)
+    assert workers[0].stdout
+    workers[0].stdout.readline()  # both are at work, or soon will be
+    gate.close("host-closing", 100)
+
+    assert [worker.communicate(timeout=60)[0].split()[-1] for worker in workers] == ["closed"] * 2
+    gate.disconnect()
+
+
+def test_the_ticket_of_a_killed_worker_dies(servers: embedded.Servers) -> None:
+    gate = ValkeyGate(servers.broker_url)
+    limits = GateLimits(per_minute=600, at_once=1)
+    gate.enter("host-killed", limits)
+    tickets = f"{PREFIX}{{host-killed}}:tickets"
+    with redis.Redis.from_url(servers.broker_url) as client:
+        ((name, end),) = client.zrange(tickets, 0, -1, withscores=True)
+        assert end - time.time() == pytest.approx(300, abs=5)
+        client.zadd(tickets, {name: time.time() - 1})
+
+        gate.enter("host-killed", limits)
+
+        keys = list(client.scan_iter(f"{PREFIX}*host-killed*"))
+        assert len(keys) == 2
+        assert all(client.pttl(key) > 0 for key in keys), "something stays for ever"
+    gate.disconnect()
+
+
+def test_a_broker_that_is_away_is_transient_and_tells_no_password() -> None:
+    gate = ValkeyGate("redis://:hunter2@127.0.0.1:1/0")
+
+    for attempt in (lambda: gate.enter("host", FREE), lambda: gate.close("host", 5)):
+        with pytest.raises(SourceUnavailable) as caught:
+            attempt()
+        assert not isinstance(caught.value, RateLimited)
+        assert caught.value.fix
+        assert "hunter2" not in f"{caught.value!r}{caught.value}{caught.value.__cause__!r}"
+    gate.leave("host", "ticket")
+
+
+def test_making_a_gate_connects_to_nothing() -> None:
+    ValkeyGate("redis://127.0.0.1:1/0").disconnect()
