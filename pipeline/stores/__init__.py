@@ -81,6 +81,8 @@ class StoreQuery:
     candidates: int = 100
     """Per arm."""
     filter: Filter = field(default_factory=Filter)
+    top: int | None = None
+    """Without keywords: no more than the best chunk of so many documents is wanted; a store may give more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,9 @@ RARE_CHUNKS = 3
 RARE_SHARE = 0.006
 """... and in at most this share of all chunks: among a hundred chunks most words are in three."""
 
+MOST_COVERED = 15
+"""Of a question with more lexemes than this, which is a text and not a question, no chunk holds much anyway."""
+
 BODY = "{1,1,1,1}"
 """Weights that count a lexeme wherever it stands."""
 TITLE = "{0,0,0,1}"
@@ -128,6 +131,20 @@ def rare_share(terms: list[Term], counted: Statistics, *, lexemes: str) -> str:
         if term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks)
     ]
     return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)" if parts else "0"
+
+
+def covered_share(terms: list[Term], *, lexemes: str) -> str:
+    """The share of the question's weight in lexemes that this row holds, 0 to 1, as an SQL expression.
+
+    Null for a question of more than MOST_COVERED lexemes; its parameters are those of `values`.
+    """
+    if not terms or len(terms) > MOST_COVERED:
+        return "null"
+    parts = [
+        f"case when {lexemes} @@ cast(:q{n} as tsquery) then cast(:w{n} as float8) else 0 end"
+        for n in range(len(terms))
+    ]
+    return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)"
 
 
 def saturation(length: str) -> str:

@@ -184,7 +184,7 @@ def test_an_empty_store_answers(store: VectorStore) -> None:
     assert store.replace([]) == []
 
 
-@pytest.mark.req("003-002", "001-069")
+@pytest.mark.req("003-002", "001-069", "001-014")
 def test_what_is_stored_comes_back_whole(store: VectorStore) -> None:
     of = document(
         version=7,

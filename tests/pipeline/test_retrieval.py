@@ -247,7 +247,7 @@ def test_weights_of_nothing_do_not_divide_by_it() -> None:
 
 @pytest.mark.req("002-007")
 def test_what_is_less_similar_is_left_out_unless_a_word_matches(depot: Depot) -> None:
-    strict = search(depot, "kestrel", min_similarity=0.999, explain=True)
+    strict = search(depot, "kestrel", min_similarity=0.999, trace=True)
     assert titles(strict) == ["Kestrels"], "it holds the word"
     assert {hit.document.title for hit in strict.below} == {"Falcons", "Otters", "Ovens"}
     assert titles(search(depot, "kestrel", mode="vector", min_similarity=0.999)) == []
@@ -274,7 +274,7 @@ def test_the_stricter_of_both_thresholds_holds(
 
 
 def test_what_lies_beyond_the_last_hit_is_told_on_request(depot: Depot) -> None:
-    found = search(depot, "falcon", k=1, explain=True, min_similarity=-1.0)
+    found = search(depot, "falcon", k=1, trace=True, min_similarity=-1.0)
     assert len(found.hits) == 1
     assert len(found.beyond) == 3
     assert search(depot, "falcon", k=1).beyond == ()

@@ -91,7 +91,8 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
     condition = LedgerFilter(kinds=(Kind.DECISION,), tags=("x",), metadata={"a": 1}, sources=("notes",))
     with full.statements() as seen:
         full.ask("word7", vector=question, filter=condition)
-    arms = [statement for statement, _ in seen if "limit" in statement and "chunk c join" in statement]
+    (both,) = [statement for statement, _ in seen if "limit" in statement and "chunk c join" in statement]
+    arms = both.split(" union ")
     assert len(arms) == 2
     for statement in arms:
         for part in (
@@ -200,6 +201,53 @@ def test_what_is_hidden_or_deleted_is_not_found(shelf: Depot, column: str) -> No
     shelf.sql(f"update document set {column} = true where title = 'one'")
     vector = shelf.embedder.embed_query("kestrel one")
     assert {c.document.title for c in shelf.ask("kestrel one", vector=vector)} == {"two", "three"}
+
+
+def test_the_keyword_arm_fills_its_list_with_what_is_to_be_seen(shared_database: Database) -> None:
+    """Chunks are scored before their documents are looked at."""
+    depot = Depot(shared_database)
+    for n in range(12):
+        depot.put("kestrel " * (12 - n) + "falcon " * n, title=f"{n:02}")
+    depot.count()
+    depot.sql("update document set hidden = true where title < '05'")
+    depot.sql("update document set deleted = true where title = '06'")
+    found = depot.ask("kestrel", candidates=4)
+    assert {c.document.title for c in found} == {"05", "07", "08", "09"}
+
+
+def test_filters_of_chunks_alone_hold_in_the_keyword_arm(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    ids = [
+        depot.put("kestrel " * (9 - n), title=str(n), project_id=RARE if n % 2 else depot.project)
+        for n in range(8)
+    ]
+    depot.count()
+    found = depot.ask(
+        "kestrel",
+        candidates=2,
+        filter=LedgerFilter(project_id=RARE, exclude=(ids[1],), only=tuple(ids[1:])),
+    )
+    assert {c.document.title for c in found} == {"3", "5"}
+
+
+@pytest.mark.parametrize("exact_below", [0, ROWS + 1])
+def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_chunks(
+    full: Depot, question: Vectors, exact_below: int
+) -> None:
+    full.exact_below = exact_below
+    try:
+        everything = full.ask(vector=question, keywords=False)
+        few = full.ask(vector=question, keywords=False, top=7)
+    finally:
+        full.exact_below = 0
+    best: dict[UUID, int] = {}
+    for candidate in everything:
+        best.setdefault(candidate.document.id, candidate.chunk.ord)
+    assert [(c.document.id, c.chunk.ord) for c in few] == list(best.items())[:7]
+
+
+def test_with_keywords_no_candidate_is_left_out(full: Depot, question: Vectors) -> None:
+    assert full.ask("word7", vector=question, top=3) == full.ask("word7", vector=question)
 
 
 # --- scores that only this store has ---

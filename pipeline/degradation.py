@@ -1,0 +1,261 @@
+"""Six levels of how much can be answered, and the health of the parts that moves between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, get_args
+
+import structlog
+
+from pipeline.documents import Json
+from pipeline.errors import EmbedderUnavailable, EmbeddingError, ModelMissing, StoreError
+
+Part = Literal["store", "embedder", "reranker"]
+Trouble = Literal["slow", "down"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+class DegradationLevel(IntEnum):
+    """How much less than everything; in every answer and metric."""
+
+    FULL_RAG = 0
+    NO_RERANKING = 1
+    CACHED_ONLY = 2
+    KEYWORD_ONLY = 3
+    STATIC_ONLY = 4
+    DISABLED = 5
+
+
+FULL, UNRANKED, CACHED, KEYWORDS, STATIC, DISABLED = DegradationLevel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """What one level means."""
+
+    says: str
+    """For a person."""
+    skips: frozenset[str]
+    tries: tuple[DegradationLevel, ...]
+    """Ways to an answer, best first; after them comes the static one."""
+    needs: frozenset[Part] = frozenset()
+    """Parts without which an answer of this level cannot be made."""
+
+
+LEVELS: Mapping[DegradationLevel, Level] = {
+    FULL: Level(
+        says="everything works",
+        skips=frozenset(),
+        tries=(FULL, UNRANKED, CACHED, KEYWORDS),
+        needs=frozenset({"store", "embedder"}),
+    ),
+    UNRANKED: Level(
+        says="results are in the order of the search, without the reranker",
+        skips=frozenset({"reranking"}),
+        tries=(UNRANKED, CACHED, KEYWORDS),
+        needs=frozenset({"store", "embedder"}),
+    ),
+    CACHED: Level(
+        says="only questions asked a short while ago are answered",
+        skips=frozenset({"reranking", "vector search", "keyword search"}),
+        tries=(CACHED,),
+    ),
+    KEYWORDS: Level(
+        says="search goes by words alone, not by meaning",
+        skips=frozenset({"reranking", "vector search"}),
+        tries=(CACHED, KEYWORDS),
+        needs=frozenset({"store"}),
+    ),
+    STATIC: Level(
+        says="nothing can be looked up; answers are prepared ones",
+        skips=frozenset({"reranking", "vector search", "keyword search", "cached results"}),
+        tries=(),
+    ),
+    DISABLED: Level(
+        says="switched off",
+        skips=frozenset({"reranking", "vector search", "keyword search", "cached results", "enrichment"}),
+        tries=(),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthOptions:
+    """When a part is in trouble, and when it no longer is."""
+
+    slow_seconds: float = 2.0
+    slow_in_a_row: int = 3
+    """One slow call is a checkpoint, a cold cache or a lock: a store of which one call in a hundred is slow shows
+    three in a row once in a million, and a slow one is found out after three calls."""
+    failures_in_a_row: int = 2
+    """One failure is a deadlock or a server that just restarts, and its own answer falls back anyway; two in a
+    row are a state, for which it is not worth being asked a third time."""
+    calm_seconds: float = 60.0
+    """A level is left when its part has had no trouble for so long."""
+    probe_seconds: float = 5.0
+    """While a level holds, one request in this time is tried the full way."""
+
+
+@dataclass(kw_only=True)
+class _State:
+    """What is known of one part."""
+
+    slow: int = 0
+    failed: int = 0
+    """In a row, up to the last call."""
+    trouble: Trouble | None = None
+    last_trouble: float = 0.0
+    well: bool = True
+    """The last call was fine."""
+
+
+Moved = Callable[[DegradationLevel, DegradationLevel], None]
+
+
+class Health:
+    """What this process has seen of its parts, and the level that follows; safe for many threads.
+
+    The level gets worse at once and better only after a quiet minute, so that it cannot flap. `moved(old, new)`
+    is told of every change, in order, under the lock: it must be quick and must not wait for another thread.
+    """
+
+    def __init__(
+        self,
+        options: HealthOptions | None = None,
+        *,
+        cache: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        moved: Moved | None = None,
+    ) -> None:
+        """`cache`: is there one that may answer while the store is down? Without one the answer is static."""
+        self.options = options or HealthOptions()
+        self._cache = cache
+        self._clock = clock
+        self._moved = moved
+        self._lock = threading.RLock()
+        self._states: dict[Part, _State] = {part: _State() for part in PARTS}
+        self._on = True
+        self._level = FULL
+        self._probed = float("-inf")
+
+    def note(self, part: Part, ok: bool, seconds: float | None = None) -> None:
+        """One call to a part went well or not and took so long; None if nobody measured."""
+        with self._lock:
+            now, state, o = self._clock(), self._states[part], self.options
+            late = part == "store" and seconds is not None and seconds > o.slow_seconds
+            if not state.trouble and now - state.last_trouble >= o.calm_seconds:
+                state.slow = state.failed = 0  # what happened long ago is no row
+            state.well = ok and not late
+            state.failed = 0 if ok else state.failed + 1
+            if late or state.well:
+                state.slow = state.slow + 1 if late else 0
+            if not state.well:
+                # What a part in trouble does wrong keeps it there, be it a single time.
+                state.last_trouble = now
+                if state.failed >= o.failures_in_a_row:
+                    state.trouble = "down"
+                elif state.slow >= o.slow_in_a_row:
+                    state.trouble = state.trouble or "slow"
+            self._settle(now)
+
+    @contextmanager
+    def watching(self, part: Part) -> Iterator[None]:
+        """Time the block and note how it went; put it around the one call, not around what is made of it.
+
+        An error counts against the part only if it speaks of the part: a text that an embedder refuses, or a value
+        that a database refuses, says that it is alive.
+        """
+        begun = self._clock()
+        try:
+            yield
+        except Exception as error:
+            self.note(part, not is_outage(error, part), self._clock() - begun)
+            raise
+        self.note(part, ok=True, seconds=self._clock() - begun)
+
+    def switch(self, *, on: bool) -> None:
+        """Off is level 5 at once, on again whatever health says: a person's decision needs no quiet minute."""
+        with self._lock:
+            self._on = on
+            self._settle(self._clock())
+
+    def level(self, now: float | None = None) -> DegradationLevel:
+        """The level that holds at `now`, by the clock if it is not given."""
+        with self._lock:
+            self._settle(self._clock() if now is None else now)
+            return self._level
+
+    def claim_probe(self) -> bool:
+        """True for one caller per `probe_seconds` while parts are in trouble: it should try the full way."""
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            if self._level in (FULL, DISABLED) or now - self._probed < self.options.probe_seconds:
+                return False
+            self._probed = now
+            return True
+
+    def down(self) -> frozenset[Part]:
+        """Parts that do not answer."""
+        with self._lock:
+            return frozenset(part for part, state in self._states.items() if state.trouble == "down")
+
+    def to_json(self) -> Json:
+        """`{"degradation_level", "name", "says", "troubles": {part: slow|down}}`."""
+        with self._lock:
+            level = self.level()
+            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
+        return {
+            "degradation_level": int(level),
+            "name": level.name,
+            "says": LEVELS[level].says,
+            "troubles": troubles,
+        }
+
+    def _settle(self, now: float) -> None:
+        """Forget troubles that are over, and tell of a new level."""
+        for state in self._states.values():
+            if state.trouble and state.well and now - state.last_trouble >= self.options.calm_seconds:
+                state.trouble = None
+        new = self._wanted()
+        if new != self._level:
+            old, self._level = self._level, new
+            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
+            say = _log().warning if new > old else _log().info
+            say("degradation level moved", old=old.name, new=new.name, **troubles)
+            if self._moved:
+                self._moved(old, new)
+
+    def _wanted(self) -> DegradationLevel:
+        if not self._on:
+            return DISABLED
+        causes = [_CAUSES[part, state.trouble] for part, state in self._states.items() if state.trouble]
+        if not self._cache and self._states["store"].trouble == "down":
+            causes.append(STATIC)
+        return max(causes, default=FULL)
+
+
+_CAUSES: Mapping[tuple[Part, Trouble], DegradationLevel] = {
+    ("store", "slow"): CACHED,
+    ("store", "down"): CACHED,
+    ("embedder", "down"): KEYWORDS,
+    ("reranker", "down"): UNRANKED,
+}
+
+
+def is_outage(error: BaseException, part: Part) -> bool:
+    """True if the error says that the part itself does not work, not what it was given."""
+    if isinstance(error, StoreError):
+        return part == "store" and error.transient
+    if isinstance(error, EmbeddingError):
+        return part == "embedder" and isinstance(error, (EmbedderUnavailable, ModelMissing))
+    return part == "reranker"
+
+
+def _log() -> Any:
+    return structlog.get_logger(__name__)

@@ -1,0 +1,20 @@
+"""Step 4's answer: what is known already of a product backlog item."""
+
+from __future__ import annotations
+
+from pipeline.enrichment.context import EnrichedContext, static_context
+from pipeline.enrichment.enricher import Enricher, EnrichmentOptions
+from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.enrichment.texts import PgTexts, Texts
+
+__all__ = [
+    "EnrichedContext",
+    "Enricher",
+    "EnrichmentOptions",
+    "EnrichmentRequest",
+    "PgTexts",
+    "Texts",
+    "prompt_block",
+    "static_context",
+]

@@ -1,0 +1,233 @@
+"""What Step 4 asks for: a product backlog item, and how much context it wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from pipeline.documents import Json, Kind, SourceType
+from pipeline.enrichment.words import flat
+from pipeline.errors import SearchError
+from pipeline.stores import Filter
+
+SECTIONS: Mapping[Kind, str] = {
+    Kind.WORK: "similar_work",
+    Kind.DECISION: "past_decisions",
+    Kind.REFERENCE: "technical_docs",
+}
+"""Kind of document -> the section of the answer that shows it."""
+
+MOST_ITEMS = 20
+"""In one section."""
+LONGEST_QUESTION = 6000
+
+ID_KEYS = ("id", "pbiid", "key", "userstoryid")
+TITLE_KEYS = ("title", "name", "summary")
+DESCRIPTION_KEYS = ("description", "userstory", "body")
+CRITERIA_KEYS = ("acceptancecriteria", "criteria")
+_TYPE_KEYS = ("sourcetypes", "sourcetype")
+_NUMBER_KEYS = ("topk", "numbers")
+_FILTER_KEYS = (*_TYPE_KEYS, "tags", "since", "until", "daterange", "metadata")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrichmentRequest:
+    """A PBI with its scores, and filters on what may be found for it."""
+
+    pbi: Mapping[str, Any]
+    """As the pipeline gave it; unknown keys are kept."""
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    filter: Filter = field(default_factory=Filter)
+    """Source types, tags and days; all when nothing is said. Kinds, project and own document are not for it."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Section -> items at most, where the configured number is not wanted."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> EnrichmentRequest:
+        """`{"pbi", "scores", "filters", "topK", "numbers"}` in snake or camel case, or a bare PBI.
+
+        Filters are `sourceType` (one or a list), `tags`, `metadata`, and `dateRange` with `start` and `end` or
+        `since` and `until`; `options.topK` is read as `topK`.
+
+        Raises:
+            SearchError: a field is missing or of the wrong type; the message names it.
+        """
+        if not isinstance(data, Mapping):
+            raise _wrong("the request", "an object", data)
+        keys = plain_keys(data)
+        pbi = keys.get("pbi", data)
+        if not isinstance(pbi, Mapping):
+            raise _wrong("pbi", "an object", pbi)
+        own = keys if "pbi" in keys else {}
+        scores = own.get("scores") or {}
+        request = cls(
+            pbi=dict(pbi),
+            scores=_mapping(scores, "scores"),
+            filter=_filter(own.get("filters") or own.get("filter") or {}),
+            numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
+        )
+        if not request.question.strip():
+            raise SearchError(
+                "the PBI has neither a title nor a description",
+                fix="give pbi.title or pbi.description, as text",
+            )
+        return request
+
+    def to_json(self) -> Json:
+        """What `from_json` reads; JSON only, so that equal requests give equal texts."""
+        f = self.filter
+        filters = {
+            "source_types": [t.value for t in f.source_types],
+            "tags": list(f.tags),
+            "since": f.since.isoformat() if f.since else None,
+            "until": f.until.isoformat() if f.until else None,
+            "metadata": dict(f.metadata),
+        }
+        plain = {
+            "pbi": self.pbi,
+            "scores": self.scores,
+            "filters": {name: value for name, value in filters.items() if value},
+            "numbers": self.numbers,
+        }
+        found: Json = json.loads(json.dumps(plain, default=str))
+        return found
+
+    @cached_property
+    def _keys(self) -> dict[str, Any]:
+        return plain_keys(self.pbi)
+
+    @property
+    def id(self) -> str:
+        """Of the PBI; empty if it has none."""
+        return _text(self._keys, ID_KEYS, "id")
+
+    @property
+    def title(self) -> str:
+        """On one line; empty if it has none."""
+        return flat(_text(self._keys, TITLE_KEYS, "title"))
+
+    @property
+    def description(self) -> str:
+        """Empty if it has none."""
+        return _text(self._keys, DESCRIPTION_KEYS, "description")
+
+    @property
+    def criteria(self) -> tuple[str, ...]:
+        """The acceptance criteria, one each; a text has one on each line."""
+        value = next((self._keys[key] for key in CRITERIA_KEYS if self._keys.get(key)), ())
+        items = value.split("\n") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise _wrong("pbi.acceptance_criteria", "a text or a list", value)
+        return tuple(text for item in items if (text := _criterion(item)))
+
+    @cached_property
+    def question(self) -> str:
+        """What is searched for: title, description and criteria."""
+        whole = "\n".join(part for part in (self.title, self.description, *self.criteria) if part.strip())
+        return whole if len(whole) <= LONGEST_QUESTION else whole[:LONGEST_QUESTION].rpartition(" ")[0]
+
+
+def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping without the difference of snake, kebab and camel case; the first spelling that says something."""
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        name = str(key).replace("_", "").replace("-", "").replace(" ", "").lower()
+        if plain.get(name) in (None, "", [], {}):
+            plain[name] = item
+    return plain
+
+
+def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> str:
+    value = next((keys[name] for name in names if keys.get(name) not in (None, "", [], {})), "")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _wrong(f"pbi.{field_name}", "a text", value)
+    return str(value).strip()
+
+
+def _criterion(item: Any) -> str:
+    """A criterion is a text, or an object with its text or with given, when and then."""
+    if not isinstance(item, Mapping):
+        return flat(str(item)).lstrip("-*• ").strip() if item is not None else ""
+    keys = plain_keys(item)
+    steps = [f"{word} {keys[word]}" for word in ("given", "when", "then") if keys.get(word)]
+    named = (keys.get(name) for name in ("criterion", "description", "text", "title"))
+    return flat(" ".join(steps) or str(next((text for text in named if text), "")))
+
+
+def _filter(value: Any) -> Filter:
+    keys = plain_keys(_mapping(value, "filters"))
+    if unknown := [str(key)[:40] for key in value if not plain_keys({key: 1}).keys() & set(_FILTER_KEYS)]:
+        raise SearchError(
+            f"filters: there is no filter {unknown[0]!r}",
+            fix="known are source_types, tags, since, until, date_range, metadata",
+        )
+    days = plain_keys(_mapping(keys.get("daterange") or {}, "filters.date_range"))
+    wanted = next((keys[name] for name in _TYPE_KEYS if keys.get(name)), ())
+    try:
+        types = tuple(
+            dict.fromkeys(SourceType.parse(name) for name in _texts(wanted, "filters.source_types"))
+        )
+    except ValueError as error:
+        raise SearchError(
+            f"filters.source_types: {error}", fix="use the known ones, or leave it out"
+        ) from None
+    return Filter(
+        source_types=types,
+        tags=_texts(keys.get("tags") or (), "filters.tags"),
+        since=_moment(keys.get("since") or days.get("start"), "filters.since"),
+        until=_moment(keys.get("until") or days.get("end"), "filters.until"),
+        metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
+    )
+
+
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise _wrong(name, "a list of texts", value)
+    return tuple(items)
+
+
+def _mapping(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, "an object", value)
+    return dict(value)
+
+
+def _moment(value: Any, name: str) -> datetime | None:
+    if value in (None, ""):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise _wrong(name, "a time such as 2026-01-31T08:00:00Z", value) from None
+    if found.tzinfo is None:
+        raise SearchError(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
+    return found
+
+
+def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
+    """`topK` for all sections, `numbers` by section."""
+    every, each = (keys.get(name) for name in _NUMBER_KEYS)
+    found = {} if every is None else dict.fromkeys(SECTIONS.values(), every)
+    found |= _mapping(each or {}, "numbers")
+    for name, number in found.items():
+        if name not in SECTIONS.values():
+            raise SearchError(f"numbers: there is no such section {name[:40]!r}", fix="known are " + _known())
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_ITEMS:
+            raise SearchError(
+                f"the number of items in {name} is none from 0 to {MOST_ITEMS}", fix="correct topK or numbers"
+            )
+    return found
+
+
+def _known() -> str:
+    return ", ".join(SECTIONS.values())
+
+
+def _wrong(name: str, wanted: str, found: Any) -> SearchError:
+    """Names field and type, never the value: it may be a document's text."""
+    return SearchError(f"{name} is {type(found).__name__}, not {wanted}", fix=f"send {name} as {wanted}")

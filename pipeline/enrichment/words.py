@@ -1,0 +1,58 @@
+"""Words brought to a common form, to tell whether two short texts speak of the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+
+_WORD = re.compile(r"[^\W_]+")
+_ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
+_SHORTEST = 3
+_STOP = frozenset(
+    re.findall(
+        r"\w+",
+        """about after all also and any are been but can could did does for from had has have how into its may more must
+    not our out shall should than that the their them then there these they this those was want were what when where
+    which who why will with would you your
+    aber als auch auf aus bei das dass dem den der des die durch ein eine einem einen einer eines für hat ich ihr im
+    ist kann mit nach nicht oder sich sie sind soll und von war wenn werden wie wird zum zur
+    aux avec car ces cette dans des doit elle est être les leur mais nous ont par pas pour que qui sans ses son sont
+    sur une vous""",
+    )
+)
+
+
+def stems(text: str) -> frozenset[str]:
+    """The words that carry meaning, each as enough of it that its usual forms look alike."""
+    words = (match.group().lower() for match in _WORD.finditer(text))
+    return frozenset(
+        _stem(word)
+        for word in words
+        if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word))
+    )
+
+
+def covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
+    """The share of `part` that `whole` has, 0 to 1; all of nothing is had."""
+    return len(part & whole) / len(part) if part else 1.0
+
+
+def likeness(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+    """How much two sets of words have in common, 0 to 1 (cosine)."""
+    if not one or not other:
+        return 0.0
+    return float(len(one & other) / (len(one) * len(other)) ** 0.5)
+
+
+def flat(text: str) -> str:
+    """The text on one line with single blanks."""
+    return " ".join(text.split())
+
+
+@lru_cache(maxsize=20_000)
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST:
+            return word[: -len(ending)]
+    return word

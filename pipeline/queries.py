@@ -1,0 +1,128 @@
+"""What a question says about itself: keywords, intent, synonyms, and other ways to ask it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Intent = Literal["question", "similar_work", "decision"]
+
+MOST_KEYWORDS = 12
+MOST_READ = 20_000
+"""Characters of a question that are looked at."""
+FIRST_SENTENCE = 200
+"""Characters of the shortest other way to ask a long question."""
+
+_WORD = re.compile(r"[^\W_](?:[\w./:\-]*[^\W_])?")
+_STOP = frozenset(
+    word
+    for line in (
+        "a about after again all also am an and any are as at be because been before being but by can cannot",
+        "could did do does doing don't during each few for from further had has have having he her here hers him",
+        "his how i if in into is isn't it its itself just let me more most my no nor not now of off on once only",
+        "or other our out over own same she should so some such than that the their them then there these they",
+        "this those through to too under until up us very was we were what when where which while who whom why",
+        "will with within without would you your",
+        "als auf das dem den der des die ein eine für im in ist mit nicht oder sind und von warum was wer wie wo zu",
+    )
+    for word in line.split()
+)
+_ASKS = re.compile(
+    r"^\s*(?:how|what|why|where|when|which|who|whom|whose|can|could|does|do|did|is|are|should|may|must|will|"
+    r"wie|was|warum|wieso|weshalb|wo|wann|welche[rsn]?|wer|kann|können|soll|darf)\b",
+    re.IGNORECASE,
+)
+_DECIDES = re.compile(
+    r"\b(?:decid\w+|decision\w*|adrs?|rfcs?|why (?:did|do|are|have) we|agreed|trade-?offs?|"
+    r"entscheidung\w*|entschieden|beschlossen)\b",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+
+
+@dataclass(frozen=True)
+class Synonyms:
+    """Groups of words that mean the same in an installation; a word of several words is matched as a whole."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Sequence[str]] | Iterable[Sequence[str]]) -> Synonyms:
+        """From groups, or from a word and what else it is called; both directions count alike."""
+        rows = [(word, *others) for word, others in given.items()] if isinstance(given, Mapping) else given
+        groups = (tuple(dict.fromkeys(_plain(word) for word in row if _plain(word))) for row in rows)
+        return cls(tuple(group for group in groups if len(group) > 1))
+
+    def added_to(self, question: str) -> tuple[str, ...]:
+        """The words that mean the same as one in the question, without those that already stand in it."""
+        text = f" {_plain(question[:MOST_READ])} "
+        found: dict[str, None] = {}
+        for group in self.groups:
+            there = [word for word in group if f" {word} " in text]
+            if there:
+                found |= dict.fromkeys(word for word in group if word not in there)
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessedQuery:
+    """A question, looked at."""
+
+    text: str
+    keywords: tuple[str, ...]
+    intent: Intent
+    synonyms: tuple[str, ...]
+    """Words that were added for the keyword search."""
+    variants: tuple[str, ...]
+    """Ways to ask, the question itself first."""
+
+    @property
+    def words(self) -> str:
+        """What the keyword search reads."""
+        return " ".join([self.text, *self.synonyms])
+
+
+def process(text: str, synonyms: Synonyms | None = None, *, variants: int = 1) -> ProcessedQuery:
+    """All that is to know of a question; at most `variants` ways to ask it."""
+    return ProcessedQuery(
+        text=text,
+        keywords=keywords(text),
+        intent=intent_of(text),
+        synonyms=(synonyms or Synonyms()).added_to(text),
+        variants=expand(text)[: max(1, variants)],
+    )
+
+
+def keywords(text: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
+    """The words that carry a question, the most repeated first; names such as HADOOP-123 stay whole."""
+    shown: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for match in _WORD.finditer(text[:MOST_READ]):
+        word = match.group()
+        if word.lower() not in _STOP and (len(word) > 1 or word.isdigit()):
+            shown.setdefault(word.lower(), word)
+            count[word.lower()] += 1
+    return tuple(shown[key] for key, _ in count.most_common(most))
+
+
+def intent_of(text: str) -> Intent:
+    """What a person is after: an answer, a decision and its reasons, or work like this."""
+    head = text[:500]
+    if _DECIDES.search(head):
+        return "decision"
+    short = len(text) <= FIRST_SENTENCE
+    return "question" if _ASKS.match(head) or (short and "?" in head) else "similar_work"
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Ways to ask a question, itself first, then its first sentence, then its keywords alone."""
+    first = _SENTENCE_END.split(text.strip(), maxsplit=1)[0][:FIRST_SENTENCE]
+    ways = (text, first, " ".join(keywords(text)))
+    return tuple(dict.fromkeys(way for way in ways if way.strip())) or (text,)
+
+
+def _plain(words: str) -> str:
+    return " ".join(re.findall(r"[^\W_]+", words.lower()))

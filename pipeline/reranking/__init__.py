@@ -1,0 +1,96 @@
+"""A second, closer look at the best results: the port, its options, and the table of rerankers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.errors import ConfigurationError, SearchError
+
+
+class RerankerUnavailable(SearchError):
+    """The reranker failed or took too long; the ranking before it still stands."""
+
+    transient = True
+
+
+class Reranker(Protocol):
+    """One model that reads a question and a text together."""
+
+    name: str
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers the question, 0 to 1, in the order of the texts.
+
+        Raises:
+            RerankerUnavailable: it failed, or its time is up; the caller goes on without it.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankOptions:
+    """Which model looks again, at how many results, for how long."""
+
+    enabled: bool = False
+    provider: str = ""
+    """A key of `PROVIDERS`; empty: `onnx` if there is a `model_path`, else `sentence-transformers`."""
+    model: str = "cross-encoder/ms-marco-MiniLM-L-6-v2"
+    model_path: Path | None = None
+    """A folder with `model.onnx` and `tokenizer.json`."""
+    candidates: int = 30
+    """Results looked at; those behind them keep their places."""
+    batch_size: int = 10
+    """Pairs of question and text in one call of the model."""
+    seconds: float = 1.0
+    """For one question; a slower answer is given up."""
+
+
+def _open_onnx(options: RerankOptions) -> Reranker:
+    from pipeline.reranking.cross_encoder import CrossEncoder
+
+    if options.model_path is None:
+        raise ConfigurationError(
+            f"no model is shipped for retrieval.rerank, and {options.model!r} is no folder",
+            fix="set it to a folder with the model's model.onnx and tokenizer.json",
+        )
+    return CrossEncoder(options.model_path, batch_size=options.batch_size, seconds=options.seconds)
+
+
+def _open_sentence_transformers(options: RerankOptions) -> Reranker:
+    from pipeline.reranking.sentence_transformer import SentenceTransformer, load
+
+    name = str(options.model_path or options.model)
+    return SentenceTransformer(load(name), name=name, batch_size=options.batch_size, seconds=options.seconds)
+
+
+PROVIDERS: Mapping[str, Callable[[RerankOptions], Reranker]] = {
+    "onnx": _open_onnx,
+    "sentence-transformers": _open_sentence_transformers,
+}
+"""Name -> what builds it; each entry imports its libraries only when it is called."""
+
+
+def open_reranker(options: RerankOptions) -> Reranker | None:
+    """The reranker the options name, loaded; None if they switch it off.
+
+    Raises:
+        ConfigurationError: unknown provider, a size below 1, or a package that is not installed.
+        ModelMissing: the model's files are absent or no cross-encoder.
+    """
+    if not options.enabled:
+        return None
+    provider = options.provider or ("onnx" if options.model_path else "sentence-transformers")
+    build = PROVIDERS.get(provider)
+    if build is None:
+        raise ConfigurationError(
+            f"the provider of retrieval.rerank is {provider!r}", fix=f"use one of {', '.join(PROVIDERS)}"
+        )
+    for key, value in (("candidates", options.candidates), ("batchSize", options.batch_size)):
+        if value < 1:
+            raise ConfigurationError(f"retrieval.rerank.{key} is {value}", fix="use a number of at least 1")
+    if options.seconds <= 0:
+        raise ConfigurationError(f"retrieval.rerank.seconds is {options.seconds}", fix="use a number above 0")
+    return build(options)

@@ -1,0 +1,230 @@
+"""A cross-encoder in an ONNX folder: a transformer that reads question and text as one pair."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ModelMissing
+from pipeline.reranking import RerankerUnavailable
+from pipeline.reranking.budget import Budget
+
+FILES = ("model.onnx", "tokenizer.json")
+MOST_TOKENS = 512
+"""Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
+_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+_WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_ONE_LOGIT, _TWO_CLASSES = 1, 2
+
+
+class CrossEncoder:
+    """Scores pairs on one thread; loaded and checked on construction, safe to share between threads.
+
+    Reads at most as many tokens as the model takes. The question gets no more than half of them, so that a whole
+    work item as a question leaves room for the text.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        batch_size: int = 10,
+        seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = folder.resolve().name
+        self._batch_size = batch_size
+        self._seconds = seconds
+        self._clock = clock
+        model_file, tokenizer_file = _files(folder)
+        self._session, self._failures = _open_session(model_file)
+        self._inputs = {i.name: _WHOLE_NUMBERS.get(i.type) for i in self._session.get_inputs()}
+        if "input_ids" not in self._inputs or not self._inputs.keys() <= _INPUTS:
+            raise ModelMissing(
+                f"{model_file} asks for the inputs {', '.join(sorted(self._inputs))}",
+                fix=f"use a cross-encoder that takes {', '.join(sorted(_INPUTS))}",
+            )
+        outputs = [o.name for o in self._session.get_outputs()]
+        self._output = "logits" if "logits" in outputs else outputs[0]
+        self._tokenizer, self._pad = _open_tokenizer(tokenizer_file)
+        self.most_tokens = _longest(folder, self._tokenizer)
+        self._tokenizer.no_truncation()
+        self._marks: int = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        self.scores("probe", ["probe"])
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers the question, 0 to 1, in order.
+
+        Raises:
+            RerankerUnavailable: onnxruntime failed, or the time is up; a running batch is broken off.
+            ModelMissing: the model answers with something else than one logit or two classes.
+        """
+        budget = Budget(self._seconds, self._clock)
+        pairs = self._pairs(query, texts)
+        found = np.zeros(len(pairs))
+        # By length, so that little is padded; each score returns to its own place.
+        order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
+        with _deadline(budget) as run_options:
+            for start in range(0, len(order), self._batch_size):
+                budget.left()
+                batch = order[start : start + self._batch_size]
+                found[batch] = self._run([pairs[place] for place in batch], run_options, budget)
+        return [float(score) for score in found]
+
+    def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
+        """The tokens of question and text in the tokenizer's own template for pairs."""
+        room = self.most_tokens - self._marks
+        asked = self._tokenizer.encode(_clean(query), add_special_tokens=False)
+        asked.truncate(max(1, room // 2))
+        pairs = []
+        for text in texts:
+            # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
+            read = self._tokenizer.encode(_clean(text), add_special_tokens=False)
+            read.truncate(max(1, room - len(asked.ids)))
+            pairs.append(self._tokenizer.post_process(asked, read))
+        return pairs
+
+    def _run(self, pairs: Sequence[Any], run_options: Any, budget: Budget) -> NDArray[np.float64]:
+        feed = self._feed(pairs)
+        try:
+            (answer,) = self._session.run([self._output], feed, run_options)
+        except self._failures as error:
+            if run_options.terminate:
+                raise budget.spent() from None
+            raise RerankerUnavailable(
+                f"onnxruntime failed with {type(error).__name__}",
+                fix="check that tokenizer.json belongs to model.onnx",
+                cause=error,
+            ) from error
+        scores = _probabilities(np.asarray(answer, dtype=np.float64), len(pairs))
+        if not np.isfinite(scores).all():
+            raise RerankerUnavailable(f"the reranker {self.name} gives a score that is no number")
+        return scores
+
+    def _feed(self, pairs: Sequence[Any]) -> dict[str, NDArray[np.integer[Any]]]:
+        """What the model asks for, padded to the longest pair."""
+        width = max(1, *(len(pair.ids) for pair in pairs))
+        rows = {
+            "input_ids": np.full((len(pairs), width), self._pad),
+            "attention_mask": np.zeros((len(pairs), width), dtype=np.int64),
+            "token_type_ids": np.zeros((len(pairs), width), dtype=np.int64),
+        }
+        for place, pair in enumerate(pairs):
+            length = len(pair.ids)
+            rows["input_ids"][place, :length] = pair.ids
+            rows["attention_mask"][place, :length] = 1
+            rows["token_type_ids"][place, :length] = pair.type_ids
+        return {name: rows[name].astype(kind or np.int64) for name, kind in self._inputs.items()}
+
+
+@contextmanager
+def _deadline(budget: Budget) -> Iterator[Any]:
+    """Options of a run that is broken off, between two layers of the model, when the time is up."""
+    import onnxruntime
+
+    run_options = onnxruntime.RunOptions()
+    run_options.log_severity_level = 4
+    timer = threading.Timer(budget.left(), lambda: setattr(run_options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield run_options
+    finally:
+        timer.cancel()
+
+
+def _probabilities(answer: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
+    """0 to 1: of one logit its sigmoid, of two classes the share of the second, "relevant".
+
+    A model that ends in a sigmoid of its own is squashed once more, which changes no order.
+    """
+    columns = answer.reshape(rows, -1) if answer.size and answer.shape[0] == rows else answer
+    if columns.ndim != _TWO_CLASSES or columns.shape[1] not in {_ONE_LOGIT, _TWO_CLASSES}:
+        raise ModelMissing(
+            f"the model answers {rows} pairs with the shape {answer.shape}",
+            fix="use a cross-encoder with one score, or two classes, per pair",
+        )
+    logits = columns[:, 0] if columns.shape[1] == _ONE_LOGIT else columns[:, 1] - columns[:, 0]
+    with np.errstate(over="ignore"):
+        squashed: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-logits))
+    return squashed
+
+
+def _files(folder: Path) -> list[Path]:
+    absent = [name for name in FILES if not (folder / name).is_file()]
+    if absent:
+        raise ModelMissing(
+            f"{folder} has no {' and no '.join(absent)}",
+            fix="point retrieval.rerank at a folder with model.onnx and tokenizer.json",
+        )
+    return [folder / name for name in FILES]
+
+
+def _open_session(model_file: Path) -> tuple[Any, tuple[type[Exception], ...]]:
+    """The model, and all that onnxruntime raises: its exceptions have no common parent but Exception."""
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    failures = tuple(e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
+    options = onnxruntime.SessionOptions()
+    # One thread: processes are the unit of work here.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # failures come as exceptions; its own lines on stderr say the same
+    try:
+        return onnxruntime.InferenceSession(
+            str(model_file), options, providers=["CPUExecutionProvider"]
+        ), failures
+    except failures as error:
+        raise ModelMissing(
+            f"onnxruntime cannot load {model_file}: {type(error).__name__}",
+            fix="check that the file is a whole ONNX model",
+            cause=error,
+        ) from error
+
+
+def _open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
+    """The tokenizer and the number it pads with."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ModelMissing(
+            f"{tokenizer_file} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
+        ) from error
+    known = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
+    pad = (tokenizer.padding or {}).get("pad_id", next((i for i in known if i is not None), 0))
+    tokenizer.no_padding()
+    return tokenizer, pad
+
+
+def _longest(folder: Path, tokenizer: Any) -> int:
+    """The most tokens of a pair: the least that any of the model's files asks for."""
+    asked = [MOST_TOKENS, (tokenizer.truncation or {}).get("max_length")]
+    for name, key in (
+        ("tokenizer_config.json", "model_max_length"),
+        ("config.json", "max_position_embeddings"),
+    ):
+        path = folder / name
+        if path.is_file():
+            try:
+                asked.append(json.loads(path.read_text(encoding="utf-8")).get(key))
+            except (ValueError, AttributeError) as error:
+                raise ModelMissing(
+                    f"{path} is no JSON object", fix="take the file of the same model"
+                ) from error
+    return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
+
+
+def _clean(text: str) -> str:
+    """Half characters (lone surrogates, from broken sources) become `?`: the tokenizer takes UTF-8 only."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,38 @@
+"""From a question to the best documents."""
+
+from pipeline.retrieval.ranking import Ranked, rank
+from pipeline.retrieval.records import (
+    CACHED_ONLY,
+    FULL,
+    KEYWORD_ONLY,
+    MEASURED_THRESHOLDS,
+    NO_RERANKING,
+    STATIC_ONLY,
+    Explanation,
+    Fusion,
+    Hit,
+    RetrievalOptions,
+    SearchRequest,
+    SearchResults,
+    Weights,
+)
+from pipeline.retrieval.retriever import Retriever
+
+__all__ = [
+    "CACHED_ONLY",
+    "FULL",
+    "KEYWORD_ONLY",
+    "MEASURED_THRESHOLDS",
+    "NO_RERANKING",
+    "STATIC_ONLY",
+    "Explanation",
+    "Fusion",
+    "Hit",
+    "Ranked",
+    "RetrievalOptions",
+    "Retriever",
+    "SearchRequest",
+    "SearchResults",
+    "Weights",
+    "rank",
+]

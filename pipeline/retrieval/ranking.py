@@ -1,0 +1,143 @@
+"""Candidates in their final order: fused, looked at once more, and lowered if they no longer hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+from uuid import UUID
+
+from pipeline.fusion import Fused, FusionWeights, fuse, in_order, reciprocal, scaled
+from pipeline.retrieval.records import Fusion, Weights
+from pipeline.standing import standing
+from pipeline.stores import Candidate, Mode
+from pipeline.stores.pgvector_query import LedgerCandidate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked(Fused):
+    """A candidate in the final order; the score is the sum of the parts."""
+
+    title_part: float = 0.0
+    rare_part: float = 0.0
+    rerank: float | None = None
+    rerank_part: float = 0.0
+    standing_part: float = 0.0
+
+
+def rank(
+    candidates: Sequence[LedgerCandidate], weights: Weights, mode: Mode, fusion: Fusion = "weighted"
+) -> list[Ranked]:
+    """The candidates by score; title, rare words and whole document count in a hybrid search only."""
+    if mode != "hybrid":
+        return [Ranked(**vars(fused)) for fused in fuse(candidates, weights, mode)]
+    own = [_with_document(c, weights.centroid) for c in candidates]
+    if fusion == "rrf":
+        whole = weights.vector + weights.keyword or 1.0
+        return [_ranked(f, f.candidate, 0.0, 0.0, whole) for f in reciprocal(own, weights)]
+    whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
+    arms = FusionWeights(vector=weights.vector, keyword=weights.keyword * _covered(candidates))
+    titles = scaled([c.title for c in candidates])
+    given = {_place(c): (c, weights.title * title) for c, title in zip(candidates, titles, strict=True)}
+    ranked = []
+    for fused in fuse(own, arms, mode):
+        candidate, title_part = given[_place(fused.candidate)]
+        ranked.append(_ranked(fused, candidate, title_part, weights.rare * candidate.rare, whole))
+    return cast("list[Ranked]", in_order(ranked))
+
+
+def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
+    """One ranking of several ways to ask: a chunk counts by its best score, and other ways by 0.7 of it.
+
+    0.7 was the best of five ways of mixing that were measured (docs/search.md).
+    """
+    best: dict[tuple[UUID, int], Ranked] = {}
+    for share, ranking in zip((1.0, *[0.7] * len(rankings)), rankings, strict=False):
+        for one in ranking:
+            counted = one if share == 1.0 else _times(one, share)
+            place = _place(one.candidate)
+            if place not in best or best[place].score < counted.score:
+                best[place] = counted
+    return cast("list[Ranked]", in_order(best.values()))
+
+
+def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]:
+    """The same in the order of a reranker's `scores`, one for each.
+
+    New scores lie between the best and the worst of the old, so that they stay comparable with those behind.
+
+    Raises:
+        ValueError: a score is missing or no number.
+    """
+    if len(ranked) != len(scores) or not all(math.isfinite(score) for score in scores):
+        raise ValueError("a reranker must give one number for each text")
+    high, low = max((r.score for r in ranked), default=0.0), min((r.score for r in ranked), default=0.0)
+    moved = []
+    for one, raw, place in zip(ranked, scores, _spread(scores), strict=True):
+        score = low + (high - low) * place
+        moved.append(replace(one, score=score, rerank=raw, rerank_part=score - one.score))
+    # Among equals the former order holds, hence a sort that is stable and no `in_order`.
+    return sorted(moved, key=lambda r: -r.score)
+
+
+def lowered(ranked: Sequence[Ranked], share: float) -> list[Ranked]:
+    """The same, with documents that no longer hold brought down to `share` of their score."""
+    if share == 1.0:
+        return list(ranked)
+    found = [
+        replace(r, score=r.score * share, standing_part=r.score * (share - 1.0))
+        if r.score > 0.0 and standing(r.candidate.document)
+        else r
+        for r in ranked
+    ]
+    return sorted(found, key=lambda r: -r.score)
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return [(v - low) / (high - low) if high > low else 1.0 for v in values]
+
+
+def _covered(candidates: Sequence[LedgerCandidate]) -> float:
+    """How much of a short question the best candidate has in words.
+
+    The best keyword match counts as 1 however weak it is, so a page that shares only common words with a question
+    would win over one that says the same in other words. A long text as a question is never covered, and for it
+    this was a loss (docs/search.md).
+    """
+    return max((c.covered for c in candidates if c.covered is not None), default=1.0)
+
+
+def _ranked(fused: Fused, candidate: Candidate, title: float, rare: float, whole: float) -> Ranked:
+    return Ranked(
+        candidate=candidate,
+        score=(fused.score + title + rare) / whole,
+        vector_part=fused.vector_part / whole,
+        keyword_part=fused.keyword_part / whole,
+        title_part=title / whole,
+        rare_part=rare / whole,
+    )
+
+
+def _times(one: Ranked, share: float) -> Ranked:
+    return replace(
+        one,
+        score=one.score * share,
+        vector_part=one.vector_part * share,
+        keyword_part=one.keyword_part * share,
+        title_part=one.title_part * share,
+        rare_part=one.rare_part * share,
+    )
+
+
+def _with_document(candidate: LedgerCandidate, share: float) -> LedgerCandidate:
+    """The candidate with the likeness of its document mixed into its own, where that is known."""
+    if candidate.similarity is None or candidate.centroid is None:
+        return candidate
+    share = min(share, 1.0)
+    return replace(candidate, similarity=(1 - share) * candidate.similarity + share * candidate.centroid)
+
+
+def _place(candidate: Candidate) -> tuple[UUID, int]:
+    return candidate.document.id, candidate.chunk.ord

@@ -1,0 +1,80 @@
+"""Whether a document still holds: replaced decisions and abandoned work, and what to say of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pipeline.documents import Kind
+from pipeline.stores import StoredDocument
+
+_NO_LETTERS = re.compile(r"[^a-z]+")
+
+# Words as they are written in trackers and front matter, letters only.
+_DECISIONS: Mapping[str, str] = {
+    "superseded": "superseded",
+    "replaced": "superseded",
+    "rejected": "rejected",
+    "declined": "rejected",
+    "deprecated": "deprecated",
+    "obsolete": "deprecated",
+}
+_WORK: Mapping[str, str] = {
+    "wontfix": "closed without being done",
+    "wontdo": "closed without being done",
+    "willnotfix": "closed without being done",
+    "notplanned": "closed without being done",
+    "abandoned": "closed without being done",
+    "cancelled": "closed without being done",
+    "canceled": "closed without being done",
+    "cut": "closed without being done",
+    "removed": "removed from the backlog",
+    "rejected": "rejected",
+    "declined": "rejected",
+    "duplicate": "closed as a duplicate",
+    "invalid": "closed as invalid",
+    "notabug": "closed as invalid",
+    "asdesigned": "closed as designed",
+    "bydesign": "closed as designed",
+    "cannotreproduce": "closed, could not be reproduced",
+    "worksforme": "closed, could not be reproduced",
+    "obsolete": "closed as obsolete",
+    "superseded": "superseded",
+}
+_PAGES: Mapping[str, str] = {**_DECISIONS, "archived": "archived", "outdated": "deprecated"}
+
+_WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    Kind.DECISION: (("decision_status",), _DECISIONS),
+    Kind.WORK: (("resolution", "reason", "status", "state"), _WORK),
+    Kind.REFERENCE: (("decision_status", "status"), _PAGES),
+}
+"""Kind -> the metadata that tell, the surest first, and what their words mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A document that no longer holds, and why; it ranks lower than one that does."""
+
+    why: str
+    """A few words: `superseded by ADR-12`, `closed as a duplicate`."""
+
+
+def standing(document: StoredDocument) -> Standing | None:
+    """What its metadata say against it; None if nothing does."""
+    keys, words = _WORDS[document.kind]
+    successor = str(document.metadata.get("superseded_by") or "").strip()
+    if successor and document.kind is not Kind.WORK:
+        return Standing(why=f"superseded by {successor}")
+    for key in keys:
+        value = document.metadata.get(key)
+        if isinstance(value, str) and (found := words.get(_NO_LETTERS.sub("", value.lower()))):
+            return Standing(why=found)
+    return None
+
+
+def age_days(document: StoredDocument, now: datetime | None = None) -> int | None:
+    """Whole days since it was last changed, or made if that is all that is known."""
+    moment = document.updated_at or document.created_at
+    return None if moment is None else max(0, ((now or datetime.now(UTC)) - moment).days)

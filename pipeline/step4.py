@@ -1,0 +1,201 @@
+"""Step 4 of the backlog pipeline: every scored PBI gets the context that the team's past has for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pipeline.documents import Json
+from pipeline.enrichment.context import DISABLED, STATIC, static_context
+from pipeline.errors import ConfigurationError, LarderError
+
+logger = logging.getLogger(__name__)
+
+_INPUTS: Mapping[str, str] = {"scored_pbis": "enriched_pbis", "scoredPBIs": "enrichedPBIs"}
+"""Key that Step 3 writes -> key that Step 4 writes."""
+_LIST = "scored_pbis"
+
+How = Literal["enriched", "legacy", "empty"]
+
+
+class Enriches(Protocol):
+    """Whoever knows the context of a PBI, such as `workers.client.Client`."""
+
+    def enrich(self, pbi: Json, scores: Json) -> Json:
+        """The context of one PBI; any error means: not this time."""
+
+
+class LegacyEnrichment(Protocol):
+    """The enrichment from before, which takes over whenever ours is off or fails."""
+
+    def enrich(self, scored_pbi: Json, context: Mapping[str, Any]) -> Json:
+        """The context of one PBI, found the old way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Whether and for whom Step 4 asks."""
+
+    enabled: bool = True
+    """The feature flag `rag_enrichment`, and the master switch."""
+    rollout: float = 100.0
+    """Per cent of all PBIs; a PBI stays on its side from run to run."""
+    tenant: str = "default"
+    at_once: int = 8
+    """PBIs in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one PBI fared."""
+
+    index: int
+    id: str
+    how: How
+    error: str = ""
+    """Why it was not enriched although it should have been."""
+
+
+class EnrichContextStep:
+    """Adds `enriched_pbis` to the context of a pipeline run."""
+
+    def __init__(
+        self,
+        enricher: Enriches | None,
+        options: StepOptions | None = None,
+        *,
+        fallback: LegacyEnrichment | None = None,
+        metrics: Any = None,
+        on_outcome: Callable[[Outcome], None] | None = None,
+    ) -> None:
+        """`metrics` is asked to `record_fallback()` or `recordFallback()`, whichever it has, or is called itself.
+
+        `on_outcome` is told of every PBI as it comes in, in no fixed order, from the calling thread.
+        """
+        self.enricher = enricher
+        self.options = options or StepOptions()
+        self.fallback = fallback
+        self.metrics = metrics
+        self.on_outcome = on_outcome
+
+    def initialize(self) -> None:
+        """Say in the log which way PBIs will go."""
+        on = self.enricher is not None and self.options.enabled
+        logger.info(
+            "RAG service initialized successfully"
+            if on
+            else "RAG service disabled, using fallback enrichment"
+        )
+
+    def execute(self, context: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Enrich all of `scored_pbis.scored_pbis[]`; the same object comes back with `enriched_pbis` set.
+
+        A PBI that cannot be enriched goes to the fallback; without one its context is empty and says so by its
+        degradation level. It never takes another PBI with it.
+
+        Raises:
+            ConfigurationError: there are no scored PBIs in `context`; the message names the field.
+        """
+        source, items = scored_of(context)
+        with ThreadPoolExecutor(max_workers=max(1, self.options.at_once), thread_name_prefix="step4") as pool:
+            running = [pool.submit(self._one, n, item, context) for n, item in enumerate(items)]
+            for future in as_completed(running):
+                if self.on_outcome is not None:
+                    self.on_outcome(future.result()[1])
+        context[_INPUTS[source]] = {
+            "enriched_pbis": [
+                {**item, "scores": item.get("scores", {}), "context": future.result()[0]}
+                for item, future in zip(items, running, strict=True)
+            ]
+        }
+        return context
+
+    def _one(self, index: int, item: Json, context: Mapping[str, Any]) -> tuple[Json, Outcome]:
+        name = pbi_id(item["pbi"])
+        if self.enricher is None or not self.options.enabled or not self._rolled_out(name):
+            return self._legacy(index, name, item, context, "")
+        try:
+            found = dict(self.enricher.enrich(item["pbi"], item.get("scores") or {}))
+        except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
+            reason = _reason(error)
+            logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
+            self._record_fallback()
+            return self._legacy(index, name, item, context, reason)
+        return found, Outcome(index=index, id=name, how="enriched")
+
+    def _rolled_out(self, name: str) -> bool:
+        return in_rollout(self.options.tenant, name, self.options.rollout)
+
+    def _legacy(
+        self, index: int, name: str, item: Json, context: Mapping[str, Any], reason: str
+    ) -> tuple[Json, Outcome]:
+        if self.fallback is not None:
+            try:
+                found = dict(self.fallback.enrich(item, context))
+                return found, Outcome(index=index, id=name, how="legacy", error=reason)
+            except Exception as error:  # noqa: BLE001 (the same holds for the old way)
+                also = f"the fallback failed, too: {_reason(error)}"
+                reason = f"{reason}; {also}" if reason else also
+                logger.warning("%s", also)
+        level = STATIC if reason else DISABLED
+        return static_context(level).to_json(), Outcome(index=index, id=name, how="empty", error=reason)
+
+    def _record_fallback(self) -> None:
+        for name in ("record_fallback", "recordFallback"):
+            if callable(getattr(self.metrics, name, None)):
+                getattr(self.metrics, name)()
+                return
+        if callable(self.metrics):
+            self.metrics()
+
+
+def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:
+    """The key that holds the scored PBIs, and these; an item that is a bare PBI is taken as one without scores.
+
+    Raises:
+        ConfigurationError: there are none; the message names the field.
+    """
+    source = next((key for key in _INPUTS if context.get(key) is not None), None)
+    fix = 'Step 3 writes {"scored_pbis": {"scored_pbis": [{"pbi": ..., "scores": ...}]}}'
+    if source is None:
+        raise ConfigurationError("the context has no scored_pbis", fix=fix)
+    held = context[source]
+    items = held.get(_LIST) if isinstance(held, Mapping) else held
+    if not isinstance(items, Sequence) or isinstance(items, str | bytes):
+        raise ConfigurationError(f"{source}.{_LIST} is no list", fix=fix)
+    return source, [_item(item, f"{source}.{_LIST}[{n}]", fix) for n, item in enumerate(items)]
+
+
+def _item(item: Any, field: str, fix: str) -> Json:
+    if not isinstance(item, Mapping):
+        raise ConfigurationError(f"{field} is no object", fix=fix)
+    if "pbi" not in item:
+        return {"pbi": dict(item), "scores": {}}
+    if not isinstance(item["pbi"], Mapping):
+        raise ConfigurationError(f"{field}.pbi is no object", fix=fix)
+    return dict(item)
+
+
+def pbi_id(pbi: Mapping[str, Any]) -> str:
+    """The id of a PBI; of one without, a hash that is the same in every run."""
+    for key in ("id", "pbi_id", "pbiId"):
+        if pbi.get(key) not in (None, ""):
+            return str(pbi[key])
+    whole = json.dumps(pbi, sort_keys=True, default=str)
+    return f"pbi-{hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def in_rollout(tenant: str, pbi: str, percentage: float) -> bool:
+    """True if this PBI is among the first so many per cent: 0 is nobody, 100 everybody, and more only adds."""
+    digest = hashlib.sha256(f"{tenant}\x00{pbi}".encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8]) / 2**64 * 100 < percentage
+
+
+def _reason(error: Exception) -> str:
+    # The words of a foreign error may repeat what it was given.
+    return str(error) if isinstance(error, LarderError) else type(error).__name__

@@ -1,0 +1,119 @@
+"""What every cache must do, in memory and in Valkey."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+import redis
+
+from pipeline.caching import Cache, LayeredCache, MemoryCache
+from workers import embedded
+from workers.caches import PREFIX, ValkeyCache
+
+Make = Callable[..., Cache]
+
+
+@pytest.fixture(params=["memory", "valkey", "layered"])
+def make(request: pytest.FixtureRequest, servers: embedded.Servers) -> Iterator[Make]:
+    """Builds a cache of some entries that live for some seconds."""
+    opened: list[ValkeyCache] = []
+
+    def build(entries: int = 3, seconds: float = 60) -> Cache:
+        near = MemoryCache(entries=entries, seconds=seconds)
+        if request.param == "memory":
+            return near
+        opened.append(ValkeyCache(servers.broker_url, entries=entries, seconds=seconds))
+        return opened[-1] if request.param == "valkey" else LayeredCache(near, opened[-1])
+
+    yield build
+    for cache in opened:
+        cache.disconnect()
+
+
+@pytest.fixture
+def space() -> str:
+    return f"test:{uuid4()}"
+
+
+@pytest.mark.req("001-096", "001-098")
+def test_what_was_put_is_got(make: Make, space: str) -> None:
+    cache = make()
+    assert cache.get(space, "a") is None
+    cache.put(space, "a", b"\x00\xff1")
+    cache.put(space, "b", b"")
+    assert cache.get(space, "a") == b"\x00\xff1"
+    assert cache.get(space, "b") == b""
+    cache.put(space, "a", b"2")
+    assert cache.get(space, "a") == b"2"
+
+
+def test_spaces_know_nothing_of_each_other(make: Make, space: str) -> None:
+    cache = make(entries=1)
+    cache.put(space, "a", b"mine")
+    cache.put(f"{space}x", "a", b"other")
+    assert cache.get(space, "a") == b"mine"
+    assert cache.get(f"{space}y", "a") is None
+
+
+def test_the_longest_unused_goes_first(make: Make, space: str) -> None:
+    cache = make(entries=3)
+    for key in "abc":
+        cache.put(space, key, key.encode())
+    assert cache.get(space, "a") == b"a"
+    cache.put(space, "d", b"d")
+    # Of two layers each keeps what it was itself asked for.
+    assert [cache.get(space, key) for key in "acd"] == [b"a", b"c", b"d"]
+    assert isinstance(cache, LayeredCache) or cache.get(space, "b") is None
+
+
+def test_entries_end(make: Make, space: str) -> None:
+    cache = make(seconds=0.05)
+    cache.put(space, "a", b"1")
+    assert cache.get(space, "a") == b"1"
+    time.sleep(0.08)
+    assert cache.get(space, "a") is None
+
+
+def test_a_near_cache_learns_from_the_far_one(space: str) -> None:
+    near, far = MemoryCache(), MemoryCache()
+    far.put(space, "a", b"1")
+    assert LayeredCache(near, far).get(space, "a") == b"1"
+    assert near.get(space, "a") == b"1"
+
+
+def test_another_process_finds_it_and_nothing_stays_behind(servers: embedded.Servers, space: str) -> None:
+    one, other = (ValkeyCache(servers.broker_url, entries=2, seconds=60) for _ in range(2))
+    for n in range(10):
+        one.put(space, f"k{n}", b"x")
+    assert other.get(space, "k9") == b"x"
+    client = redis.Redis.from_url(servers.broker_url)
+    keys = list(client.scan_iter(f"{PREFIX}{{{space}}}*", count=1000))
+    assert len(keys) == 3, "two entries and their order"
+    assert all(0 < client.pttl(key) <= 60_000 for key in keys)
+    client.close()
+    one.disconnect()
+    other.disconnect()
+
+
+def test_a_broker_that_is_away_is_no_cache_and_no_error() -> None:
+    now = [0.0]
+    cache = ValkeyCache("redis://127.0.0.1:1/0", clock=lambda: now[0])
+    cache.put("s", "a", b"1")
+    assert cache.get("s", "a") is None
+
+
+def test_after_a_failure_it_is_left_alone_for_a_while(servers: embedded.Servers, space: str) -> None:
+    now = [0.0]
+    cache = ValkeyCache("redis://127.0.0.1:1/0", clock=lambda: now[0])
+    assert cache.get(space, "a") is None
+    cache._address = servers.broker_url
+    cache.disconnect()
+    cache.put(space, "a", b"1")
+    assert cache.get(space, "a") is None, "it rests"
+    now[0] = 5.0
+    cache.put(space, "a", b"1")
+    assert cache.get(space, "a") == b"1"
+    cache.disconnect()

@@ -1,0 +1,172 @@
+"""A small backlog with decisions and documents, indexed as the product does it, and a look at its answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.documents import Document, Json, Kind, SourceType
+from pipeline.enrichment import EnrichedContext, Enricher, EnrichmentRequest, PgTexts
+from pipeline.retrieval import RetrievalOptions, Retriever
+from tests.pipeline.workshop import Workshop, document
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def work(external_id: str, title: str, text: str, **metadata: Any) -> Document:
+    return document(
+        external_id,
+        f"# {title}\n\n{text}",
+        title=title,
+        source_type=SourceType.PBI,
+        kind=Kind.WORK,
+        url=f"https://board.example/{external_id}",
+        metadata={"pbi_id": external_id, **metadata},
+        updated_at=datetime(2026, 5, 1, tzinfo=UTC),
+    )
+
+
+def decision(external_id: str, title: str, text: str, **metadata: Any) -> Document:
+    return document(
+        external_id,
+        f"# {title}\n\n{text}",
+        title=title,
+        source_type=SourceType.DOCUMENTATION,
+        kind=Kind.DECISION,
+        metadata=metadata,
+    )
+
+
+def manual(external_id: str, title: str, text: str) -> Document:
+    return document(external_id, f"# {title}\n\n{text}", title=title, source_type=SourceType.DOCUMENTATION)
+
+
+LIBRARY = [
+    work(
+        "PBI-7",
+        "Export invoices as CSV",
+        "## Description\n\nAs a billing clerk I want to export invoices as CSV, so that the tax office can read them.\n\n"
+        "## Acceptance criteria\n\n- The export finishes within two minutes for 50,000 invoices\n"
+        "- Umlauts survive the trip through the spreadsheet\n- Cancelled invoices are marked\n\n"
+        "## Resolution\n\nThe export runs on a replica now. It no longer locks the invoice table.\n\n"
+        "## Lessons learned\n\nStreaming the rows kept the memory flat. Building the file in memory crashed twice.",
+        status="Done",
+        resolution="Fixed",
+    ),
+    work(
+        "PBI-8",
+        "Import invoices of the old system",
+        "## Description\n\nInvoices of the old system shall be imported once.\n\n"
+        "## Comments\n\n### Ada, 2025-02-01\n\nWe tried a nightly import.\n\n"
+        "### Bert, 2025-03-04\n\nGiven up: the old export has no tax numbers.",
+        state="Removed",
+        reason="Won't fix",
+    ),
+    work(
+        "PBI-9", "Brew coffee in the lobby", "## Description\n\nVisitors shall get an espresso.", status="New"
+    ),
+    decision(
+        "adr/0003.md",
+        "ADR 3: Exports are streamed",
+        "## Status\n\nAccepted\n\n## Context\n\nExports of invoices filled the memory.\n\n"
+        "## Decision\n\nEvery export of invoices is streamed row by row as CSV. No export is built in memory.\n\n"
+        "## Consequences\n\nProgress cannot be shown in percent.",
+        decision_status="accepted",
+        decided_at="2025-04-02",
+    ),
+    decision(
+        "adr/0001.md",
+        "ADR 1: Export of invoices as CSV by mail",
+        "## Status\n\nSuperseded by ADR 3\n\n## Decision\n\nInvoices are exported as CSV at night and mailed.",
+        decision_status="superseded",
+        superseded_by="ADR 3",
+    ),
+    manual(
+        "guides/export.md",
+        "Exports",
+        "General remarks about files and folders come first, and they are of little use to anyone who reads this.\n\n"
+        + "Long words about nothing in particular follow here, sentence after sentence. " * 8
+        + "\n\n## Encoding\n\nA CSV of invoices is written as UTF-8 with a byte order mark, so that the spreadsheet of the"
+        " tax office opens it.\n\n## Colours\n\nButtons are green.",
+    ),
+]
+
+PBI: Json = {
+    "id": "PBI-99",
+    "title": "Export invoices as CSV for the tax office",
+    "description": "As a billing clerk I want a CSV export of invoices for the tax office.",
+    "acceptance_criteria": ["The file opens in a spreadsheet"],
+}
+
+
+def stocked(shop: Workshop, *more: Document) -> Workshop:
+    """The library, indexed with the product's own chunks."""
+    shop.chunker = open_chunker(ChunkingOptions(min_size=0, max_size=400, overlap=80))
+    shop.admit(*LIBRARY, *more)
+    shop.index()
+    return shop
+
+
+def enricher(shop: Workshop, **changes: Any) -> Enricher:
+    retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
+    plain: dict[str, Any] = {
+        "search": retriever.search,
+        "texts": PgTexts(shop.database, shop.tenant),
+        "now": lambda: NOW,
+    }
+    return Enricher(**{**plain, **changes})
+
+
+def answer(shop: Workshop, pbi: Mapping[str, Any] | None = None, **wanted: Any) -> Json:
+    """The context of a PBI as JSON, every quotation in it looked up."""
+    request = EnrichmentRequest.from_json({"pbi": PBI if pbi is None else pbi, **wanted})
+    return checked(shop, enricher(shop).enrich(request))
+
+
+def checked(shop: Workshop, context: EnrichedContext) -> Json:
+    """The answer, once each of its sentences was found in the chunk that it names."""
+    data = context.to_json()
+    quoted = {c["n"]: c["quoted"] for c in data["citations"]}
+    assert sorted(quoted) == list(range(1, len(quoted) + 1))
+    for citation in data["citations"]:
+        assert len(citation["quoted"]) <= 200
+        assert bare(citation["quoted"]) in chunk_text(shop, citation["chunk"])
+    for item in data["similar_work"]:
+        assert [quoted[n] for n in item["citations"]] == item["learnings"]
+    for item in data["past_decisions"]:
+        assert " ".join(quoted[n] for n in item["citations"]) == item["decision"]
+    for item in data["technical_docs"]:
+        assert len(item["citations"]) == len(item["relevant_sections"])
+        for n, section in zip(item["citations"], item["relevant_sections"], strict=True):
+            assert section.endswith(quoted[n])
+            assert len(section) <= 200
+    for suggestion in data["suggestions"]:
+        assert suggestion["citations"]
+        for lifted in re.findall(r": “(.*)”$", suggestion["text"]):
+            whole = " ".join(" ".join(quoted.values()).split())
+            assert bare(lifted) in whole
+    used = {
+        n
+        for part in ("similar_work", "past_decisions", "technical_docs", "suggestions")
+        for i in data[part]
+        for n in i["citations"]
+    }
+    assert used == set(quoted)
+    return data
+
+
+def bare(quotation: str) -> str:
+    """Without the marks of a cut."""
+    return " ".join(quotation.removeprefix("… ").removesuffix(" …").split())
+
+
+def chunk_text(shop: Workshop, chunk: str) -> str:
+    """The text of a chunk on one line."""
+    document_id, _, place = chunk.rpartition(":")
+    text = shop.value(
+        "select content from chunk where document_id = :id and ord = :ord", id=document_id, ord=int(place)
+    )
+    return " ".join(text.split())

@@ -1,0 +1,120 @@
+"""What a request may look like, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pipeline.documents import SourceType
+from pipeline.enrichment import EnrichmentRequest
+from pipeline.errors import SearchError
+
+SNAKE = {
+    "id": "PBI-1",
+    "title": "Export\n invoices",
+    "description": "As a clerk.",
+    "acceptance_criteria": ["- fast", {"given": "a", "when": "b", "then": "c"}, {"text": "plain"}, "", None],
+    "labels": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SNAKE,
+        {"pbi": SNAKE, "scores": {"overall": 0.5}},
+        {
+            "pbi": {
+                "pbiId": "PBI-1",
+                "name": "Export invoices",
+                "Description": "As a clerk.",
+                "acceptanceCriteria": "* fast\n* given a when b then c\n\n* plain",
+            }
+        },
+    ],
+)
+def test_a_pbi_is_read_bare_or_wrapped_in_snake_or_camel_case_with_criteria_as_list_or_text(
+    data: Any,
+) -> None:
+    request = EnrichmentRequest.from_json(data)
+    assert (request.id, request.title, request.description) == ("PBI-1", "Export invoices", "As a clerk.")
+    assert request.criteria == ("fast", "given a when b then c", "plain")
+    assert request.question == "Export invoices\nAs a clerk.\nfast\ngiven a when b then c\nplain"
+
+
+def test_a_request_survives_json_with_all_it_does_not_know() -> None:
+    request = EnrichmentRequest.from_json(
+        {
+            "pbi": {**SNAKE, "estimate": 5, "when": datetime(2026, 1, 1, tzinfo=UTC)},
+            "scores": {"clarity": 0.4},
+            "filters": {
+                "sourceType": ["pbi", "markdown", "documentation"],
+                "tags": "billing",
+                "since": "2026-01-31T08:00:00Z",
+                "metadata": {"team": "a"},
+            },
+            "topK": 5,
+            "numbers": {"technical_docs": 1},
+        }
+    )
+    again = EnrichmentRequest.from_json(request.to_json())
+    assert again.to_json() == request.to_json()
+    assert again.pbi["estimate"] == 5
+    assert again.scores == {"clarity": 0.4}
+    assert again.filter == request.filter
+    assert again.filter.source_types == (SourceType.PBI, SourceType.DOCUMENTATION)
+    assert again.filter.tags == ("billing",)
+    assert again.filter.since == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert again.numbers == {"similar_work": 5, "past_decisions": 5, "technical_docs": 1}
+
+
+def test_the_names_that_a_search_query_has_are_understood_too() -> None:
+    request = EnrichmentRequest.from_json(
+        {
+            "pbi": SNAKE,
+            "filters": {"dateRange": {"start": "2026-01-01T00:00:00Z", "end": "2026-02-01T00:00:00+01:00"}},
+            "options": {"topK": 5},
+        }
+    )
+    assert request.filter.since == datetime(2026, 1, 1, tzinfo=UTC)
+    assert request.filter.until == datetime(2026, 1, 31, 23, tzinfo=UTC)
+    assert set(request.numbers.values()) == {5}
+
+
+def test_without_filters_every_source_type_is_searched() -> None:
+    assert EnrichmentRequest.from_json(SNAKE).filter.source_types == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ([], "the request"),
+        ({"pbi": "text"}, "pbi"),
+        ({"pbi": {"id": 1}}, "title"),
+        ({"pbi": {"title": ["secret text"]}}, "pbi.title"),
+        ({"pbi": {"title": "t", "acceptance_criteria": 3}}, "pbi.acceptance_criteria"),
+        ({"pbi": {"title": "t"}, "scores": [1]}, "scores"),
+        ({"pbi": {"title": "t"}, "filters": {"source_types": ["jira"]}}, "filters.source_types"),
+        ({"pbi": {"title": "t"}, "filters": {"tags": [1]}}, "filters.tags"),
+        ({"pbi": {"title": "t"}, "filters": {"since": "soon"}}, "filters.since"),
+        ({"pbi": {"title": "t"}, "filters": {"since": "2026-01-01"}}, "filters.since"),
+        ({"pbi": {"title": "t"}, "filters": {"sourcetyp": "pbi"}}, "sourcetyp"),
+        ({"pbi": {"title": "t"}, "topK": "three"}, "similar_work"),
+        ({"pbi": {"title": "t"}, "topK": 21}, "similar_work"),
+        ({"pbi": {"title": "t"}, "numbers": {"risks": 1}}, "risks"),
+    ],
+)
+def test_a_wrong_field_is_named_with_a_fix_and_without_its_value(data: Any, name: str) -> None:
+    with pytest.raises(SearchError) as caught:
+        EnrichmentRequest.from_json(data)
+    assert name in caught.value.message
+    assert caught.value.fix
+    assert "secret" not in str(caught.value)
+
+
+def test_a_very_long_item_is_asked_by_its_beginning() -> None:
+    request = EnrichmentRequest.from_json({"title": "t", "description": "word " * 5000})
+    assert len(request.question) <= 6000
+    assert request.question.endswith("word")

@@ -1,0 +1,140 @@
+"""Chunks as sentences: lists, headings, overlap, abbreviations, cuts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.documents import Chunk
+from pipeline.enrichment.headings import HEADINGS, Part, part_of, under
+from pipeline.enrichment.sentences import CUT, QUOTED, clipped, sentences_of, split
+
+
+def texts(*contents: str) -> list[str]:
+    return [s.text for s in sentences_of([Chunk(ord=n, content=c) for n, c in enumerate(contents)])]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("Use e.g. Postgres 15.2 for that. Then stop.", ["Use e.g. Postgres 15.2 for that.", "Then stop."]),
+        ("Das gilt z.B. Montags. Änderungen folgen.", ["Das gilt z.B. Montags.", "Änderungen folgen."]),
+        ("See No. 7 of the list. 50 rows suffice.", ["See No. 7 of the list.", "50 rows suffice."]),
+        ("He said “stop.” Nobody did.", ["He said “stop.”", "Nobody did."]),
+        ("一つ。二つ。", ["一つ。", "二つ。"]),
+        ("no end", ["no end"]),
+        ("", []),
+    ],
+)
+def test_a_paragraph_is_split_at_the_ends_of_its_sentences(text: str, expected: list[str]) -> None:
+    assert list(split(text)) == expected
+
+
+def test_a_hard_line_break_does_not_end_a_sentence_and_an_item_of_a_list_begins_one() -> None:
+    assert texts("A line\nthat goes on\n- first\n  and more\n- [x] second\n1. third") == [
+        "A line that goes on",
+        "first and more",
+        "second",
+        "third",
+    ]
+
+
+def test_headings_rules_and_code_are_no_sentences() -> None:
+    found = texts(
+        "# Title\n\n---\n\n```\n# comment\nrm -rf\n```\n\nWords.\n\n| a | b |\n|---|---|\n| c | d |"
+    )
+    assert found == ["Words.", "| a | b |", "| c | d |"]
+
+
+def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:
+    chunks = [Chunk(ord=0, content="# Item\n\n## Outcome\n\nIt works."), Chunk(ord=1, content="It is fast.")]
+    chunks.append(Chunk(ord=2, content="### Later\n\nStill."))
+    chunks.append(Chunk(ord=3, content="## Notes\n\nNone."))
+    found = sentences_of(list(reversed(chunks)))
+    assert [s.headings for s in found] == [
+        ("Item", "Outcome"),
+        ("Item", "Outcome"),
+        ("Item", "Outcome", "Later"),
+        ("Item", "Notes"),
+    ]
+    assert [s.ord for s in found] == [0, 1, 2, 3]
+    assert [s.text for s in under(found, Part.OUTCOME)] == ["It works.", "It is fast.", "Still."]
+
+
+def test_what_overlapping_chunks_repeat_is_there_once_and_whole() -> None:
+    assert texts("One is here. Two is there.", "is there. Three.") == [
+        "One is here.",
+        "Two is there.",
+        "Three.",
+    ]
+    assert texts("One. Two is", "Two is there.") == ["One.", "Two is there."]
+    assert texts("One. Two.", "One. Two. Three.") == ["One.", "Two.", "Three."]
+    assert texts("One. Two.", "Two. Three.") == ["One.", "Two.", "Three."]
+
+
+def test_only_a_ticked_box_is_ticked() -> None:
+    found = sentences_of([Chunk(ord=0, content="- [x] a\n- [ ] b\n- [X] c\n- d\n\ne")])
+    assert [(s.text, s.ticked, s.item) for s in found] == [
+        ("a", True, True),
+        ("b", False, True),
+        ("c", True, True),
+        ("d", False, True),
+        ("e", False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heading", "part"),
+    [
+        ("Decision", Part.DECISION),
+        ("3. Decision outcome:", Part.DECISION),
+        ("**Entscheidung**", Part.DECISION),
+        ("Critères d’acceptation", Part.CRITERIA),
+        ("LESSONS LEARNED", Part.LESSONS),
+        ("Decision drivers", None),
+        ("", None),
+    ],
+)
+def test_a_heading_announces_its_part_in_several_languages(heading: str, part: Part | None) -> None:
+    assert part_of([heading]) is part
+
+
+def test_no_heading_announces_two_parts() -> None:
+    names = [name for names in HEADINGS.values() for name in names]
+    assert len(names) == len(set(names))
+    assert all(part_of([name.title()]) is part for part, own in HEADINGS.items() for name in own)
+
+
+def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
+    found = sentences_of(
+        [
+            Chunk(
+                ord=0,
+                content="## Decision\n\n### Status\n\nOpen.\n\n### More\n\nWe wait.\n\n**Resolution:** none. Yet.",
+            )
+        ]
+    )
+    assert [s.text for s in under(found, Part.STATUS)] == ["Open."]
+    assert [s.text for s in under(found, Part.DECISION)] == ["We wait."]
+    assert [s.text for s in under(found, Part.RESOLUTION)] == ["**Resolution:** none.", "Yet."]
+
+
+def test_a_long_text_is_cut_at_a_sentence_or_a_word() -> None:
+    sentence = "This sentence has about fifty characters in it now. "
+    assert clipped(sentence * 9) == (sentence * 3).strip() + f" {CUT}"
+    words = "word " * 100
+    assert clipped(words) == ("word " * 39).strip() + f" {CUT}"
+    assert clipped("short\n text") == "short text"
+
+
+@given(st.text(alphabet="ab .!A\n", max_size=900), st.integers(20, 300))
+def test_a_cut_text_is_a_beginning_and_never_too_long(text: str, length: int) -> None:
+    cut = clipped(text, length)
+    assert len(cut) <= length
+    assert " ".join(text.split()).startswith(cut.removesuffix(CUT).rstrip())
+
+
+def test_one_endless_word_is_cut_where_there_is_room() -> None:
+    assert len(clipped("x" * 1000)) == QUOTED

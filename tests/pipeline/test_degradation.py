@@ -1,0 +1,370 @@
+"""Six levels: when a part's trouble begins, when it ends, and who may try."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from structlog.testing import capture_logs
+
+from pipeline.degradation import LEVELS, PARTS, DegradationLevel, Health, HealthOptions, Part
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderUnavailable,
+    LarderError,
+    ModelMissing,
+    SearchError,
+    StoreRejected,
+    StoreUnavailable,
+    TextRejected,
+)
+
+FULL, UNRANKED, CACHED, KEYWORDS, STATIC, DISABLED = DegradationLevel
+CALM = HealthOptions().calm_seconds
+
+
+class Clock:
+    """Stands still until told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Patient:
+    """A health with its clock and the moves it told of."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.clock = Clock()
+        self.moves: list[tuple[int, int]] = []
+        self.health = Health(
+            clock=self.clock, moved=lambda old, new: self.moves.append((int(old), int(new))), **changes
+        )
+
+    def notes(self, part: Part, *, ok: bool, times: int = 1, seconds: float = 0.1) -> None:
+        for _ in range(times):
+            self.health.note(part, ok, seconds)
+
+    @property
+    def level(self) -> DegradationLevel:
+        return self.health.level()
+
+
+@pytest.fixture
+def patient() -> Patient:
+    return Patient()
+
+
+@pytest.mark.req("001-104", "001-105", "001-106", "001-107", "001-108", "001-109")
+def test_the_six_levels_have_their_numbers_and_each_skips_what_the_one_before_it_does_not() -> None:
+    assert [(int(at), at.name) for at in LEVELS] == [
+        (0, "FULL_RAG"),
+        (1, "NO_RERANKING"),
+        (2, "CACHED_ONLY"),
+        (3, "KEYWORD_ONLY"),
+        (4, "STATIC_ONLY"),
+        (5, "DISABLED"),
+    ]
+    skips = {at: LEVELS[at].skips for at in LEVELS}
+    assert skips[FULL] == set()
+    assert skips[UNRANKED] == {"reranking"}
+    assert skips[CACHED] == {"reranking", "vector search", "keyword search"}
+    assert skips[KEYWORDS] == {"reranking", "vector search"}
+    assert skips[STATIC] == skips[CACHED] | {"cached results"}
+    assert skips[DISABLED] == skips[STATIC] | {"enrichment"}
+
+
+def test_a_healthy_process_answers_in_full(patient: Patient) -> None:
+    for part in PARTS:
+        patient.notes(part, ok=True, times=10)
+    assert patient.level is FULL
+    assert patient.moves == []
+    assert not patient.health.claim_probe()
+
+
+@pytest.mark.req("001-110")
+def test_a_store_that_is_slow_three_times_in_a_row_is_spared(patient: Patient) -> None:
+    patient.notes("store", ok=True, seconds=2.01, times=2)
+    assert patient.level is FULL
+    patient.notes("store", ok=True, seconds=2.01)
+    assert patient.level is CACHED
+
+
+def test_an_outlier_moves_nothing(patient: Patient) -> None:
+    for _ in range(20):
+        patient.notes("store", ok=True, seconds=9, times=2)
+        patient.notes("store", ok=True, seconds=2.0)
+    assert patient.level is FULL
+
+
+def test_slowness_of_another_part_moves_nothing(patient: Patient) -> None:
+    patient.notes("embedder", ok=True, seconds=60, times=10)
+    patient.notes("reranker", ok=True, seconds=60, times=10)
+    assert patient.level is FULL
+
+
+def test_slow_calls_hours_apart_are_no_row(patient: Patient) -> None:
+    for _ in range(10):
+        patient.notes("store", ok=True, seconds=5)
+        patient.notes("embedder", ok=False)
+        patient.clock.now += 3600
+    assert patient.level is FULL
+
+
+@pytest.mark.parametrize(
+    ("part", "level"), [("store", CACHED), ("embedder", KEYWORDS), ("reranker", UNRANKED)]
+)
+@pytest.mark.req("001-111")
+def test_two_failures_in_a_row_are_a_trouble_and_one_is_not(
+    patient: Patient, part: Part, level: DegradationLevel
+) -> None:
+    patient.notes(part, ok=False)
+    patient.notes(part, ok=True)
+    patient.notes(part, ok=False)
+    assert patient.level is FULL
+    patient.notes(part, ok=False)
+    assert patient.level is level
+    assert patient.health.down() == {part}
+
+
+@pytest.mark.req("001-111")
+def test_without_a_cache_a_store_that_is_down_leaves_static_answers_and_a_slow_one_does_not() -> None:
+    patient = Patient(cache=False)
+    patient.notes("store", ok=True, seconds=3, times=3)
+    assert patient.level is CACHED
+    patient.notes("store", ok=False, times=2)
+    assert patient.level is STATIC
+
+
+def test_of_two_troubles_the_worse_one_counts(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    patient.notes("store", ok=True, seconds=3, times=3)
+    patient.notes("reranker", ok=False, times=2)
+    assert patient.level is KEYWORDS
+
+
+def test_a_level_is_left_after_a_minute_without_trouble_and_with_a_good_try(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    patient.clock.now += CALM - 0.1
+    patient.notes("embedder", ok=True)
+    assert patient.level is KEYWORDS
+    patient.clock.now += 0.1
+    assert patient.level is FULL
+    assert patient.moves == [(0, 3), (3, 0)]
+
+
+def test_silence_is_no_proof_of_health(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    patient.clock.now += 100 * CALM
+    assert patient.level is KEYWORDS
+    patient.notes("embedder", ok=True)
+    assert patient.level is FULL
+
+
+def test_one_failure_of_a_part_in_trouble_starts_the_minute_anew(patient: Patient) -> None:
+    patient.notes("store", ok=False, times=2)
+    patient.clock.now += CALM - 1
+    patient.notes("store", ok=True)
+    patient.notes("store", ok=False)
+    patient.notes("store", ok=True)
+    patient.clock.now += CALM - 1
+    patient.notes("store", ok=True)
+    assert patient.level is CACHED
+    patient.clock.now += 1
+    assert patient.level is FULL
+
+
+def test_a_slow_try_does_not_cure_a_slow_store(patient: Patient) -> None:
+    patient.notes("store", ok=True, seconds=3, times=3)
+    patient.clock.now += CALM
+    patient.notes("store", ok=True, seconds=2.5)
+    assert patient.level is CACHED
+    patient.clock.now += CALM
+    assert patient.level is CACHED
+    patient.notes("store", ok=True)
+    assert patient.level is FULL
+
+
+def test_after_recovery_the_counting_starts_anew(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    patient.clock.now += CALM
+    patient.notes("embedder", ok=True)
+    patient.notes("embedder", ok=False)
+    assert patient.level is FULL
+
+
+def test_one_request_in_five_seconds_may_try_the_full_way(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    assert [patient.health.claim_probe() for _ in range(5)] == [True, False, False, False, False]
+    patient.clock.now += 4.9
+    assert not patient.health.claim_probe()
+    patient.clock.now += 0.1
+    assert patient.health.claim_probe()
+
+
+def test_of_many_threads_one_gets_the_probe(patient: Patient) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    claimed: list[bool] = []
+    start = threading.Barrier(16)
+
+    def ask() -> None:
+        start.wait()
+        claimed.append(patient.health.claim_probe())
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == [False] * 15 + [True]
+
+
+@pytest.mark.req("001-109")
+def test_off_is_level_5_at_once_and_on_is_what_health_says(patient: Patient) -> None:
+    patient.notes("reranker", ok=False, times=2)
+    patient.health.switch(on=False)
+    assert patient.moves == [(0, 1), (1, 5)]
+    assert patient.level is DISABLED
+    assert not patient.health.claim_probe()
+    patient.health.switch(on=True)
+    assert patient.level is UNRANKED
+
+
+def test_every_move_is_logged_and_counted_once(patient: Patient) -> None:
+    with capture_logs() as logs:
+        patient.notes("embedder", ok=False, times=30)
+        for _ in range(10):
+            assert patient.level is KEYWORDS
+        patient.clock.now += CALM
+        patient.notes("embedder", ok=True, times=30)
+        assert patient.level is FULL
+    assert patient.moves == [(0, 3), (3, 0)]
+    assert logs == [
+        {
+            "event": "degradation level moved",
+            "log_level": "warning",
+            "old": "FULL_RAG",
+            "new": "KEYWORD_ONLY",
+            "embedder": "down",
+        },
+        {"event": "degradation level moved", "log_level": "info", "old": "KEYWORD_ONLY", "new": "FULL_RAG"},
+    ]
+
+
+def test_what_is_shown_names_the_parts_in_trouble(patient: Patient) -> None:
+    patient.notes("store", ok=True, seconds=3, times=3)
+    assert patient.health.to_json() == {
+        "degradation_level": 2,
+        "name": "CACHED_ONLY",
+        "says": "only questions asked a short while ago are answered",
+        "troubles": {"store": "slow"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "level"),
+    [
+        ("store", StoreUnavailable(), CACHED),
+        ("store", StoreRejected(), FULL),
+        ("embedder", EmbedderUnavailable(), KEYWORDS),
+        ("embedder", ModelMissing(), KEYWORDS),
+        ("embedder", TextRejected(), FULL),
+        ("embedder", StoreUnavailable(), FULL),
+        ("store", EmbedderUnavailable(), FULL),
+        ("store", ConfigurationError(), FULL),
+        ("reranker", SearchError(), UNRANKED),
+    ],
+)
+def test_an_error_counts_against_a_part_if_it_speaks_of_it(
+    patient: Patient, part: Part, error: LarderError, level: DegradationLevel
+) -> None:
+    for _ in range(2):
+        with pytest.raises(type(error)), patient.health.watching(part):
+            raise error
+    assert patient.level is level
+
+
+def test_a_watched_call_is_timed(patient: Patient) -> None:
+    for _ in range(3):
+        with patient.health.watching("store"):
+            patient.clock.now += 2.5
+    assert patient.level is CACHED
+
+
+class Machine(RuleBasedStateMachine):
+    """Any history of calls and waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patient = Patient()
+        self.level: DegradationLevel = FULL
+        self.worse_at = float("-inf")
+        self.bad_at = dict.fromkeys(PARTS, float("-inf"))
+        self.good_since = dict.fromkeys(PARTS, False)
+        self.probed = float("-inf")
+
+    @rule(seconds=st.one_of(st.floats(0, 8), st.floats(50, 70), st.floats(0, 4000)))
+    def wait(self, seconds: float) -> None:
+        self.patient.clock.now += seconds
+
+    @rule(part=st.sampled_from(PARTS), times=st.integers(1, 4), seconds=st.floats(0, 4), ok=st.booleans())
+    def call(self, part: Part, times: int, seconds: float, ok: bool) -> None:
+        self.patient.notes(part, ok=ok, times=times, seconds=seconds)
+        bad = not ok or (part == "store" and seconds > 2)
+        if bad:
+            self.bad_at[part] = self.patient.clock.now
+        self.good_since[part] = not bad
+
+    @rule(part=st.sampled_from(PARTS))
+    def heal(self, part: Part) -> None:
+        """Tried as often as a probe may, and well for a minute."""
+        for _ in range(13):
+            self.patient.notes(part, ok=True)
+            self.patient.clock.now += 5
+        self.good_since[part] = True
+
+    @rule()
+    def probe(self) -> None:
+        now = self.patient.clock.now
+        if self.patient.health.claim_probe():
+            assert now - self.probed >= 5
+            assert self.level is not FULL or self.patient.level is not FULL
+            self.probed = now
+
+    @invariant()
+    def is_one_of_six_and_never_flaps(self) -> None:
+        new, now = self.patient.level, self.patient.clock.now
+        assert new in LEVELS
+        assert new is not DISABLED
+        if new > self.level:
+            self.worse_at = now
+        if new < self.level:
+            assert now - self.worse_at >= CALM, "left before a minute was over"
+        self.level = new
+
+    @invariant()
+    def is_never_degraded_when_all_was_well_for_a_minute(self) -> None:
+        now = self.patient.clock.now
+        if all(self.good_since[p] or self.bad_at[p] == float("-inf") for p in PARTS) and all(
+            now - at >= CALM for at in self.bad_at.values()
+        ):
+            assert self.patient.level is FULL
+
+    @invariant()
+    def moves_form_a_chain_that_ends_at_the_level(self) -> None:
+        at = 0
+        for old, new in self.patient.moves:
+            assert old == at
+            assert new != old
+            at = new
+        assert at == self.patient.level
+
+
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyHistory = Machine.TestCase

@@ -1,0 +1,243 @@
+"""Ways to an answer: which are tried in what order, and that something always comes back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from pipeline.degradation import LEVELS, DegradationLevel, Health
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderUnavailable,
+    IndexingError,
+    LeaseLost,
+    ModelMissing,
+    SearchError,
+    StoreRejected,
+    StoreUnavailable,
+    TextRejected,
+)
+from pipeline.fallback import Answer, Way, answer
+
+FULL, UNRANKED, CACHED, KEYWORDS, STATIC, DISABLED = DegradationLevel
+
+
+class Desk:
+    """Four ways whose outcome is set by hand; notes which were taken."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.health = Health(clock=lambda: self.now)
+        self.outcome: dict[DegradationLevel, str | Exception | None] = {
+            FULL: "full",
+            UNRANKED: "unranked",
+            CACHED: None,
+            KEYWORDS: "keywords",
+        }
+        self.taken: list[int] = []
+        self.reached: dict[str, int] = {}
+
+    def ask(self, *levels: DegradationLevel) -> Answer[str]:
+        self.taken = []
+        ways = [self._way(level) for level in levels or self.outcome]
+        return answer("question", ways, health=self.health, static=lambda level: f"static {int(level)}")
+
+    def _way(self, level: DegradationLevel) -> Way[str, str]:
+        def run(request: str) -> str | None:
+            assert request == "question"
+            self.taken.append(int(level))
+            outcome = self.outcome[level]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return Way(level=level, run=run, reached=lambda result: self.reached.get(result, 0))
+
+    def break_down(self, part: str) -> None:
+        for _ in range(2):
+            self.health.note(part, ok=False)  # type: ignore[arg-type]  # (parametrized by name)
+        self.health.claim_probe()
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_all_well_is_one_try(desk: Desk) -> None:
+    assert desk.ask() == Answer(result="full", level=FULL)
+    assert desk.taken == [0]
+
+
+@pytest.mark.req("001-101")
+def test_a_store_error_falls_back_to_keywords_then_cache_then_static(desk: Desk) -> None:
+    desk.outcome[FULL] = StoreUnavailable()
+    assert desk.ask() == Answer(result="keywords", level=KEYWORDS, failed={FULL: "E001"})
+    assert desk.taken == [0, 3]
+    desk.outcome |= {KEYWORDS: StoreUnavailable(), CACHED: "cached"}
+    assert desk.ask() == Answer(result="cached", level=CACHED, failed={FULL: "E001", KEYWORDS: "E001"})
+    assert desk.taken == [0, 3, 2]
+    desk.outcome[CACHED] = None
+    assert (desk.ask().result, desk.ask().level, desk.taken) == ("static 4", STATIC, [0, 3, 2])
+
+
+@pytest.mark.req("001-102")
+@pytest.mark.parametrize("error", [EmbedderUnavailable(), ModelMissing(), TextRejected()])
+def test_an_embedding_error_falls_back_to_the_cache_then_keywords_then_static(
+    desk: Desk, error: Exception
+) -> None:
+    desk.outcome |= {FULL: error, CACHED: "cached"}
+    assert desk.ask() == Answer(result="cached", level=CACHED, failed={FULL: "E002"})
+    desk.outcome[CACHED] = None
+    assert desk.ask() == Answer(result="keywords", level=KEYWORDS, failed={FULL: "E002"})
+    assert desk.taken == [0, 2, 3]
+    desk.outcome[KEYWORDS] = StoreUnavailable()
+    assert desk.ask().level is STATIC
+
+
+@pytest.mark.req("001-105")
+def test_a_search_error_is_tried_without_the_reranker(desk: Desk) -> None:
+    desk.outcome[FULL] = SearchError()
+    assert desk.ask() == Answer(result="unranked", level=UNRANKED, failed={FULL: "E004"})
+
+
+@pytest.mark.req("001-103")
+@pytest.mark.parametrize("error", [IndexingError("no"), ZeroDivisionError("secret text"), TimeoutError()])
+def test_any_other_error_is_logged_and_ends_in_the_static_answer(desk: Desk, error: Exception) -> None:
+    desk.outcome[FULL] = error
+    with capture_logs() as logs:
+        assert desk.ask().result == "static 4"
+    assert desk.taken == [0]
+    assert [log["event"] for log in logs] == ["RAG search failed"]
+    assert "secret text" not in str(logs)
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("x"), LeaseLost()])
+def test_what_the_caller_must_know_goes_through(desk: Desk, error: Exception) -> None:
+    desk.outcome[FULL] = error
+    with pytest.raises(type(error)):
+        desk.ask()
+
+
+def test_what_the_caller_names_goes_through_too(desk: Desk) -> None:
+    class TimeIsUpError(Exception):
+        pass
+
+    def run(_request: str) -> str:
+        raise TimeIsUpError
+
+    with pytest.raises(TimeIsUpError):
+        answer(
+            "question",
+            [Way(level=FULL, run=run)],
+            health=desk.health,
+            static=lambda _level: "static",
+            passes=(TimeIsUpError,),
+        )
+
+
+def test_a_result_may_tell_of_a_worse_level_than_its_way_but_not_of_a_better_one(desk: Desk) -> None:
+    desk.reached = {"full": 1}
+    assert desk.ask().level is UNRANKED
+    desk.outcome[FULL] = EmbedderUnavailable()
+    desk.reached = {"keywords": 0}
+    assert desk.ask().level is KEYWORDS
+
+
+@pytest.mark.parametrize(
+    ("part", "taken", "level"),
+    [("reranker", [1], UNRANKED), ("embedder", [2, 3], KEYWORDS), ("store", [2], STATIC)],
+)
+def test_a_level_takes_its_own_ways_only(
+    desk: Desk, part: str, taken: list[int], level: DegradationLevel
+) -> None:
+    desk.break_down(part)
+    assert desk.ask().level is level
+    assert desk.taken == taken
+
+
+def test_keywords_are_not_looked_up_in_a_store_that_is_down(desk: Desk) -> None:
+    desk.break_down("embedder")
+    desk.break_down("store")
+    assert desk.health.level() is KEYWORDS
+    assert desk.ask().level is STATIC
+    assert desk.taken == [2]
+
+
+@pytest.mark.parametrize(("error", "tries"), [(StoreUnavailable(), 1), (EmbedderUnavailable(), 2)])
+def test_a_store_that_took_long_to_fail_is_not_asked_again(desk: Desk, error: Exception, tries: int) -> None:
+    waited = []
+
+    def run(_request: str) -> str | None:
+        waited.append(1)
+        raise error
+
+    options = desk.health.options.__class__(slow_seconds=-1)
+    health = Health(options, clock=lambda: 0.0)
+    ways = [Way(level=FULL, run=run), Way(level=KEYWORDS, run=run)]
+    found = answer("question", ways, health=health, static=lambda _level: "static")
+    assert found.result == "static"
+    assert len(waited) == tries
+
+
+def test_while_degraded_one_request_in_a_while_tries_the_full_way(desk: Desk) -> None:
+    desk.break_down("embedder")
+    desk.outcome[FULL] = EmbedderUnavailable()
+    assert desk.ask().level is KEYWORDS
+    assert desk.taken == [2, 3]
+    desk.now += 5
+    assert desk.ask().level is KEYWORDS
+    assert desk.taken == [0, 2, 3]
+    assert desk.ask().level is KEYWORDS
+    assert desk.taken == [2, 3]
+    desk.outcome[FULL] = "full"
+    desk.now += 5
+    assert desk.ask() == Answer(result="full", level=FULL)
+    assert desk.health.level() is KEYWORDS, "one good answer is no good minute"
+
+
+def test_ways_that_are_not_offered_are_left_out(desk: Desk) -> None:
+    desk.outcome[FULL] = StoreUnavailable()
+    assert desk.ask(FULL, CACHED).level is STATIC
+    assert desk.taken == [0, 2]
+    assert desk.ask(FULL).result == "static 4"
+
+
+@pytest.mark.req("001-109")
+def test_switched_off_tries_nothing(desk: Desk) -> None:
+    desk.break_down("embedder")
+    desk.now += 100
+    desk.health.switch(on=False)
+    assert desk.ask() == Answer(result="static 5", level=DISABLED)
+    assert desk.taken == []
+
+
+OUTCOMES = st.sampled_from(
+    ["fine", None, StoreUnavailable(), StoreRejected(), EmbedderUnavailable(), SearchError(), KeyError("x")]
+)
+
+
+@given(
+    outcomes=st.lists(OUTCOMES, min_size=4, max_size=4),
+    troubles=st.sets(st.sampled_from(["store", "embedder", "reranker"])),
+    later=st.sampled_from([0, 5, 70]),
+)
+def test_whatever_fails_an_answer_comes_and_no_way_is_taken_twice(
+    outcomes: list[str | Exception | None], troubles: set[str], later: int
+) -> None:
+    desk = Desk()
+    desk.outcome = dict(zip(list(DegradationLevel)[:4], outcomes, strict=True))
+    for part in sorted(troubles):
+        desk.break_down(part)
+    desk.now += later
+    found = desk.ask()
+    assert len(set(desk.taken)) == len(desk.taken)
+    assert found.level in LEVELS
+    if found.level is STATIC:
+        assert found.result == "static 4"
+        assert [desk.outcome[DegradationLevel(n)] for n in desk.taken].count("fine") == 0
+    else:
+        assert found.result == "fine"
+        assert desk.taken[-1] == found.level

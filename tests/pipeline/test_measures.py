@@ -1,0 +1,150 @@
+"""Measures of rankings against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.measures import Scores, best_limit, difference, judge, keeping, mean
+
+TEN = list("abcdefghij")
+
+
+def scores(ndcg: Any, recall5: Any, recall10: Any, mrr: Any) -> Scores:
+    return Scores(ndcg10=ndcg, recall5=recall5, recall10=recall10, mrr10=mrr)
+
+
+class TestJudge:
+    def test_a_perfect_ranking_has_ones_everywhere(self) -> None:
+        assert judge(["a", "b", "x"], {"a", "b"}) == scores(1, 1, 1, 1)
+
+    def test_one_relevant_document_on_the_third_place(self) -> None:
+        """1 / log2(4) of 1 / log2(2)."""
+        assert judge(["x", "y", "a"], {"a"}) == scores(0.5, 1, 1, pytest.approx(1 / 3))
+
+    def test_two_of_three_on_the_second_and_the_sixth_place(self) -> None:
+        """(1/log2(3) + 1/log2(7)) / (1 + 1/log2(3) + 1/2) = (.63093 + .35621) / 2.13093."""
+        found = judge(["v", "a", "w", "x", "y", "b"], {"a", "b", "c"})
+        assert found == scores(
+            pytest.approx(0.46324, abs=1e-5), pytest.approx(1 / 3), pytest.approx(2 / 3), 0.5
+        )
+
+    def test_what_stands_behind_the_tenth_place_does_not_count(self) -> None:
+        assert judge([*TEN, "z"], {"z"}) == scores(0, 0, 0, 0)
+        assert judge([*TEN[:9], "z"], {"z"}).recall10 == 1
+
+    def test_more_relevant_documents_than_places_can_still_be_perfect(self) -> None:
+        """Ten places hold ten, which nDCG knows and recall does not."""
+        found = judge(TEN, {*TEN, *"klmnopqrst"})
+        assert found == scores(pytest.approx(1), 0.25, 0.5, 1)
+
+    def test_a_document_named_twice_counts_once(self) -> None:
+        assert judge(["a", "a"], {"a", "b"}) == judge(["a"], {"a", "b"})
+
+    def test_an_empty_ranking_is_worth_nothing(self) -> None:
+        assert judge([], {"a"}) == scores(0, 0, 0, 0)
+
+    def test_without_a_relevant_document_there_is_nothing_to_judge(self) -> None:
+        with pytest.raises(ValueError, match="cannot be judged"):
+            judge(["a"], set())
+
+    @given(st.permutations(TEN), st.sets(st.sampled_from([*TEN, "y", "z"]), min_size=1))
+    def test_all_measures_lie_between_0_and_1(self, ranking: list[str], relevant: set[str]) -> None:
+        found = judge(ranking, relevant)
+        assert all(0 <= value <= 1 + 1e-12 for value in vars(found).values())
+        assert found.recall5 <= found.recall10
+
+
+def test_the_mean_is_taken_measure_by_measure() -> None:
+    assert mean([scores(1, 0, 1, 0.5), scores(0, 0, 1, 0)]) == scores(0.5, 0, 1, 0.25)
+    assert mean([]) == scores(0, 0, 0, 0)
+
+
+class TestDifference:
+    def test_the_same_answers_do_not_differ(self) -> None:
+        found = difference([0.1, 0.9, 0.4], [0.1, 0.9, 0.4])
+        assert (found.mean, found.low, found.high, found.certain) == (0, 0, 0, False)
+
+    def test_a_gain_on_every_question_is_certain(self) -> None:
+        found = difference([0.1, 0.2, 0.3, 0.4], [0.2, 0.3, 0.4, 0.5])
+        assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+        assert found.certain
+
+    def test_a_loss_is_negative_and_as_certain(self) -> None:
+        found = difference([1.0] * 8, [0.5] * 7 + [0.6])
+        assert found.high < 0
+        assert found.certain
+
+    def test_gains_and_losses_in_balance_may_be_chance(self) -> None:
+        found = difference([0.0, 1.0] * 20, [1.0, 0.0] * 20)
+        assert found.low < 0 < found.high
+        assert not found.certain
+
+    def test_the_interval_is_that_of_the_mean_of_questions_drawn_anew(self) -> None:
+        """100 questions with a spread of 1 around .5: the mean's error is .1, the interval 1.96 of it."""
+        each = np.random.default_rng(7).normal(size=100)
+        each = (each - each.mean()) / each.std() + 0.5
+        found = difference([0.0] * 100, each.tolist())
+        assert found.mean == pytest.approx(0.5)
+        assert (found.low, found.high) == pytest.approx((0.304, 0.696), abs=0.02)
+
+    def test_questions_are_drawn_in_pairs(self) -> None:
+        """Easy and hard questions lie far apart, and each gains the same: only pairs show it."""
+        before = [0.0, 1.0] * 10
+        assert difference(before, [x + 0.01 for x in before]).certain
+
+    def test_the_same_numbers_give_the_same_interval(self) -> None:
+        first, second = [0.1, 0.5, 0.3, 0.9], [0.4, 0.2, 0.8, 0.9]
+        assert difference(first, second) == difference(first, second)
+
+    def test_no_questions_make_no_difference(self) -> None:
+        assert difference([], []).certain is False
+
+
+class TestKeeping:
+    def test_it_is_the_highest_limit_that_enough_values_reach(self) -> None:
+        values = [n / 100 for n in range(1, 101)]
+        assert keeping(values, 0.98) == 0.03
+        assert keeping(values, 1.0) == 0.01
+        assert keeping(values, 0.5) == 0.51
+
+    def test_few_values_are_all_kept(self) -> None:
+        assert keeping([0.7, 0.2, 0.5], 0.98) == 0.2
+
+    def test_no_values_have_no_limit(self) -> None:
+        with pytest.raises(ValueError, match="no values"):
+            keeping([], 0.98)
+
+
+class TestBestLimit:
+    def test_the_best_balance_of_precision_and_recall_wins(self) -> None:
+        """At .8: 2 of 2 right, 2 of 4 found, F1 .667; at .6: 3 of 4 and 3 of 4, F1 .75; at .5: 3 of 5, F1 .667."""
+        found = best_limit([(0.9, True), (0.7, False), (0.8, True), (0.6, True), (0.5, False)], 4)
+        assert found is not None
+        assert (found.value, found.precision, found.recall, found.f1) == pytest.approx(
+            (0.6, 0.75, 0.75, 0.75)
+        )
+
+    def test_results_of_the_same_similarity_are_judged_together(self) -> None:
+        found = best_limit([(0.9, True), (0.9, False), (0.9, False)], 1)
+        assert found is not None
+        assert found.precision == pytest.approx(1 / 3)
+
+    def test_duplicates_that_were_never_shown_lower_the_recall(self) -> None:
+        found = best_limit([(0.9, True)], 10)
+        assert found is not None
+        assert found.recall == 0.1
+
+    def test_of_equally_good_limits_the_highest_is_taken(self) -> None:
+        """At .9: 1 of 1, 1 of 2, F1 .667; at .5: 2 of 4, 2 of 2, F1 .667."""
+        found = best_limit([(0.9, True), (0.8, False), (0.7, False), (0.5, True)], 2)
+        assert found is not None
+        assert found.value == 0.9
+
+    def test_without_a_duplicate_among_the_results_there_is_none(self) -> None:
+        assert best_limit([(0.9, False)], 3) is None
+        assert best_limit([], 3) is None

@@ -1,0 +1,316 @@
+"""The order of candidates: covered words, other ways to ask, a second look, and what no longer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pipeline.database import Database
+from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.queries import Synonyms
+from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
+from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
+from pipeline.retrieval.ranking import Ranked, looked_at, lowered, merged
+from pipeline.stores import StoredDocument
+from pipeline.stores.pgvector_query import LedgerCandidate, LedgerFilter
+from tests.pipeline.stores.depot import Depot
+
+PLAIN = Weights(title=0.0, centroid=0.0, rare=0.0)
+
+
+def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **changes: Any) -> LedgerCandidate:
+    metadata = changes.pop("metadata", {})
+    of = StoredDocument(
+        id=UUID(int=name),
+        version=1,
+        title=str(name),
+        source_type=SourceType.TEXT,
+        kind=Kind.WORK,
+        metadata=metadata,
+    )
+    scores: dict[str, Any] = {"title": 0.0, "centroid": None, **changes}
+    return LedgerCandidate(
+        document=of, chunk=Chunk(ord=0, content=""), similarity=similarity, bm25=bm25, **scores
+    )
+
+
+def ranked(name: int, score: float, **changes: Any) -> Ranked:
+    return Ranked(candidate=candidate(name, **changes), score=score, vector_part=score, keyword_part=0.0)
+
+
+def order(found: Sequence[Any]) -> list[int]:
+    return [r.candidate.document.id.int for r in found]
+
+
+# --- words that cover the question ---
+
+
+def test_a_weak_match_of_words_does_not_win_over_meaning() -> None:
+    """1 says the same in other words; 2 shares only a common word with the question."""
+    weak = [candidate(1, 0.6, 0.0, covered=0.0), candidate(2, 0.4, 1.0, covered=0.1), candidate(3, 0.0)]
+    strong = [candidate(1, 0.6, 0.0, covered=0.0), candidate(2, 0.4, 1.0, covered=0.9), candidate(3, 0.0)]
+    assert order(rank(weak, PLAIN, "hybrid"))[0] == 1
+    assert order(rank(strong, PLAIN, "hybrid"))[0] == 2
+    (first, second, _) = rank(weak, PLAIN, "hybrid")
+    assert second.keyword_part == pytest.approx(0.03)
+    assert first.score == pytest.approx(first.vector_part + first.keyword_part)
+
+
+def test_a_long_text_as_a_question_is_not_measured_by_what_is_covered() -> None:
+    two = [candidate(1, 0.6, 0.0, covered=None), candidate(2, 0.4, 1.0, covered=None), candidate(3, 0.0)]
+    assert order(rank(two, PLAIN, "hybrid"))[0] == 2
+
+
+def test_the_store_tells_what_is_covered_of_short_questions_only(shared_database: Database) -> None:
+    depot = Depot(shared_database, exact_below=10_000)
+    depot.put("kiln fires clay")
+    depot.put("kiln")
+    depot.count()
+    found = {c.chunk.content: c.covered for c in depot.ask("kiln fires clay otters")}
+    full, part = found["kiln fires clay"], found["kiln"]
+    assert full is not None
+    assert part is not None
+    assert 0 < part < full < 1
+    long = "kiln " + " ".join(f"word{n}" for n in range(20))
+    assert {c.covered for c in depot.ask(long)} == {None}
+    alike = depot.ask("kiln", keywords=False, vector=depot.embedder.embed_query("kiln"))
+    assert {c.covered for c in alike} == {None}
+
+
+def test_by_places_only_both_searches_count() -> None:
+    three = [candidate(1, 0.9, 1.0, title=9.0), candidate(2, 0.8, 9.0), candidate(3, 0.1, 2.0, rare=1.0)]
+    found = rank(three, Weights(), "hybrid", "rrf")
+    assert order(found) == [1, 2, 3]
+    assert found[0].score == pytest.approx(0.7 + 0.3 * 61 / 63)
+    assert found[0].score == found[0].vector_part + found[0].keyword_part
+    assert order(rank(three, Weights(), "keyword", "rrf")) == [2, 3, 1]
+
+
+# --- other ways to ask ---
+
+
+def test_another_way_to_ask_counts_less_and_the_best_way_decides() -> None:
+    found = merged([[ranked(1, 0.6), ranked(2, 0.5)], [ranked(2, 1.0), ranked(3, 0.5)], [ranked(1, 0.7)]])
+    assert order(found) == [2, 1, 3]
+    assert [r.score for r in found] == pytest.approx([0.7, 0.6, 0.35])
+    assert [r.vector_part for r in found] == pytest.approx([0.7, 0.6, 0.35])
+    assert merged([]) == []
+
+
+# --- a second look ---
+
+
+def test_a_second_look_changes_the_order_and_keeps_the_range() -> None:
+    found = looked_at([ranked(1, 0.9), ranked(2, 0.5), ranked(3, 0.3)], [0.1, 0.2, 0.9])
+    assert order(found) == [3, 2, 1]
+    assert [r.score for r in found] == pytest.approx([0.9, 0.375, 0.3])
+    for one in found:
+        assert one.score == pytest.approx(one.vector_part + one.rerank_part)
+    assert [r.rerank for r in found] == [0.9, 0.2, 0.1]
+
+
+def test_equal_scores_of_a_second_look_keep_the_order() -> None:
+    assert order(looked_at([ranked(2, 0.9), ranked(1, 0.5)], [0.5, 0.5])) == [2, 1]
+
+
+@pytest.mark.parametrize("scores", [[], [1.0], [1.0, float("nan")], [1.0, 2.0, 3.0]])
+def test_scores_that_are_none_are_refused(scores: list[float]) -> None:
+    with pytest.raises(ValueError, match="one number for each text"):
+        looked_at([ranked(1, 0.9), ranked(2, 0.5)], scores)
+
+
+class ByLength:
+    """A reranker that likes short texts."""
+
+    name = "by-length"
+
+    def __init__(self, *faults: Exception) -> None:
+        self.faults = list(faults)
+        self.asked: list[tuple[str, int]] = []
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        self.asked.append((query, len(texts)))
+        if self.faults:
+            raise self.faults.pop(0)
+        return [-float(len(text)) for text in texts]
+
+
+@pytest.fixture
+def depot(shared_database: Database) -> Depot:
+    made = Depot(shared_database, exact_below=10_000)
+    for n in range(5):
+        made.put("kestrel " * (5 - n) + "and more " * 4 * (5 - n), title=f"t{n}")
+    made.count()
+    return made
+
+
+def search(
+    depot: Depot, reranker: Reranker | None, words: str = "kestrel", *, level: int = 0, **changes: Any
+) -> SearchResults:
+    candidates = changes.pop("candidates", 30)
+    watch: Callable[[Any], AbstractContextManager[None]] = changes.pop("watch", lambda _part: nullcontext())
+    request = SearchRequest(text=words, explain=True, min_similarity=-1.0, **changes)
+    made = Retriever(
+        depot.database,
+        depot.tenant,
+        lambda _index: depot.embedder,
+        reranker=lambda: reranker,
+        rerank=RerankOptions(enabled=True, candidates=candidates),
+        watch=watch,
+    )
+    return made.search(request, level=level)
+
+
+def titles(found: SearchResults) -> list[str]:
+    return [hit.document.title for hit in found.hits]
+
+
+@pytest.mark.req("001-024", "001-026")
+def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
+    reranker = ByLength()
+    plain = search(depot, None)
+    found = search(depot, reranker)
+    assert titles(found) == ["t4", "t3", "t2", "t1", "t0"]
+    assert titles(found) != titles(plain)
+    assert found.degradation_level == 0
+    assert reranker.asked == [("kestrel", 5)]
+    scores = [hit.score for hit in found.hits]
+    assert scores == sorted(scores, reverse=True)
+    for hit in found.hits:
+        e = hit.explanation
+        assert e is not None
+        parts = e.vector_part + e.keyword_part + e.title_part + e.rare_part + e.rerank_part
+        assert hit.score == pytest.approx(parts)
+        assert e.to_json()["rerank_score"] == e.rerank is not None
+
+
+def test_only_so_many_are_looked_at(depot: Depot) -> None:
+    reranker = ByLength()
+    plain = search(depot, None)
+    found = search(depot, reranker, candidates=2)
+    assert reranker.asked == [("kestrel", 2)]
+    assert titles(found)[2:] == titles(plain)[2:]
+    assert set(titles(found)[:2]) == set(titles(plain)[:2])
+
+
+@pytest.mark.parametrize("fault", [RerankerUnavailable("slow"), RuntimeError("odd"), MemoryError()])
+def test_a_reranker_that_fails_costs_a_level_and_no_answer(depot: Depot, fault: Exception) -> None:
+    plain = search(depot, None)
+    reranker = ByLength(fault)
+    found = search(depot, reranker)
+    assert found.degradation_level == 1
+    assert titles(found) == titles(plain)
+    assert search(depot, reranker).degradation_level == 0, "and is asked again"
+
+
+def test_single_searches_and_lower_levels_are_not_looked_at_again(depot: Depot) -> None:
+    reranker = ByLength()
+    assert search(depot, reranker, level=1).degradation_level == 1
+    search(depot, reranker, level=3)
+    search(depot, reranker, mode="vector")
+    search(depot, reranker, mode="keyword")
+    assert search(depot, reranker, "   ").hits == ()
+    assert reranker.asked == []
+
+
+def test_each_part_is_watched(depot: Depot) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def watch(part: str) -> Any:
+        try:
+            yield
+        except Exception as error:
+            seen.append(f"{part}: {type(error).__name__}")
+            raise
+        seen.append(part)
+
+    search(depot, ByLength(RerankerUnavailable("slow")), watch=watch)
+    assert seen == ["store", "embedder", "store", "reranker: RerankerUnavailable"]
+
+
+# --- what no longer holds ---
+
+
+def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
+    gone = {"resolution": "duplicate"}
+    three = [ranked(1, 0.9, metadata=gone), ranked(2, 0.8), ranked(3, 0.6)]
+    found = lowered(three, 0.75)
+    assert order(found) == [2, 1, 3]
+    assert [r.score for r in found] == pytest.approx([0.8, 0.675, 0.6])
+    assert found[1].standing_part == pytest.approx(-0.225)
+    assert found[0].standing_part == 0
+    assert order(lowered(three, 1.0)) == [1, 2, 3]
+    assert order(lowered([ranked(1, -0.1, metadata=gone), ranked(2, -0.2)], 0.5)) == [1, 2]
+
+
+def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:
+    depot = Depot(shared_database, exact_below=10_000)
+    old = {"decision_status": "superseded", "superseded_by": "ADR-7"}
+    depot.put("queues run on kestrel brokers", title="ADR-3", kind=Kind.DECISION, metadata=old)
+    depot.put("kestrel brokers were replaced for queues by otters", title="ADR-7", kind=Kind.DECISION)
+    depot.put("a kestrel and nothing else of this " + "or that " * 20, title="other")
+    depot.count()
+    for mode in ("hybrid", "keyword"):
+        found = search(depot, None, "queues kestrel brokers", mode=mode)
+        assert titles(found)[:2] == ["ADR-7", "ADR-3"], mode
+        hit = found.hits[1]
+        assert hit.standing is not None
+        assert hit.standing.why == "superseded by ADR-7"
+        assert found.hits[0].standing is None
+        assert hit.explanation is not None
+        assert hit.explanation.standing_part == pytest.approx(-hit.score / 3)
+    cosine = search(depot, None, "queues kestrel brokers", mode="vector")
+    assert cosine.hits[0].document.title == "ADR-3", "a likeness stays a likeness"
+    assert cosine.hits[0].standing is not None
+    assert cosine.hits[0].explanation is not None
+    assert cosine.hits[0].score == cosine.hits[0].explanation.similarity
+
+
+# --- options that reach the search ---
+
+
+def ask(depot: Depot, options: RetrievalOptions, words: str, **changes: Any) -> list[str]:
+    made = Retriever(depot.database, depot.tenant, lambda _index: depot.embedder, options)
+    return titles(made.search(SearchRequest(text=words, **changes)))
+
+
+def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> None:
+    depot = Depot(shared_database, exact_below=10_000)
+    depot.put("the kubernetes cluster", title="k")
+    depot.count()
+    options = RetrievalOptions(synonyms=Synonyms.of([["k8s", "kubernetes"]]))
+    assert ask(depot, RetrievalOptions(), "k8s", mode="keyword") == []
+    assert ask(depot, options, "k8s", mode="keyword") == ["k"]
+
+
+def test_several_ways_to_ask_find_more(depot: Depot) -> None:
+    depot.put("zebra", title="z")
+    words = "zebra zebra zebra. " + "kestrel " * 30
+    requests: list[int] = []
+    for queries in (1, 3):
+        with depot.statements() as seen:
+            ask(depot, RetrievalOptions(queries=queries), words)
+        requests.append(sum("similarity desc" in statement for statement, _ in seen))
+    assert requests == [1, 3]
+
+
+@pytest.mark.req("001-032")
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "keyword"])
+def test_security_levels_and_exclusions_hold_in_every_mode(shared_database: Database, mode: str) -> None:
+    depot = Depot(shared_database, exact_below=10_000)
+    open_, secret = depot.put("kestrel", title="open"), depot.put("kestrel", title="secret")
+    depot.sql("update document set security_level = 'secret' where title = 'secret'")
+    least = {"mode": mode, "min_similarity": -1.0}
+    one = LedgerFilter(security_levels=("internal", "public"))
+    assert ask(depot, RetrievalOptions(), "kestrel", filter=one, **least) == ["open"]
+    assert ask(depot, RetrievalOptions(), "kestrel", filter=LedgerFilter(exclude=(open_,)), **least) == [
+        "secret"
+    ]
+    neither = LedgerFilter(security_levels=("internal",), exclude=(open_,))
+    assert ask(depot, RetrievalOptions(), "kestrel", filter=neither, **least) == []
+    assert secret != open_

@@ -1,0 +1,53 @@
+"""What metadata say against a document."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pipeline.documents import Kind, SourceType
+from pipeline.standing import age_days, standing
+from pipeline.stores import StoredDocument
+
+
+def document(kind: Kind, **changes: Any) -> StoredDocument:
+    plain = {"id": uuid4(), "version": 1, "title": "t", "source_type": SourceType.TEXT, "kind": kind}
+    return StoredDocument(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata", "why"),
+    [
+        (Kind.DECISION, {"decision_status": "superseded", "superseded_by": "ADR-12"}, "superseded by ADR-12"),
+        (Kind.DECISION, {"decision_status": "superseded"}, "superseded"),
+        (Kind.DECISION, {"decision_status": "rejected"}, "rejected"),
+        (Kind.DECISION, {"decision_status": "accepted"}, None),
+        (Kind.DECISION, {"status": "duplicate"}, None),
+        (Kind.WORK, {"state": "Closed", "reason": "Duplicate"}, "closed as a duplicate"),
+        (Kind.WORK, {"resolution": "Won't Fix"}, "closed without being done"),
+        (Kind.WORK, {"status": "wont_fix"}, "closed without being done"),
+        (Kind.WORK, {"state": "Removed", "reason": "Removed from the backlog"}, "removed from the backlog"),
+        (Kind.WORK, {"state": "Resolved", "reason": "As Designed"}, "closed as designed"),
+        (Kind.WORK, {"state": "Closed", "resolution": "Fixed"}, None),
+        (Kind.WORK, {"state": ["odd"], "reason": None, "status": 3}, None),
+        (Kind.WORK, {"superseded_by": "X"}, None),
+        (Kind.REFERENCE, {"status": "Deprecated"}, "deprecated"),
+        (Kind.REFERENCE, {"status": "duplicate"}, None),
+        (Kind.REFERENCE, {}, None),
+    ],
+)
+def test_standing(kind: Kind, metadata: dict[str, Any], why: str | None) -> None:
+    found = standing(document(kind, metadata=metadata))
+    assert (found and found.why) == why
+
+
+def test_age_is_that_of_the_last_change() -> None:
+    now = datetime(2025, 6, 1, tzinfo=UTC)
+    made, changed = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 5, 30, 1, tzinfo=UTC)
+    assert age_days(document(Kind.WORK, created_at=made, updated_at=changed), now) == 1
+    assert age_days(document(Kind.WORK, created_at=made), now) == 151
+    assert age_days(document(Kind.WORK), now) is None
+    assert age_days(document(Kind.WORK, updated_at=datetime(2026, 1, 1, tzinfo=UTC)), now) == 0
