@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,9 @@ def test_the_code_is_synchronous() -> None:
         if any(isinstance(node, kinds) for node in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
     ]
     assert wrong == []
+
+
+def test_who_opens_no_service_loads_no_client_of_one() -> None:
+    code = "import sys, workers.runtime, workers.cli; print([m for m in ('requests', 'atlassian', 'msrest') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

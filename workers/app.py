@@ -9,7 +9,8 @@ from celery import Celery
 from workers.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
-app: Any = Celery("larder", include=["workers.tasks.sync", "workers.tasks.index", "workers.tasks.upkeep"])
+TASKS = ("sync", "index", "enrich", "upkeep")
+app: Any = Celery("larder", include=[f"workers.tasks.{name}" for name in TASKS])
 
 
 def configure(queue: QueueSettings, broker_url: str) -> Any:

@@ -12,6 +12,9 @@ from redis.retry import Retry
 
 Answer = TypeVar("Answer")
 
+PRIORITIES = (0, 3, 6, 9)
+"""The steps that kombu tells apart; 0 comes first."""
+
 SECONDS = 3.0
 """A broker that takes longer counts as away: the one who asks is waiting for the screen."""
 
@@ -30,7 +33,14 @@ class BrokerFacts:
 
 def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
     """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
-    return _asked(url, lambda client: {q: int(client.llen(q)) for q in queues})
+    return _asked(
+        url, lambda client: {q: sum(int(client.llen(part)) for part in lists_of(q)) for q in queues}
+    )
+
+
+def lists_of(queue: str) -> list[str]:
+    """Each step of priority is a list of its own in the broker."""
+    return [queue, *(f"{queue}\x06\x16{step}" for step in PRIORITIES if step)]
 
 
 def facts(url: str) -> BrokerFacts | None:

@@ -6,8 +6,14 @@ from typing import Any
 
 from workers.settings.queue import QueueSettings
 
-QUEUES = ("control", "ingest", "embed")
+QUEUES = ("control", "ingest", "embed", "enrich")
 """Each has a worker of its own, so that no kind of work waits for another."""
+
+INDEXING = ("control", "ingest", "embed")
+"""What a sync needs."""
+
+ENRICHING = ("control", "enrich")
+"""What an enrichment needs: the pump looks after lost messages."""
 
 ROUTES = {
     "larder.sync": "control",
@@ -19,6 +25,7 @@ ROUTES = {
     "larder.chunk": "ingest",
     "larder.upsert": "ingest",
     "larder.embed": "embed",
+    "larder.enrich": "enrich",
 }
 
 
@@ -33,6 +40,7 @@ def celery_settings(queue: QueueSettings, broker_url: str) -> dict[str, Any]:
         "task_acks_late": True,
         "task_reject_on_worker_lost": False,  # the ledger retries, with a bound
         "worker_prefetch_multiplier": 1,
+        "worker_proc_alive_timeout": 60.0,  # a child of the enrich worker loads its model before it is up
         "task_soft_time_limit": queue.soft_time_limit,
         "task_time_limit": queue.time_limit,
         "broker_connection_retry_on_startup": True,

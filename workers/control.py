@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from pipeline.documents import Source
-from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import admission, runs, sources
+from pipeline.errors import ConfigurationError, LarderError, RateLimited
+from pipeline.ledger import admission, jobs, runs, sources
 from pipeline.ledger import pump as ledger_pump
 from workers import dispatch, upkeep
 from workers.runtime import Configured, Runtime
@@ -54,9 +54,11 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
         run = runs.get(connection, run_id)
         if run is None or run.finished_at is not None:
             return
-        decision = parts.decide(error, run.attempts + 1)
+        # A wait that the source asks for is no failure, however often it asks.
+        asked = isinstance(error, RateLimited)
+        decision = parts.decide(error, 1 if asked else run.attempts + 1)
         if not decision.dead:
-            runs.postpone(connection, run_id, delay=decision.delay, error=str(error))
+            runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
         runs.fail(connection, run_id, str(error))
         configured = parts.configured.get(source_id)
@@ -66,6 +68,7 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
 
 def pump(parts: Runtime) -> None:
     """One stroke: what is due becomes messages. Harmless beside itself, late, doubled or lost."""
+    _send_jobs(parts)  # first: somebody waits for these
     _open_due(parts)
     _close_settled(parts)
     with parts.database.control() as connection:
@@ -76,6 +79,14 @@ def pump(parts: Runtime) -> None:
         dispatch.send("larder.sync", str(tenant), str(source), run)
     for batch in found.batches:
         dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
+
+
+def _send_jobs(parts: Runtime) -> None:
+    """End enrichments that are over, and send the messages of those that wait without one."""
+    with parts.database.control() as connection:
+        due = jobs.stroke(connection, parts.job_limits)
+    for one in due:
+        dispatch.send_job(parts.database, one)
 
 
 def _open_due(parts: Runtime) -> None:

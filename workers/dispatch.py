@@ -9,16 +9,16 @@ from kombu.exceptions import OperationalError
 
 from pipeline.database import Database
 from pipeline.indexing import Step
-from pipeline.ledger import Item, Stage, pump
+from pipeline.ledger import Item, Stage, jobs, pump
 from workers.app import app
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 
 
-def send(name: str, *args: object, expires: float | None = None) -> bool:
+def send(name: str, *args: object, expires: float | None = None, priority: int | None = None) -> bool:
     """Publish one message; False if the broker does not take it. The ledger remembers what it was about."""
     try:
-        app.send_task(name, args=list(args), expires=expires)
+        app.send_task(name, args=list(args), expires=expires, priority=priority)
     except (OperationalError, OSError):
         return False
     return True
@@ -29,6 +29,15 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
     if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
         with database.tenant(tenant) as connection:
             pump.unsent(connection, list(items))
+
+
+def send_job(database: Database, due: jobs.Due) -> None:
+    """Ask for an enrichment; what the broker does not take is sent by the pump later."""
+    if not send(
+        "larder.enrich", str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority
+    ):
+        with database.tenant(due.tenant_id) as connection:
+            jobs.unsent(connection, due.id)
 
 
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:

@@ -125,7 +125,7 @@ def why(parts: Runtime, facts: Json, request: SearchRequest) -> Verdict:
     missing = _not_searchable(facts)
     if missing:
         return Verdict(found=False, reason=missing[0], sentence=missing[1])
-    found = searching.search(parts, replace(request, explain=True))
+    found = searching.search(parts, replace(request, explain=True, trace=True))
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:
@@ -156,6 +156,8 @@ def _not_searchable(facts: Json) -> tuple[str, str] | None:
 
 def _ranked(hit: Hit, rank: int, shown: int) -> Verdict:
     score = f"score {hit.score:.3f}"
+    if hit.standing is not None:
+        score += f" (lowered: {hit.standing.why})"
     if rank <= shown:
         return Verdict(
             found=True, reason="found", sentence=f"found: rank {rank}, {score}", rank=rank, hit=hit
@@ -207,5 +209,5 @@ def _alone(parts: Runtime, document: UUID, request: SearchRequest, only: Json) -
     """The document searched by itself, under some conditions of the filter."""
     narrow: Filter = LedgerFilter(only=(document,), **only)
     return searching.search(
-        parts, replace(request, filter=narrow, explain=True, k=None, min_similarity=-1.0)
+        parts, replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
     ).hits

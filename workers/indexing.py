@@ -15,6 +15,7 @@ from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import admission, runs, sources
 from workers import dispatch
+from workers.celeryconfig import INDEXING
 from workers.control import start_run
 from workers.runtime import Configured, Runtime
 
@@ -216,21 +217,21 @@ def live_workers(parts: Runtime) -> set[str]:
 
 
 @contextmanager
-def borrowed_workers(parts: Runtime) -> Iterator[bool]:
+def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
     """Workers for the length of one command, if none run on this machine's embedded servers."""
     from workers import supervisor
-    from workers.celeryconfig import QUEUES
     from workers.locating import uses_embedded
 
-    if set(QUEUES) <= live_workers(parts):
+    lacking = sorted(set(queues) - live_workers(parts))
+    if not lacking:
         yield False
         return
     if not uses_embedded(parts.settings):
         raise LarderError(
-            "no workers serve the queues " + ", ".join(sorted(set(QUEUES) - live_workers(parts))),
+            "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, lends=True)
+    boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
     thread = threading.Thread(target=boss.lend, daemon=True)
     thread.start()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
-from workers import logs, runtime
+from workers import enriching, logs, runtime
 from workers.app import app
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
@@ -40,6 +40,10 @@ def known_queue(queue: str) -> str:
     return queue
 
 
+def _warm(**_: Any) -> None:
+    enriching.warm(runtime.current())
+
+
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
@@ -48,6 +52,8 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         parts.register()
         parts.database.close()
     worker_process_init.connect(_after_fork, weak=False)
+    if queue == "enrich":
+        worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     _keep_logging(parts)
     app.steps["worker"].add(Heartbeat)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from connectors import SourceOptions, open_source
-from connectors.options import DecisionRules
+from pipeline.caching import Caches, LayeredCache, MemoryCache
 from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
 from pipeline.database import Database
-from pipeline.documents import Source, SourceType
+from pipeline.degradation import Health
+from pipeline.documents import Json, Source, SourceType
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
-from pipeline.ledger import Limits, Stage, absence, source_id, sources
+from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
+from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, open_index
 from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
 from workers import dispatch, retry, schedule
-from workers.settings import SOURCE_TYPES, FileSource, Settings, SourceSettings
+from workers.opening import source_of
+from workers.settings import SOURCE_TYPES, Settings, SourceSettings
+
+if TYPE_CHECKING:
+    from connectors.web import Gate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,7 @@ class Runtime:
         self.addresses = addresses
         self.rag = settings.rag
         self._chunkers: dict[tuple[str, SourceType | None], Chunker] = {}
+        self._enrichers: dict[UUID, Callable[[Json], Json]] = {}
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
 
     # -- who and what ------------------------------------------------------------------------------
@@ -113,8 +120,9 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("indexer", "syncer"):
+        for name in ("indexer", "syncer", "gate", "caches", "health"):
             self.__dict__.pop(name, None)
+        self._enrichers.clear()
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -155,6 +163,46 @@ class Runtime:
         if index.model == self.model:
             return self.embedder
         return open_embedder(EmbeddingOptions(provider=index.provider, dimensions=index.dimensions))
+
+    @cached_property
+    def caches(self) -> Caches:
+        """What searches remember, shared with all processes of the broker; without one only questions' vectors."""
+        c = self.rag.retrieval.cache
+        if not c.enabled:
+            return Caches()
+        near = MemoryCache(entries=c.max_entries, seconds=c.ttl)
+        if not self.addresses.broker:
+            return Caches(vectors=near)
+        from workers.caches import ValkeyCache
+
+        far = ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl)
+        return Caches(vectors=LayeredCache(near, far), results=far)
+
+    @cached_property
+    def health(self) -> Health:
+        """How this process's parts are; no text is remembered outside of the store, so without it none can answer."""
+        health = Health(cache=False)
+        health.switch(on=self.rag.enabled)
+        return health
+
+    @cached_property
+    def rerank_options(self) -> RerankOptions:
+        """Which model looks at the best results once more."""
+        r = self.rag.retrieval.rerank
+        folder = self.settings.resolve(Path(r.model))
+        return RerankOptions(
+            enabled=r.enabled,
+            model=r.model,
+            model_path=folder if folder.is_dir() else None,
+            candidates=r.candidates,
+            batch_size=r.batch_size,
+            seconds=r.seconds,
+        )
+
+    @cached_property
+    def reranker(self) -> Reranker | None:
+        """That model, loaded; None if it is switched off."""
+        return open_reranker(self.rerank_options)
 
     def chunking_of(self, source: SourceSettings) -> ChunkingOptions:
         """How a source's documents are cut."""
@@ -249,6 +297,25 @@ class Runtime:
         )
 
     @cached_property
+    def job_limits(self) -> jobs.JobLimits:
+        """The same for enrichments, for which somebody waits."""
+        e = self.rag.enrichment
+        return jobs.JobLimits(
+            lease=e.lease_seconds,
+            resend=e.resend_seconds,
+            attempts=e.max_attempts,
+            crashes=self.rag.queue.max_crashes,
+        )
+
+    def enricher_of(self, tenant: UUID) -> Callable[[Json], Json]:
+        """Answers requests of Step 4 from a tenant's documents."""
+        from workers import enriching
+
+        if tenant not in self._enrichers:
+            self._enrichers[tenant] = enriching.enricher(self, tenant)
+        return self._enrichers[tenant]
+
+    @cached_property
     def weights(self) -> Mapping[Stage, int]:
         """Chunks per message of each stage: 0.1 to 4 seconds of work."""
         texts = 512 if self.rag.embedding.provider == "hashing" else 64
@@ -262,27 +329,15 @@ class Runtime:
 
     def open_source(self, source: SourceSettings) -> Source:
         """The connector of a configured source."""
-        if not isinstance(source, FileSource):
-            raise ConfigurationError(f"source {source.name} has no connector for its type {source.type}")
-        d = self.rag.decisions
-        fixed = source.metadata.model_dump(mode="json", exclude_none=True)
-        return open_source(
-            SourceOptions(
-                name=source.name,
-                type=source.type,
-                root=self.settings.root_of(source),
-                paths=source.paths,
-                exclude=source.exclude,
-                frontmatter_fields=getattr(source, "frontmatter_fields", ("title", "tags", "category")),
-                metadata={k: v for k, v in fixed.items() if k not in {"source_type", "extractors"}},
-                source_type=source.metadata.source_type,
-                max_bytes=int(source.max_bytes),
-                base_url=str(source.base_url or ""),
-                decisions=DecisionRules(
-                    types=d.frontmatter_types, paths=d.paths, tags=d.tags, headings=d.headings
-                ),
-            ),
-        )
+        return source_of(self.settings, source, lambda: self.gate)
+
+    @cached_property
+    def gate(self) -> Gate:
+        """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
+        from connectors.web import LocalGate
+        from workers.gate import ValkeyGate
+
+        return ValkeyGate(self.addresses.broker) if self.addresses.broker else LocalGate()
 
     def schedule_of(self, source: SourceSettings) -> Schedule:
         """When a source that was just synced is due again."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -14,9 +14,20 @@ from sqlalchemy import text
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
-from pipeline.retrieval import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
+from pipeline.queries import Synonyms
+from pipeline.retrieval import (
+    Fusion,
+    Hit,
+    RetrievalOptions,
+    Retriever,
+    SearchRequest,
+    SearchResults,
+    Weights,
+)
+from pipeline.standing import age_days
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import LedgerFilter
+from workers import synonyms
 from workers.runtime import Runtime
 
 DISABLED = 5
@@ -37,10 +48,13 @@ class Wanted:
     until: str | None = None
     metadata: Sequence[str] = ()
     """`key=value`."""
+    security_levels: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    """Ids of documents."""
 
 
-def retriever(parts: Runtime) -> Retriever:
-    """The search of this installation's tenant."""
+def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
+    """The search of a tenant, of this installation's own if none is named."""
     r = parts.rag.retrieval
     options = RetrievalOptions(
         top_k=r.top_k,
@@ -54,10 +68,23 @@ def retriever(parts: Runtime) -> Retriever:
             title=r.weights.title,
             centroid=r.weights.centroid,
             rare=r.weights.rare,
+            outdated=r.weights.outdated,
         ),
         exact_below=r.exact_below,
+        fusion=cast("Fusion", r.fusion),
+        queries=r.queries,
+        synonyms=synonyms.read(parts.settings.resolve(r.synonyms)) if r.synonyms else Synonyms(),
     )
-    return Retriever(parts.database, parts.tenant, parts.embedder_of, options)
+    return Retriever(
+        parts.database,
+        tenant or parts.tenant,
+        parts.embedder_of,
+        options,
+        caches=parts.caches,
+        reranker=lambda: parts.reranker,
+        rerank=parts.rerank_options,
+        watch=parts.health.watching,
+    )
 
 
 def search(parts: Runtime, request: SearchRequest) -> SearchResults:
@@ -96,6 +123,8 @@ def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> Le
         since=moment("--since", wanted.since, now, zone) if wanted.since else None,
         until=moment("--until", wanted.until, now, zone, end=True) if wanted.until else None,
         texts=tuple(_pair(word) for word in wanted.metadata),
+        security_levels=tuple(wanted.security_levels),
+        exclude=tuple(_known("--exclude", word, _id) for word in wanted.exclude),
     )
 
 
@@ -111,6 +140,14 @@ def _kind(word: str) -> Kind:
         return Kind(word.strip().lower())
     except ValueError:
         raise ValueError(f"unknown kind {word!r}; known are {', '.join(Kind)}") from None
+
+
+def _id(word: str) -> UUID:
+    """A document's id, or that of one of its hits."""
+    try:
+        return UUID(word.strip().partition(":")[0])
+    except ValueError:
+        raise ValueError(f"{word!r} is no id of a document") from None
 
 
 def _sources(parts: Runtime, names: Sequence[str]) -> tuple[str, ...]:
@@ -210,8 +247,11 @@ def hit_json(hit: Hit, facts: Json) -> Json:
             "external_id": facts.get("external_id"),
             "project_id": str(d.project_id) if d.project_id else None,
             "security_level": facts.get("security_level"),
+            "age_days": age_days(d),
         },
     }
+    if hit.standing is not None:
+        found["metadata"]["standing"] = hit.standing.why
     if hit.explanation is not None:
         found["explanation"] = hit.explanation.to_json()
     return found

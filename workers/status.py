@@ -8,7 +8,7 @@ from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import overview
 from workers import broker
-from workers.celeryconfig import QUEUES
+from workers.celeryconfig import INDEXING, QUEUES
 from workers.liveness import DEAF_SECONDS
 from workers.runtime import Runtime
 
@@ -33,9 +33,11 @@ def status(parts: Runtime) -> Json:
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
-            "degradation_level": 0,
             "database": "ok",
         }
+        enrichment = overview.enrichment(connection)
+    found["degradation_level"] = enrichment.pop("degradation_level")
+    found["enrichment"] = enrichment
     queues = broker.lengths(parts.addresses.broker, QUEUES)
     found["backlog"]["queues"] = queues
     found["broker"] = "error" if queues is None else "ok"
@@ -84,7 +86,7 @@ def _broker(status_: Json) -> str:
 
 def _workers(status_: Json) -> str:
     waiting = status_["backlog"]["pending"]
-    lacking = sorted(set(QUEUES) - served(status_))
+    lacking = sorted(set(INDEXING) - served(status_))
     if not waiting or not lacking:
         return ""
     return f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"

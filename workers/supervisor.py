@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,8 @@ class Supervisor:
     settings: Settings
     where: Addresses
     flower_port: int | None = None
+    queues: Sequence[str] = QUEUES
+    """Whose workers to start."""
     lends: bool = False
     """True: workers and beat for the length of one command; servers and state are not its own."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -65,7 +67,7 @@ class Supervisor:
     def plan(self) -> None:
         """Decide which processes there shall be."""
         base = [sys.executable, "-m", "workers.cli"]
-        self.children = [Child(f"worker-{q}", [*base, "worker", q]) for q in QUEUES]
+        self.children = [Child(f"worker-{q}", [*base, "worker", q]) for q in self.queues]
         self.children.append(Child("beat", [*base, "beat"]))
         if self.flower_port is not None:
             self.children.append(Child("flower", [*base, "flower", "--port", str(self.flower_port)]))

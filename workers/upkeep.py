@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline import staging
+from pipeline.ledger import jobs
 from pipeline.stores import statistics
 from pipeline.stores.pgvector import active_index, indexes
 from workers.runtime import Runtime
@@ -79,7 +80,7 @@ def switch_if_full(parts: Runtime, index: int, model: str, dimensions: int) -> b
 
 
 def trim(parts: Runtime) -> None:
-    """Caches to their size, old runs, resolved dead letters and tombstones out."""
+    """Caches to their size, old runs, answers, resolved dead letters and tombstones out."""
     queue = parts.rag.queue
     for tenant in tenants(parts):
         with parts.database.tenant(tenant) as connection:
@@ -100,6 +101,7 @@ def trim(parts: Runtime) -> None:
             ),
             {"runs": int(days["runs"])},
         )
+        jobs.trim(connection, hours=parts.rag.enrichment.results_kept_hours)
         connection.execute(text("delete from worker where seen_at < now() - interval '1 day'"))
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from pipeline.ledger import dead
 from workers import control, liveness
-from workers.celeryconfig import QUEUES
+from workers.celeryconfig import INDEXING, QUEUES
 from workers.diagnosis import Diagnosis, error, fine, warning
 from workers.indexing import live_workers
 from workers.runtime import Runtime
@@ -57,7 +57,7 @@ def open_runs(parts: Runtime) -> Diagnosis:
                     where r.finished_at is null order by s.name"""),
             )
         ]
-    lacking = sorted(set(QUEUES) - live_workers(parts))
+    lacking = sorted(set(INDEXING) - live_workers(parts))
     if names and lacking:
         return error(f"syncs of {', '.join(names)} wait for workers of {', '.join(lacking)}", START)
     return fine(f"{len(names)} syncs under way")

@@ -44,7 +44,7 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = state(harbour)
     assert {p["name"] for p in found["processes"]} == {
-        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "beat", "flower",
+        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "flower",
     }  # fmt: skip
     assert all(psutil.pid_exists(pid) for pid in found["pids"])
     assert found["database_url"].startswith("postgresql://larder_app:")
@@ -52,7 +52,7 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     assert found["broker_url"].startswith("redis://")
 
 
-@pytest.mark.req("001-034", "001-035", "001-025")
+@pytest.mark.req("001-034", "001-035", "001-025", "001-003", "002-001")
 def test_index_waits_and_reports_counts_that_add_up(harbour: Any, sql: Sql) -> None:
     answer = harbour.larder("index", "backlog", "--json")
     assert answer.code == 0, answer.err

@@ -67,7 +67,7 @@ def test_an_unknown_queue_is_refused_before_anything_starts(site: Any) -> None:
     site.write("larder.yaml", CONFIG)
     answer = site.larder("worker", "nope")
     assert answer.code == 2
-    assert "control, ingest, embed" in answer.err
+    assert "control, ingest, embed, enrich" in answer.err
     assert not site.data.exists()
 
 

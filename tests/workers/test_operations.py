@@ -162,7 +162,7 @@ def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
     runs = omniscient.execute("select trigger, walk from sync_run").fetchall()
     assert runs == [("reconcile", True)] * 2
     lengths = broker.lengths(servers.broker_url, QUEUES)
-    assert lengths == {"control": 2, "ingest": 0, "embed": 0}
+    assert lengths == {"control": 2, "ingest": 0, "embed": 0, "enrich": 0}
 
 
 def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omniscient: SQL) -> None:
@@ -279,7 +279,7 @@ def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
     }
     assert promised == set(docs)
     assert docs["dead_letters"][0]["item"] == "a.md"
-    assert found["backlog"]["queues"] == {"control": 0, "ingest": 0, "embed": 0}
+    assert found["backlog"]["queues"] == {"control": 0, "ingest": 0, "embed": 0, "enrich": 0}
     assert 0 <= found["canaries"]["embed"] < 60
     assert (found["database"], found["broker"], found["degradation_level"]) == ("ok", "ok", 0)
 

@@ -92,12 +92,20 @@ def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> 
         "worker-control",
         "worker-ingest",
         "worker-embed",
+        "worker-enrich",
         "beat",
         "flower",
     }
     assert not [c for c in boss.children if "postgresql" in " ".join(c.command)]
     assert boss.environment()["LARDER_DATABASE_URL"] == "postgresql://d"
     assert boss.environment()["REMAP_SIGTERM"] == "SIGQUIT"
+    boss.children = []
+
+
+def test_a_command_borrows_only_the_workers_it_needs(boss: Supervisor) -> None:
+    boss.queues = ("control", "enrich")
+    boss.plan()
+    assert {c.name for c in boss.children} == {"worker-control", "worker-enrich", "beat"}
     boss.children = []
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import config, index, operate, processes, search, status
+from workers.cli import config, enrich, index, operate, processes, search, status
+from workers.cli.eval import evaluate
 
 app = typer.Typer(
     name="larder",
@@ -28,10 +29,12 @@ for command in (
     index.clear,
     search.search,
     search.explain,
+    enrich.enrich,
     status.status,
     operate.doctor,
 ):
     app.command()(command)
+app.command("eval")(evaluate)
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
 app.add_typer(config.app, name="config")

@@ -11,6 +11,7 @@ import typer
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.settings import FileSource, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -23,7 +24,7 @@ def init(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented file with every key, its default and two example sources."""
+    """Write a commented file with every key, its default and an example of each source."""
     with opened(config, as_json, data) as door:
         from workers.settings import initial_file
 
@@ -99,12 +100,20 @@ def _source(door: Door, source: object) -> Json:
         "type": getattr(source, "type", ""),
         "enabled": getattr(source, "enabled", True),
         "schedule": getattr(source, "schedule", None),
-        "root": str(settings.resolve(getattr(source, "root", Path()))),
+        "root": _where(settings, source),
         "paths": list(getattr(source, "paths", ())),
         "exclude": list(getattr(source, "exclude", ())),
         "tenant": getattr(source, "tenant", None) or settings.tenant,
         "project": getattr(source, "project", None) or settings.project,
     }
+
+
+def _where(settings: Settings, source: object) -> str:
+    """The folder or the address that a source reads."""
+    address = getattr(source, "base_url", None) or getattr(source, "organization", None)
+    if isinstance(source, FileSource) or not address:
+        return str(settings.resolve(getattr(source, "root", Path())))
+    return str(address)
 
 
 def _tell(door: Door, understood: Json) -> None:
@@ -113,7 +122,7 @@ def _tell(door: Door, understood: Json) -> None:
     for source in understood["sources"]:
         off = "" if source["enabled"] else ", disabled"
         when = f", {source['schedule']}" if source["schedule"] else ""
-        print(f"source {source['name']} ({source['type']}{when}{off}) below {source['root']}")
+        print(f"source {source['name']} ({source['type']}{when}{off}) at {source['root']}")
         for pattern in source["paths"]:
             print(f"  reads   {pattern}")
         for pattern in source["exclude"]:

@@ -113,7 +113,7 @@ def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpti
 
 
 def worker(
-    queue: Annotated[str, typer.Argument(help="control, ingest or embed.")],
+    queue: Annotated[str, typer.Argument(help="control, ingest, embed or enrich.")],
     concurrency: Annotated[int | None, typer.Option(help="Processes. [default: queue.concurrency]")] = None,
     config: ConfigOption = None,
     data: DataOption = None,

@@ -14,6 +14,7 @@ from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption,
 LINES = 3
 """Lines of a passage."""
 INDENT = 5
+OLD_DAYS = 365
 WIDEST = 100
 """Columns; longer lines are hard to read, however wide the screen."""
 
@@ -42,6 +43,13 @@ UntilOption = Annotated[
 MetadataOption = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Repeated: all of them.")
 ]
+LevelsOption = Annotated[
+    list[str] | None, typer.Option("--security-level", help="Only documents of this level; may be repeated.")
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="ID", help="Leave this document out; may be repeated."),
+]
 CountOption = Annotated[
     int | None, typer.Option("-k", min=1, help="How many. [default: retrieval.topK, at most maxTopK]")
 ]
@@ -58,6 +66,8 @@ def search(
     since: SinceOption = None,
     until: UntilOption = None,
     metadata: MetadataOption = None,
+    security_level: LevelsOption = None,
+    exclude: ExcludeOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of.")] = False,
     config: ConfigOption = None,
     data: DataOption = None,
@@ -69,7 +79,17 @@ def search(
         from workers import searching
 
         chosen = searching.mode_of(mode)
-        wanted = _wanted(source_type, kind, tag, source, since, until, metadata)
+        wanted = searching.Wanted(
+            source_types=source_type or (),
+            kinds=kind or (),
+            tags=tag or (),
+            sources=source or (),
+            since=since,
+            until=until,
+            metadata=metadata or (),
+            security_levels=security_level or (),
+            exclude=exclude or (),
+        )
         condition = searching.condition(door.parts, wanted)
         request = SearchRequest(text=text, mode=chosen, k=k, filter=condition, explain=explain)
         found = searching.search(door.parts, request)
@@ -78,29 +98,9 @@ def search(
             _show(door.console, found, text)
 
 
-def _wanted(
-    source_type: list[str] | None,
-    kind: list[str] | None,
-    tag: list[str] | None,
-    source: list[str] | None,
-    since: str | None,
-    until: str | None,
-    metadata: list[str] | None,
-) -> Any:
-    from workers.searching import Wanted
-
-    return Wanted(
-        source_types=source_type or (),
-        kinds=kind or (),
-        tags=tag or (),
-        sources=source or (),
-        since=since,
-        until=until,
-        metadata=metadata or (),
-    )
-
-
 _NOTES = {
+    1: "the reranker does not answer in time: in the order of the search",
+    2: "only questions asked a short while ago are answered",
     3: "the embedder does not answer: found by words alone",
     5: "switched off in the configuration (rag.enabled)",
 }
@@ -114,6 +114,10 @@ def _show(console: Console, found: Any, question: str) -> None:
         console.print("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
     for n, hit in enumerate(found.hits, 1):
         _show_hit(console, n, hit, question)
+    if any(hit.explanation is not None for hit in found.hits):
+        from workers.cli.scores import show_scores
+
+        show_scores(console, found.hits, WIDEST)
 
 
 def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
@@ -127,9 +131,13 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     head.truncate(width, overflow="ellipsis")
     console.print(head, soft_wrap=True)
     day = d.updated_at or d.created_at
-    place = [f"{d.source}/{d.kind}", *([f"{day:%Y-%m-%d}"] if day else []), _link(d)]
+    place = [f"{d.source}/{d.kind}", *([f"{day:%Y-%m-%d}{_age(d)}"] if day else []), _link(d)]
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
     console.print(Text(" " * INDENT + "  ".join(p for p in place if p), style="cyan"), soft_wrap=True)
+    if hit.standing is not None:
+        against = Text(" " * INDENT + hit.standing.why, style="yellow", no_wrap=True)
+        against.truncate(width, overflow="ellipsis")
+        console.print(against, soft_wrap=True)
     room = width - INDENT
     best = passage(hit.chunk.content, question, length=LINES * room - LINES * 8)
     body = Text(best.text)
@@ -137,24 +145,22 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
         body.stylize("bold yellow", start, end)
     for line in list(body.wrap(console, room))[:LINES]:
         console.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
-    if hit.explanation is not None:
-        _show_parts(console, hit.explanation)
     console.print()
+
+
+def _age(document: Any) -> str:
+    """How long ago that was, for what is old enough to matter."""
+    from pipeline.standing import age_days
+
+    days = age_days(document) or 0
+    if days < OLD_DAYS:
+        return ""
+    years = round(days / 365.25)
+    return f" ({years} year{'s' if years > 1 else ''} old)"
 
 
 def _link(document: Any) -> str:
     return str(document.url or document.metadata.get("source_path") or "")
-
-
-def _show_parts(console: Console, explanation: Any) -> None:
-    parts = (
-        ("meaning", explanation.similarity, explanation.vector_part),
-        ("words", explanation.bm25, explanation.keyword_part),
-        ("title", explanation.title_bm25, explanation.title_part),
-        ("rare", explanation.rare, explanation.rare_part),
-    )
-    told = [f"{name} {raw:.3f} -> {part:.3f}" for name, raw, part in parts if raw is not None]
-    console.print(Text(" " * INDENT + "; ".join(told), style="dim"), soft_wrap=True)
 
 
 def explain(
@@ -173,6 +179,8 @@ def explain(
     since: SinceOption = None,
     until: UntilOption = None,
     metadata: MetadataOption = None,
+    security_level: LevelsOption = None,
+    exclude: ExcludeOption = None,
     config: ConfigOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -183,7 +191,17 @@ def explain(
         from workers import explaining, searching
 
         chosen = searching.mode_of(mode)
-        wanted = _wanted(source_type, kind, tag, source, since, until, metadata)
+        wanted = searching.Wanted(
+            source_types=source_type or (),
+            kinds=kind or (),
+            tags=tag or (),
+            sources=source or (),
+            since=since,
+            until=until,
+            metadata=metadata or (),
+            security_levels=security_level or (),
+            exclude=exclude or (),
+        )
         condition = searching.condition(door.parts, wanted)
         try:
             facts = explaining.find(door.parts, document)
@@ -269,9 +287,12 @@ _PARTS = (
     ("words", "keyword_score", "keyword_part"),
     ("title", "title_score", "title_part"),
     ("rare", "rare_share", "rare_part"),
+    ("reranker", "rerank_score", "rerank_part"),
 )
 
 
 def _scores(parts: dict[str, Any] | None) -> Sequence[tuple[str, str]]:
     known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in _PARTS]
-    return [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]
+    rows = [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]
+    lost = (parts or {}).get("standing_part")
+    return [*rows, ("  outdated", f"{lost:.3f} of the score")] if lost else rows

@@ -151,10 +151,11 @@ def _troubles(sources: list[Json]) -> list[Text]:
 
 def _figures(found: Json) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True, width=8, style="bold")
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=True, min_width=7, style="bold")
+    table.add_column(overflow="fold")
     for name, line in (
         ("backlog", _backlog(found["backlog"])),
+        ("step 4", _enrichment(found.get("enrichment") or {})),
         ("queues", _queues(found)),
         ("workers", _workers(found["workers"])),
         ("index", _index(found["index"])),
@@ -168,6 +169,12 @@ def _backlog(backlog: Json) -> str:
     due = backlog["oldest_due_seconds"]
     waiting = f"; oldest due {span(due)}" if due is not None else ""
     return f"{backlog['pending']} pending{f' ({stages})' if stages else ''}, {backlog['in_flight']} in flight{waiting}"
+
+
+def _enrichment(enrichment: Json) -> str:
+    oldest = enrichment.get("oldest_seconds")
+    waiting = f"; oldest waits {span(oldest)}" if oldest is not None else ""
+    return f"{enrichment.get('waiting', 0)} waiting, {enrichment.get('running', 0)} running{waiting}"
 
 
 def _queues(found: Json) -> str:

@@ -5,14 +5,19 @@ from workers.settings.models import EMBEDDING_PROVIDERS, RagSettings
 from workers.settings.problems import Problem, SettingsError
 from workers.settings.reference import reference
 from workers.settings.rendering import effective, initial_file, show
-from workers.settings.sources import SOURCE_TYPES, FileSource, SourceSettings
+from workers.settings.services import AzureDevOpsSource, ConfluenceSource, ServiceSource
+from workers.settings.source_list import SOURCE_TYPES
+from workers.settings.sources import FileSource, SourceSettings
 
 __all__ = [
     "EMBEDDING_PROVIDERS",
     "SOURCE_TYPES",
+    "AzureDevOpsSource",
+    "ConfluenceSource",
     "FileSource",
     "Problem",
     "RagSettings",
+    "ServiceSource",
     "Settings",
     "SettingsError",
     "SourceSettings",

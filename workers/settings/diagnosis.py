@@ -13,7 +13,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from workers.settings.problems import Fault, KeyPath, spelled
-from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.source_list import SOURCE_TYPES
+from workers.settings.sources import SourceSettings
 from workers.settings.substitution import Substituted
 from workers.settings.values import Expected, OneOf, Section
 from workers.settings.yamlfile import Tree

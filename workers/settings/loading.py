@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
@@ -13,7 +14,9 @@ from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import RagSettings
 from workers.settings.problems import KeyPath, SettingsError
+from workers.settings.services import OPTION_KEYS
 from workers.settings.sources import FileSource
+from workers.settings.substitution import typed
 from workers.settings.yamlfile import Tree, read
 
 ROOT = "rag"
@@ -97,6 +100,8 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     file = _file(path, environ)
     tree = read(file, root=ROOT, lookup=lookup(environ), unused=_unused) if file else Tree(file="defaults")
     override(tree, environ)
+    _forgive_disabled(tree)
+    _gather_options(tree)
     rag = _validated(tree)
     if rag is None or tree.problems:
         raise SettingsError(tree.problems)
@@ -122,6 +127,48 @@ def _validated(tree: Tree) -> RagSettings | None:
     except ValidationError as error:
         explain(error, tree, RagSettings)
         return None
+
+
+def _forgive_disabled(tree: Tree) -> None:
+    """A source that is switched off needs no values for its variables: such keys count as left out."""
+    sources = tree.data.get("sources")
+    for path, problems in tree.unset.items():
+        item = _at(sources, path[1:2]) if path[:1] == ("sources",) else None
+        if isinstance(item, dict) and typed(item.get("enabled")) is False:
+            tree.problems = [problem for problem in tree.problems if problem not in problems]
+            holder = _at(sources, path[1:-1])
+            if isinstance(holder, dict):
+                holder.pop(path[-1], None)
+
+
+def _gather_options(tree: Tree) -> None:
+    """Options of a Confluence source that stand one level higher go where they belong, with their lines."""
+    sources = tree.data.get("sources")
+    for index, item in enumerate(sources if isinstance(sources, list) else []):
+        if not isinstance(item, dict) or item.get("type") != "confluence":
+            continue
+        inner = item.get("syncOptions", item.get("sync_options"))
+        if inner is not None and not isinstance(inner, dict):
+            continue
+        higher = [key for key in item if key in OPTION_KEYS and key not in (inner or {})]
+        higher += ["timezone"] if typed(item.get("timezone")) == "auto" else []
+        if higher:
+            item.pop("sync_options", None)
+            item["syncOptions"] = {**(inner or {}), **{key: item.pop(key) for key in higher}}
+            path = ("sources", index)
+            tree.places.update({(*path, "syncOptions", key): tree.place((*path, key)) for key in higher})
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    """The value at a path; None if there is none."""
+    for part in path:
+        if isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        elif isinstance(data, dict):
+            data = data.get(str(part))
+        else:
+            return None
+    return data
 
 
 def _unused(path: KeyPath) -> str:

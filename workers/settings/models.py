@@ -10,9 +10,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from workers.settings.chunking import ChunkingSettings
+from workers.settings.enrichment import EnrichmentSettings
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
-from workers.settings.sources import Sources, SourceSettings
+from workers.settings.source_list import Sources
+from workers.settings.sources import SourceSettings
 from workers.settings.values import (
     BrokerUrl,
     DatabaseUrl,
@@ -43,6 +45,7 @@ EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType(
 """One line per embedder that this version knows."""
 
 DEVICES = ("cpu", "cuda")
+FUSIONS = ("weighted", "rrf")
 
 
 def _provider(value: Any) -> str:
@@ -54,6 +57,7 @@ def _provider(value: Any) -> str:
 Provider = Annotated[str, BeforeValidator(_provider), OneOf(PROVIDERS)]
 EmbeddingProvider = Annotated[str, BeforeValidator(OneOf(EMBEDDING_PROVIDERS)), OneOf(EMBEDDING_PROVIDERS)]
 Device = Annotated[str, BeforeValidator(OneOf(DEVICES)), OneOf(DEVICES)]
+Fusion = Annotated[str, BeforeValidator(OneOf(FUSIONS)), OneOf(FUSIONS)]
 
 
 class FeatureFlags(Section):
@@ -159,6 +163,12 @@ class WeightSettings(Section):
     centroid: Number = Field(
         default=0.3, ge=0, le=1, description="Share of the whole document in the likeness of meaning."
     )
+    outdated: Number = Field(
+        default=0.75,
+        ge=0,
+        le=1,
+        description="Share of its score that a replaced decision or abandoned work keeps; 1: all.",
+    )
 
 
 class RerankSettings(Section):
@@ -175,6 +185,9 @@ class RerankSettings(Section):
         default=10, ge=1, le=1000, description="Pairs of question and text in one call."
     )
     candidates: Whole = Field(default=30, ge=1, le=1000, description="Results looked at.")
+    seconds: Number = Field(
+        default=1, gt=0, le=60, description="Time for one search; a slower look is given up."
+    )
 
 
 class ResultCacheSettings(Section):
@@ -203,6 +216,18 @@ class RetrievalSettings(Section):
         default=None, ge=0, le=2, description="The same as 1 - minSimilarity; the stricter of the two holds."
     )
     weights: WeightSettings = Field(default_factory=WeightSettings, description="Parts of a score.")
+    fusion: Fusion = Field(
+        default="weighted",
+        description="How both searches become one ranking: weighted, or rrf (by places, not by scores).",
+    )
+    queries: Whole = Field(
+        default=1, ge=1, le=3, description="Ways to ask each question; each costs a search of its own."
+    )
+    synonyms: Folder | None = Field(
+        default=None,
+        examples=["./synonyms.yaml"],
+        description="File with lists of words that mean the same. Empty: none.",
+    )
     exact_below: Whole = Field(
         default=10_000, ge=0, description="Up to this many chunks every vector is compared."
     )
@@ -264,6 +289,9 @@ class RagSettings(Section):
     chunking: ChunkingSettings = Field(default_factory=ChunkingSettings, description="Documents to chunks.")
     retrieval: RetrievalSettings = Field(
         default_factory=RetrievalSettings, description="How documents are found."
+    )
+    enrichment: EnrichmentSettings = Field(
+        default_factory=EnrichmentSettings, description="How Step 4 is answered."
     )
     decisions: DecisionSettings = Field(
         default_factory=DecisionSettings, description="What counts as a decision."

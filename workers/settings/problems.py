@@ -33,6 +33,8 @@ class Fault:
     found: str
     allowed: str
     fix: str = ""
+    unset: bool = False
+    """A variable has no value: no fault of a source that is switched off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,9 @@ class ConcurrencySettings(Section):
     )
     ingest: Whole = Field(default=2, ge=1, le=256, description="Cutting documents and writing chunks.")
     embed: Whole = Field(default=1, ge=1, le=256, description="Embedding; each process holds the model once.")
+    enrich: Whole = Field(
+        default=2, ge=1, le=256, description="Answering Step 4; each process holds the model once."
+    )
 
 
 class DeletionGuardSettings(Section):

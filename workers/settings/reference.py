@@ -11,7 +11,8 @@ from workers.settings.environment import CONFIG, VARIABLES
 from workers.settings.loading import FILE, ROOT, UNUSED
 from workers.settings.models import RagSettings
 from workers.settings.rendering import default_of, text_of
-from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.source_list import SOURCE_TYPES
+from workers.settings.sources import SourceSettings
 from workers.settings.values import Section
 
 _HEAD = f"""\

@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 from workers.settings.diagnosis import inner_section
 from workers.settings.loading import ROOT, Settings
 from workers.settings.models import RagSettings
-from workers.settings.sources import MarkdownSource, PbiJsonSource
+from workers.settings.services import AzureDevOpsSource, ConfluenceSource, ServiceSource
+from workers.settings.sources import MarkdownSource, PbiJsonSource, SourceSettings
 from workers.settings.values import Section
 
 MASK = "***"
@@ -38,6 +39,31 @@ _EXAMPLES: tuple[tuple[type[Section], Mapping[str, Any]], ...] = (
             "name": "pipeline_outputs",
             "type": "pbi_json",
             "paths": ["./output/run-*/final-output.json", "./output/run-*/step-*.json"],
+        },
+    ),
+    (
+        ConfluenceSource,
+        {
+            "name": "confluence_kb",
+            "type": "confluence",
+            "enabled": "${CONFLUENCE_ENABLED:-false}",
+            "baseUrl": "${CONFLUENCE_URL}",
+            "spaceKeys": "${CONFLUENCE_SPACES:-TECH,ARCH}",
+            "username": "${CONFLUENCE_USER}",
+            "apiToken": "${CONFLUENCE_TOKEN}",
+            "updateSchedule": "0 2 * * *",
+        },
+    ),
+    (
+        AzureDevOpsSource,
+        {
+            "name": "azure_devops",
+            "type": "azure_devops",
+            "enabled": "${AZURE_ENABLED:-false}",
+            "organization": "${AZURE_ORG}",
+            "projects": "${AZURE_PROJECT}",
+            "pat": "${AZURE_PAT}",
+            "updateSchedule": "0 3 * * *",
         },
     ),
 )
@@ -78,9 +104,14 @@ def default_of(field: FieldInfo) -> Any:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _keys(section: type[Section], given: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for field in section.model_fields.values():
+def _keys(
+    section: type[Section], given: Mapping[str, Any], indent: str, known: type[Section] = Section
+) -> Iterator[str]:
+    """Every key with its meaning; those of `known` only if they are given."""
+    for name, field in section.model_fields.items():
         key = str(field.alias)
+        if name in known.model_fields and key not in given:
+            continue
         yield from textwrap.wrap(
             str(field.description), 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
@@ -90,7 +121,7 @@ def _keys(section: type[Section], given: Mapping[str, Any], indent: str) -> Iter
             yield from _sources(indent + "  ")
         elif inner is not None and isinstance(default_of(field), Section):
             yield f"{indent}{key}:"
-            yield from _keys(inner, {}, indent + "  ")
+            yield from _keys(inner, given, indent + "  ")
         elif inner is not None and default_of(field):
             yield f"{indent}{key}:"
             yield from (f"{indent}  - {text_of(item)}" for item in default_of(field))
@@ -109,8 +140,11 @@ def _line(key: str, field: FieldInfo, given: Mapping[str, Any]) -> str:
 def _sources(indent: str) -> Iterator[str]:
     (section, given), *others = _EXAMPLES
     yield from _item(_keys(section, given, indent + "  "), indent)
-    for _, more in others:
-        yield from _item((f"{indent}  {key}: {text_of(value)}" for key, value in more.items()), indent)
+    for section, given in others:
+        # All that files have stands at the first example already.
+        lines = (f"{indent}  {key}: {text_of(value)}" for key, value in given.items())
+        service = issubclass(section, ServiceSource)
+        yield from _item(_keys(section, given, indent + "  ", SourceSettings) if service else lines, indent)
 
 
 def _item(lines: Iterator[str], indent: str) -> Iterator[str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 import annotated_types
@@ -27,8 +24,6 @@ from workers.settings.values import (
     Texts,
     WebUrl,
     Zone,
-    listed,
-    mismatched,
     refusal,
     refuse,
 )
@@ -192,57 +187,3 @@ class PbiJsonSource(FileSource):
     def default_strategy(self) -> str | None:
         """Items are cut along their own parts."""
         return "pbi_aware"
-
-
-SOURCE_TYPES: Mapping[str, type[SourceSettings]] = MappingProxyType(
-    {
-        "markdown": MarkdownSource,
-        "text": TextSource,
-        "pbi_json": PbiJsonSource,
-        "json": PbiJsonSource,
-    }
-)
-"""One line per type of source that this version reads."""
-
-_ANNOUNCED = ("confluence", "azure_devops")
-
-
-def _of_type(value: Any) -> SourceSettings:
-    """The source's own section, chosen by its `type`."""
-    if isinstance(value, SourceSettings):
-        return value
-    if isinstance(value, _Repeated):
-        raise mismatched("source", [Mismatch(key="name", expected="a name that no other source has")])
-    if not isinstance(value, dict):
-        raise refusal("a source with at least name, type and paths")
-    kind = value.get("type")
-    if isinstance(kind, str) and kind in SOURCE_TYPES:
-        return SOURCE_TYPES[kind].model_validate(value)
-    known = "one of " + ", ".join(SOURCE_TYPES)
-    fix = f"this version does not read {kind} sources" if kind in _ANNOUNCED else ""
-    raise mismatched("source", [Mismatch(key="type", expected=known, fix=fix)])
-
-
-@dataclass(frozen=True)
-class _Repeated:
-    """Stands for a source whose name an earlier one has."""
-
-
-def _once(value: Any) -> Any:
-    items = listed(value)
-    if not isinstance(items, list | tuple):
-        return items
-    names = [item.get("name") if isinstance(item, dict) else getattr(item, "name", None) for item in items]
-    first = {str(name): index for index, name in reversed(list(enumerate(names)))}
-    return [
-        item if name is None or first[str(name)] == index else _Repeated()
-        for index, (item, name) in enumerate(zip(items, names, strict=True))
-    ]
-
-
-Sources = Annotated[
-    tuple[Annotated[SourceSettings, BeforeValidator(_of_type)], ...],
-    BeforeValidator(_once),
-    Expected("a list of sources"),
-]
-"""Sources of any type, each with a name of its own."""

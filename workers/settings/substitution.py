@@ -96,6 +96,7 @@ def _value(match: re.Match[str], lookup: Lookup) -> tuple[str, bool]:
             found=f"${{{name}}}, which is not set",
             allowed="a value",
             fix=f"set the variable {name} or write ${{{name}:-default}}",
+            unset=True,
         )
         raise VariableFault([fault])
     # As in a shell, `:-` also replaces a variable that is set and empty.

@@ -138,7 +138,8 @@ def _name(value: str) -> str:
     return value
 
 
-def _zone(value: str) -> str:
+def zone(value: str) -> str:
+    """The name of a time zone, if it is one."""
     try:
         ZoneInfo(value)
     except (ValueError, OSError, KeyError):
@@ -231,7 +232,7 @@ Name = Annotated[
     Expected(_NAME),
 ]
 Cron = Annotated[Text, AfterValidator(_cron), Expected("a cron text such as '0 2 * * *'")]
-Zone = Annotated[Text, AfterValidator(_zone), Expected(_ZONE)]
+Zone = Annotated[Text, AfterValidator(zone), Expected(_ZONE)]
 Size = Annotated[int, BeforeValidator(_size), Expected(_SIZE)]
 Similarity = Annotated[float | Literal["auto"], BeforeValidator(_similarity), Expected(_SIMILARITY)]
 Folder = Annotated[Path, Expected("a path")]

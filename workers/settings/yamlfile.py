@@ -32,6 +32,8 @@ class Tree:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unset: dict[KeyPath, list[Problem]] = field(default_factory=dict)
+    """Those of `problems` that are a variable without a value."""
 
     def place(self, path: KeyPath) -> Place:
         """Where the value at `path` was written, else what surrounds it, else the file."""
@@ -42,7 +44,10 @@ class Tree:
 
     def complain(self, path: KeyPath, fault: Fault, place: Place | None = None) -> None:
         """Add a problem with the value at `path`."""
-        self.problems.append(Problem.at(place or self.place(path), path, fault))
+        problem = Problem.at(place or self.place(path), path, fault)
+        self.problems.append(problem)
+        if fault.unset:
+            self.unset.setdefault(path, []).append(problem)
 
 
 def read(path: Path, *, root: str, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tree:

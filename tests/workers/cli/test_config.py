@@ -40,7 +40,13 @@ def test_the_written_file_passes_its_own_check(run: Run) -> None:
     assert text.startswith("# Configuration of Larder")
     checked = run("check", "--json")
     assert checked.exit_code == 0, checked.output
-    assert [s["name"] for s in document(checked)["sources"]] == ["project_docs", "pipeline_outputs"]
+    sources = {s["name"]: s["enabled"] for s in document(checked)["sources"]}
+    assert sources == {
+        "project_docs": True,
+        "pipeline_outputs": True,
+        "confluence_kb": False,
+        "azure_devops": False,
+    }
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(run: Run) -> None:

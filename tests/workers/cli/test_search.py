@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from workers import embedded, runtime, searching
 from workers.cli import search
+from workers.cli.scores import bar
 
 app = typer.Typer()
 app.command()(search.search)
@@ -204,6 +206,8 @@ def test_modes(depot: Depot, run: Run, mode: str, parts: set[str]) -> None:
         (["--metadata", "points=3"], {"Birds"}),
         (["--metadata", "team=red", "--metadata", "points=4"], set()),
         (["--metadata", "team="], set()),
+        (["--security-level", "internal"], {"Birds", "Otters", "Ovens"}),
+        (["--security-level", "public", "--security-level", "secret"], set()),
     ],
 )
 def test_filters(depot: Depot, run: Run, options: list[str], expected: set[str]) -> None:
@@ -223,6 +227,7 @@ def test_filters(depot: Depot, run: Run, options: list[str], expected: set[str])
         (["--metadata", "team"], "'team' is not of the form KEY=VALUE"),
         (["--metadata", "=red"], "is not of the form KEY=VALUE"),
         (["--source", "wikki"], "there is no source 'wikki'"),
+        (["--exclude", "Birds"], "--exclude: 'Birds' is no id of a document"),
     ],
 )
 def test_words_that_mean_nothing_are_named(depot: Depot, run: Run, options: list[str], said: str) -> None:
@@ -245,20 +250,70 @@ def test_the_screen_is_readable_at_eighty_columns(depot: Depot, run: Run) -> Non
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("  1. ")
     assert lines[0].endswith("Birds [red]of prey[/red]: the kestrel"), "markup in a title is text"
-    assert lines[1] == "     wiki/decision  2025-06-01  https://wiki.example/x?id=1"
+    assert re.fullmatch(
+        r"     wiki/decision  2025-06-01 \(\d+ years? old\)  https://wiki.example/x\?id=1", lines[1]
+    )
     body = lines[2 : lines.index("")]
     assert 1 <= len(body) <= 3
     assert "church towers" in " ".join(line.strip() for line in body), "the passage is the part that answers"
     assert all(len(line) <= 80 for line in lines)
     other = run("search", "otters", "--mode", "keyword").stdout.splitlines()
-    assert other[1] == "     tracker/work  2024-03-01  items/otters.md"
+    assert other[1].startswith("     tracker/work  2024-03-01 (")
+    assert other[1].endswith("years old)  items/otters.md")
 
 
 def test_the_screen_explains_on_request(depot: Depot, run: Run) -> None:
     shown = run("search", "kestrel", "--explain").stdout
-    assert "meaning " in shown
-    assert "words " in shown
-    assert "->" in shown
+    lines = shown.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.split()[:2] == ["#", "score"])
+    assert lines[head].split()[2:4] == ["meaning", "words"]
+    assert lines[head + 1].split()[0] == "1."
+    assert "█" in lines[head + 1]
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.req("001-032")
+def test_documents_are_left_out_by_the_id_of_a_hit(depot: Depot, run: Run) -> None:
+    first, second, *_ = found(run("search", "kestrel", "--json"))["results"]
+    rest = found(
+        run("search", "kestrel", "--json", "--exclude", first["id"], "--exclude", second["document_id"])
+    )
+    assert len(rest["results"]) == 1
+    assert rest["results"][0]["id"] not in {first["id"], second["id"]}
+
+
+def test_what_no_longer_holds_says_so(depot: Depot, run: Run) -> None:
+    facts = {"decision_status": "superseded", "superseded_by": "ADR-[7] " + "x" * 90}
+    depot.put("zebra crossing", title="Old zebras", kind=Kind.DECISION, metadata=facts)
+    depot.put("a zebra", title="Zebras")
+    results = {r["metadata"]["title"]: r for r in found(run("search", "zebra", "--json"))["results"]}
+    assert results["Old zebras"]["metadata"]["standing"].startswith("superseded by ADR-[7]")
+    assert "standing" not in results["Zebras"]["metadata"]
+    shown = run("search", "zebra", "--explain").stdout.splitlines()
+    assert any(line.startswith("     superseded by ADR-[7] x") and len(line) <= 80 for line in shown)
+    assert any("outdated" in line and line.split()[:2] == ["#", "score"] for line in shown)
+    depot.sql("update document set chunk_count = 1 where title = 'Old zebras'")
+    why = run("explain", "Old zebras", "--query", "zebra").stdout
+    assert "(lowered: superseded by ADR-[7]" in " ".join(why.split())
+    assert "  outdated  -0." in why
+
+
+def test_age_stands_in_the_answer(depot: Depot, run: Run) -> None:
+    ages = [r["metadata"]["age_days"] for r in found(run("search", "kestrel", "--json"))["results"]]
+    assert sorted(age is None for age in ages) == [False, False, True]
+    assert all(age is None or age > 300 for age in ages)
+
+
+def test_the_same_command_is_answered_from_memory_until_something_changes(depot: Depot, run: Run) -> None:
+    first = found(run("search", "kestrel", "--json"))
+    assert found(run("search", "kestrel", "--json")) == first
+    depot.put("kestrel kestrel", title="New")
+    assert "New" in titles(run("search", "kestrel", "--json"))
+
+
+def test_bars_are_drawn_in_eighths_and_in_plain_signs() -> None:
+    assert [bar(share, 2) for share in (0, 1 / 16, 0.5, 1, 7, -1)] == ["  ", "▏ ", "█ ", "██", "██", "  "]
+    assert bar(0.5, 4, plain=True) == "##  "
 
 
 def test_long_titles_are_cut_and_links_are_not(depot: Depot, run: Run) -> None:

@@ -51,6 +51,9 @@ def test_without_anything_the_next_step_is_named(run: Callable[..., Result]) -> 
     assert "larder config init" in shown.stdout.rstrip().splitlines()[-1]
     found = json.loads(run("--json").stdout)
     assert (found["sources"], found["database"], found["broker"]) == ([], "ok", "ok")
+    assert (found["degradation_level"], found["enrichment"]["waiting"]) == (0, 0)
+    labels = [line.split("  ")[0].strip() for line in shown.stdout.splitlines()]
+    assert {"backlog", "step 4"} <= {label[:7].strip() for label in labels}, "a label was cut"
 
 
 def test_without_a_broker_the_screen_is_there(run: Callable[..., Result]) -> None:

@@ -205,13 +205,6 @@ def test_stores_of_the_documents_are_refused_with_the_way_out(lines: Lines, prov
     assert "Larder stores in PostgreSQL with pgvector" in line
 
 
-@pytest.mark.parametrize("kind", ["confluence", "azure_devops"])
-def test_announced_source_types_are_refused_as_not_read_yet(lines: Lines, kind: str) -> None:
-    (line,) = lines(f"rag:\n  sources:\n    - name: a\n      type: {kind}\n      spaceKeys: X\n")
-    assert line.startswith(f"larder.yaml:4: sources[0].type: found '{kind}', expected one of markdown, text")
-    assert f"this version does not read {kind} sources" in line
-
-
 class TestHostileFiles:
     """A file can be refused, but not exhaust the process."""
 

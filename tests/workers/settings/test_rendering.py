@@ -59,14 +59,17 @@ def test_every_section_is_frozen_and_closed(section: type[Section]) -> None:
 class TestInitialFile:
     """`larder config init`."""
 
-    def test_it_loads_to_the_defaults_with_two_sources(self, loaded: Loaded) -> None:
+    def test_it_loads_to_the_defaults_with_an_example_of_each_source(self, loaded: Loaded) -> None:
         settings = loaded(initial_file())
         assert settings.notes == ()
         assert settings.rag.model_copy(update={"sources": ()}) == RagSettings()
         assert [(s.name, s.type) for s in settings.rag.sources] == [
             ("project_docs", "markdown"),
             ("pipeline_outputs", "pbi_json"),
+            ("confluence_kb", "confluence"),
+            ("azure_devops", "azure_devops"),
         ]
+        assert [s.enabled for s in settings.rag.sources] == [True, True, False, False]
 
     def test_it_has_every_key(self) -> None:
         text = initial_file()

@@ -68,13 +68,9 @@ def test_the_documented_file_sources(loaded: Loaded) -> None:
 
 
 def test_each_type_opens_its_section(one: Callable[..., SourceSettings]) -> None:
-    kinds = {kind: type(one("enabled: true", kind)) for kind in SOURCE_TYPES}
-    assert kinds == {
-        "markdown": MarkdownSource,
-        "text": TextSource,
-        "pbi_json": PbiJsonSource,
-        "json": PbiJsonSource,
-    }
+    files = {"markdown": MarkdownSource, "text": TextSource, "pbi_json": PbiJsonSource, "json": PbiJsonSource}
+    assert {kind: type(one("enabled: true", kind)) for kind in files} == files
+    assert set(SOURCE_TYPES) == {*files, "confluence", "azure_devops"}
 
 
 def test_defaults_of_a_file_source(one: Callable[..., FileSource]) -> None:

@@ -1,0 +1,270 @@
+"""Step 4 through the real queue: whatever dies, every request ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import psycopg
+import pytest
+import redis
+
+from workers import embedded
+from workers.client import Client, EnrichmentExpired, EnrichmentFailed
+
+HERE = Path(__file__).parent
+CONFIG = """
+rag:
+  embedding: {provider: hashing}
+  queue: {tickSeconds: 0.5}
+  enrichment: {leaseSeconds: 2, resendSeconds: 2}
+  sources:
+    - {name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}
+    - {name: backlog, type: pbi_json, paths: ['./output/run-*/final-output.json'], autoIndex: false}
+"""
+PROCESSES = {
+    "enrich": ["worker", "enrich", "--concurrency", "2"],
+    "control": ["worker", "control", "--concurrency", "1"],
+    "beat": ["beat"],
+}
+
+
+@dataclass
+class Fleet:
+    """Servers and processes of one installation, which the tests kill."""
+
+    root: Path
+    servers: embedded.Servers
+    env: dict[str, str]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def revive(self) -> None:
+        for name, command in PROCESSES.items():
+            process = self.processes.get(name)
+            if process is None or process.poll() is not None:
+                with (self.root / f"{name}.log").open("ab") as log:
+                    self.processes[name] = subprocess.Popen(
+                        [sys.executable, str(HERE / "enrich_process.py"), *command],
+                        cwd=self.root,
+                        env=self.env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+
+    def kill(self, name: str) -> None:
+        process = self.processes[name]
+        with suppress(psutil.Error):
+            for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+                with suppress(psutil.Error):
+                    one.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def client(self) -> Client:
+        return Client(self.servers.database_url, broker_url=self.servers.broker_url, deadline=60)
+
+    def sql(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
+        password = embedded.Credentials.of(self.root / ".larder").postgres
+        port = psycopg.conninfo.conninfo_to_dict(self.servers.database_url)["port"]
+        with psycopg.connect(
+            host="127.0.0.1",
+            port=port,
+            user="postgres",
+            password=password,
+            dbname="larder",
+            autocommit=True,
+        ) as connection:
+            return connection.execute(query, args or None).fetchall()
+
+    def larder(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "workers.cli", *args],
+            cwd=self.root,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Fleet]:
+    """One installation for all tests here, with two documents and an item of the backlog."""
+    root = Path(tempfile.mkdtemp(prefix="larder-enrich-"))
+    root.chmod(0o755)
+    (root / "larder.yaml").write_text(CONFIG)
+    for name, content in {
+        "docs/tides.md": "# Tide tables\n\nThe bar is passable for three hours around high water.\n",
+        "docs/adr/0001-clock.md": "# Use harbour time\n\n## Status\n\nAccepted\n\n## Decision\n\nTimes are local.\n",
+        "output/run-2026-09-01/final-output.json": json.dumps(
+            {
+                "pbis": [
+                    {
+                        "id": "PBI-7",
+                        "title": "Warn of shallow water at the bar",
+                        "description": "Tell the pilot of shallow water before high water.",
+                        "acceptance_criteria": ["A warning below two metres"],
+                    }
+                ]
+            }
+        ),
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    servers = embedded.ensure(root / ".larder")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+    env = {**clean, "PYTHONPATH": str(HERE.parents[1]), "LARDER_CONFIG": str(root / "larder.yaml")}
+    fleet = Fleet(root, servers, {**env, "NO_COLOR": "1"})
+    indexed = fleet.larder("index", "--json")
+    assert indexed.returncode == 0, indexed.stderr
+    fleet.revive()
+    yield fleet
+    for name in PROCESSES:
+        fleet.kill(name)
+    embedded.stop(root / ".larder")
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def fleet(running: Fleet) -> Iterator[Fleet]:
+    """The installation with everything alive, and once more at the end."""
+    running.revive()
+    yield running
+    running.revive()
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.05)
+
+
+def pbi(title: str) -> dict[str, Any]:
+    """A PBI that nobody has asked about before."""
+    return {"id": f"PBI-{uuid4().hex[:8]}", "title": title, "description": "Shallow water at the bar."}
+
+
+@pytest.mark.req("001-036", "001-085", "001-090", "001-001", "001-002")
+def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
+    items = [{"pbi": pbi(f"Shallow water warning {n}"), "scores": {"overall": n}} for n in range(3)]
+    (fleet.root / "step-3.json").write_text(json.dumps({"scored_pbis": items}))
+    made = fleet.larder("enrich", "step-3.json", "-o", "step-4.json", "--json")
+    assert made.returncode == 0, made.stderr
+    written = json.loads((fleet.root / "step-4.json").read_text())["enriched_pbis"]
+    assert [{"pbi": w["pbi"], "scores": w["scores"]} for w in written] == items
+    assert [w["title"] for w in written[0]["context"]["similar_work"]] == ["Warn of shallow water at the bar"]
+    assert written[0]["context"]["risk_flags"] == []
+    told = json.loads(made.stdout)
+    assert told["enriched_pbis"] == written
+    assert told["stats"] | {"time_elapsed": 0} == {"pbis": 3, "enriched": 3, "failed": 0, "time_elapsed": 0}
+    assert [line.split(": ")[1] for line in made.stderr.splitlines() if line.startswith("PBI-")] == [
+        "enriched"
+    ] * 3
+    before = fleet.sql("select count(*) from enrichment_job")
+    again = fleet.larder("enrich", "step-3.json")
+    assert json.loads(again.stdout)["enriched_pbis"] == written
+    assert fleet.sql("select count(*) from enrichment_job") == before
+
+
+def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_comes(fleet: Fleet) -> None:
+    with fleet.client() as client:
+        job = client.submit(pbi("SLOW 3"))
+        until(lambda: client.job(job).state == "running")
+        fleet.kill("enrich")
+        fleet.revive()
+        assert client.result(job, wait=40)["degradation_level"] == 0
+    assert fleet.sql("select crash_count from enrichment_job where id = %s", job) == [(0,)]
+
+
+def test_a_pbi_that_kills_every_worker_fails_and_takes_no_other_with_it(fleet: Fleet) -> None:
+    with fleet.client() as client:
+        poison, other = client.submit(pbi("POISON")), client.submit(pbi("Another"))
+        with pytest.raises(EnrichmentFailed, match="died 3 times"):
+            client.result(poison, wait=60)
+        assert client.result(other, wait=10)
+    assert fleet.sql("select crash_count from enrichment_job where id = %s", poison) == [(3,)]
+
+
+def test_a_message_that_the_broker_lost_is_sent_again(fleet: Fleet) -> None:
+    fleet.kill("enrich")
+    with fleet.client() as client:
+        jobs = [client.submit(pbi(f"Lost {n}")) for n in range(5)]
+        with redis.Redis.from_url(fleet.servers.broker_url) as broker:
+            # Some were handed to the dead worker, whose end the broker has not noticed yet.
+            assert broker.llen("enrich") >= 1
+            broker.flushall()
+        fleet.revive()
+        assert all(client.result(job, wait=40) for job in jobs)
+
+
+def test_what_no_worker_takes_in_time_expires_and_is_not_begun_later(fleet: Fleet) -> None:
+    fleet.kill("enrich")
+    with fleet.client() as client:
+        job = client.submit(pbi("Too late"), deadline=1)
+        with pytest.raises(EnrichmentExpired, match="deadline"):
+            client.result(job, wait=20)
+        fleet.revive()
+        client.enrich(pbi("After it"))
+        assert client.job(job).state == "expired"
+        assert client.job(job).crash_count == 0
+
+
+def test_twenty_at_once_all_get_their_own_answer(fleet: Fleet) -> None:
+    with fleet.client() as client, ThreadPoolExecutor(20) as pool:
+        # The criteria of the one item that is known stand in every answer that says "shallow".
+        answers = list(pool.map(lambda n: client.enrich(pbi(f"Shallow {n}")), range(20)))
+    assert all(a["similar_work"][0]["ref"] for a in answers)
+    assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
+
+
+@pytest.mark.req("ORD-04")
+def test_a_full_ingest_queue_delays_nobody(fleet: Fleet) -> None:
+    script = f"""
+from uuid import UUID, uuid4
+from workers.app import configure
+from workers.settings.queue import QueueSettings
+app = configure(QueueSettings(), {fleet.servers.broker_url!r})
+for _ in range(300):
+    app.send_task("larder.chunk", args=[str(UUID(int=1)), [[str(uuid4()), 1]]])
+"""
+    # In a process of its own: the app of this one keeps its connections, and other tests have another broker.
+    subprocess.run([sys.executable, "-c", script], cwd=HERE.parents[1], check=True, timeout=60)
+    waits = []
+    with fleet.client() as client:
+        client.enrich(pbi("First"))
+        for n in range(20):
+            begun = time.monotonic()
+            client.enrich(pbi(f"Quick {n}"))
+            waits.append(time.monotonic() - begun)
+    with redis.Redis.from_url(fleet.servers.broker_url) as broker:
+        assert broker.llen("ingest") == 300
+        broker.delete("ingest")
+    print("seconds:", [round(w, 3) for w in sorted(waits)])
+    assert sorted(waits)[18] < 2.0  # on a busy machine; on a quiet one well under a tenth
+
+
+def test_urgent_ones_overtake_a_backlog(fleet: Fleet) -> None:
+    with fleet.client() as client:
+        bulk = [client.submit(pbi("SLOW 0.3"), priority=6) for _ in range(12)]
+        client.enrich(pbi("Urgent"))
+        waiting = [job for job in bulk if not client.job(job).ended]
+        assert waiting, "it came after all of them"
+        assert all(client.result(job, wait=30) for job in bulk)

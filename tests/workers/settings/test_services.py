@@ -1,0 +1,210 @@
+"""Sections of Confluence and Azure DevOps, as the documents write them and as people do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from pipeline.documents import SourceType
+from workers.settings import (
+    AzureDevOpsSource,
+    ConfluenceSource,
+    Settings,
+    SettingsError,
+    SourceSettings,
+    effective,
+)
+
+Loaded = Callable[..., Settings]
+Lines = Callable[..., list[str]]
+
+DOCUMENTED = """\
+rag:
+  sources:
+    - name: confluence_kb
+      type: confluence
+      enabled: ${CONFLUENCE_ENABLED:-false}
+      baseUrl: ${CONFLUENCE_URL}
+      spaceKeys: ${CONFLUENCE_SPACES:-TECH,ARCH}
+      auth:
+        username: ${CONFLUENCE_USER}
+        apiToken: ${CONFLUENCE_TOKEN}
+      syncOptions:
+        includeAttachments: false
+        includeComments: true
+        maxPages: 1000
+      updateSchedule: '0 2 * * *'
+      metadata:
+        sourceType: confluence
+        category: knowledge_base
+    - name: azure_devops
+      type: azure_devops
+      enabled: ${AZURE_ENABLED:-false}
+      organization: ${AZURE_ORG}
+      project: ${AZURE_PROJECT}
+      auth:
+        pat: ${AZURE_PAT}
+      workItemTypes: [User Story, Bug, Task, Feature]
+      fields:
+        - System.Title
+        - System.Description
+        - Microsoft.VSTS.Common.AcceptanceCriteria
+        - System.Tags
+      maxItems: 5000
+      updateSchedule: '0 3 * * *'
+      metadata:
+        sourceType: azure_devops
+        category: work_items
+"""
+ENVIRON = {
+    "CONFLUENCE_ENABLED": "true",
+    "CONFLUENCE_URL": "https://example.atlassian.net/wiki/",
+    "CONFLUENCE_USER": "ann@example.com",
+    "CONFLUENCE_TOKEN": "sesame",
+    "AZURE_ENABLED": "true",
+    "AZURE_ORG": "example",
+    "AZURE_PROJECT": "Shop",
+    "AZURE_PAT": "sesame",
+}
+CONFLUENCE = "name: a, type: confluence, baseUrl: 'https://h/wiki'"
+AZURE = "name: a, type: azure_devops, organization: o"
+
+
+def written(keys: str) -> str:
+    return f"rag:\n  sources:\n    - {{{keys}}}\n"
+
+
+@pytest.fixture
+def one(loaded: Loaded) -> Callable[[str], SourceSettings]:
+    def read(keys: str) -> SourceSettings:
+        return loaded(written(keys)).rag.sources[0]
+
+    return read
+
+
+@pytest.mark.req("001-051", "001-052", "001-053")
+def test_the_documented_confluence_source(loaded: Loaded) -> None:
+    wiki = loaded(DOCUMENTED, ENVIRON).rag.sources[0]
+    assert isinstance(wiki, ConfluenceSource)
+    assert (wiki.enabled, wiki.base_url, wiki.space_keys) == (
+        True,
+        "https://example.atlassian.net/wiki",
+        ("TECH", "ARCH"),
+    )
+    assert wiki.auth.api_token is not None
+    assert (wiki.auth.username, wiki.auth.api_token.get_secret_value()) == ("ann@example.com", "sesame")
+    options = wiki.sync_options
+    assert (options.include_attachments, options.include_comments, options.max_pages) == (False, True, 1000)
+    assert (options.include_archived, options.include_restricted, options.include_blog_posts) == (False,) * 3
+    assert (wiki.schedule, wiki.deployment, wiki.max_concurrency) == ("0 2 * * *", "auto", 4)
+    assert wiki.metadata.source_type is SourceType.CONFLUENCE
+    assert wiki.metadata.fixed() == {"category": "knowledge_base"}
+
+
+@pytest.mark.req("001-054", "001-055", "001-056", "001-057")
+def test_the_documented_azure_devops_source(loaded: Loaded) -> None:
+    boards = loaded(DOCUMENTED, ENVIRON).rag.sources[1]
+    assert isinstance(boards, AzureDevOpsSource)
+    assert (boards.organization, boards.projects, boards.project) == ("example", ("Shop",), None)
+    assert boards.auth.pat is not None
+    assert boards.auth.pat.get_secret_value() == "sesame"
+    assert boards.work_item_types == ("User Story", "Bug", "Task", "Feature")
+    assert boards.fields[2] == "Microsoft.VSTS.Common.AcceptanceCriteria"
+    assert (boards.max_items, boards.schedule) == (5000, "0 3 * * *")
+    assert boards.metadata.fixed() == {"category": "work_items"}
+
+
+@pytest.mark.parametrize("name", ["sources[0]", "sources[1]"])
+def test_secrets_are_shown_nowhere(loaded: Loaded, name: str) -> None:
+    assert "sesame" not in str(effective(loaded(DOCUMENTED, ENVIRON))), name
+    assert "sesame" not in repr(loaded(DOCUMENTED, ENVIRON)), name
+
+
+class TestSwitchedOff:
+    def test_its_variables_need_no_value(self, loaded: Loaded) -> None:
+        found = loaded(DOCUMENTED).rag.sources
+        assert [(s.name, s.type, s.enabled) for s in found] == [
+            ("confluence_kb", "confluence", False),
+            ("azure_devops", "azure_devops", False),
+        ]
+
+    def test_its_other_mistakes_are_told_all_the_same(self, lines: Lines) -> None:
+        (line,) = lines(
+            written(CONFLUENCE + ", enabled: false, spaceKey: X, auth: {username: '${NOT_THERE}'}")
+        )
+        assert "sources[0].spaceKey: found an unknown key" in line
+
+    @pytest.mark.parametrize("missing", sorted(set(ENVIRON) - {"CONFLUENCE_ENABLED", "AZURE_ENABLED"}))
+    def test_switched_on_every_variable_counts(self, loaded: Loaded, missing: str) -> None:
+        environ: Mapping[str, str] = {k: v for k, v in ENVIRON.items() if k != missing}
+        with pytest.raises(SettingsError, match=missing):
+            loaded(DOCUMENTED, environ)
+
+    def test_what_it_shows_can_be_loaded_again(self, loaded: Loaded) -> None:
+        from workers.settings import show
+
+        assert [s.enabled for s in loaded(show(loaded(DOCUMENTED))).rag.sources] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "syncOptions: {pageSize: 20, timezone: auto, includeBlogPosts: true}",
+        "pageSize: 20, timezone: auto, includeBlogPosts: true",
+        "page_size: 20, sync_options: {include_blog_posts: true}",
+    ],
+)
+def test_sync_options_may_stand_one_level_higher(one: Callable[[str], ConfluenceSource], keys: str) -> None:
+    source = one(f"{CONFLUENCE}, {keys}")
+    assert (source.sync_options.page_size, source.sync_options.include_blog_posts) == (20, True)
+    assert (source.sync_options.timezone, source.timezone) == ("auto", None)
+
+
+@pytest.mark.parametrize(
+    ("written_as", "read"), [("All", ("All",)), ("'A, B'", ("A", "B")), ("[A, B]", ("A", "B"))]
+)
+def test_projects_are_one_or_many(
+    one: Callable[[str], AzureDevOpsSource], written_as: str, read: tuple[str, ...]
+) -> None:
+    assert one(f"{AZURE}, project: {written_as}").projects == read
+    assert one(f"{AZURE}, projects: {written_as}, project: larder").project == "larder"
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            CONFLUENCE + ", auth: {username: a}",
+            "auth.apiToken: found nothing, expected the token of that user",
+        ),
+        (CONFLUENCE + ", auth: {apiToken: a}", "auth.username"),
+        (
+            CONFLUENCE + ", auth: {token: t, username: a, apiToken: b}",
+            "either token, or username and apiToken",
+        ),
+        (
+            CONFLUENCE + ", pageSize: 20, syncOptions: {pageSize: 30}",
+            "sources[0].pageSize: found an unknown key",
+        ),
+        (CONFLUENCE + ", syncOptions: {timezone: Mars}", "auto, or the name of a time zone"),
+        (CONFLUENCE + ", deployment: onprem", "deployment"),
+        (CONFLUENCE + ", maxPages: 0", "a whole number from 1"),
+        ("name: a, type: confluence, baseUrl: 'ftp://h'", "an address such as"),
+        ("name: a, type: confluence", "baseUrl: found nothing"),
+        (AZURE, "projects: found nothing"),
+        (AZURE + ", project: []", "a project or a list of them"),
+        (AZURE + ", project: p, requestsPerMinute: many", "a whole number from 1"),
+    ],
+)
+def test_mistakes_are_named_with_the_way_out(lines: Lines, keys: str, says: str) -> None:
+    found = lines(written(keys))
+    assert len(found) == 1
+    assert says in found[0]
+    assert found[0].startswith("larder.yaml:3: sources[0]")
+
+
+def test_a_generator_that_this_version_does_not_have_is_refused(lines: Lines) -> None:
+    (line,) = lines("rag:\n  enrichment: {generator: gemini}\n")
+    assert "enrichment.generator: found 'gemini', expected" in line
+    assert "extract" in line

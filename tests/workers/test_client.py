@@ -1,0 +1,368 @@
+"""The client that any pipeline imports: what it loads, what it sends, and what it says when something is away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import redis
+
+from pipeline.errors import EmbedderUnavailable, LarderError, SearchError, StoreUnavailable
+from pipeline.ledger import jobs
+from tests.conftest import Addresses
+from workers import control, embedded, enriching, runtime, upkeep
+from workers.app import configure
+from workers.broker import lists_of
+from workers.celeryconfig import QUEUES
+from workers.client import (
+    BULK,
+    Client,
+    EnrichmentExpired,
+    EnrichmentFailed,
+    NoAnswerYet,
+    UnknownJob,
+)
+from workers.runtime import Runtime
+from workers.settings import load
+from workers.waking import Waking
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a sentence that must not leave the database"
+PBI = {"id": "PBI-1", "title": SECRET, "description": SECRET}
+SQL = psycopg.Connection[Any]
+CONFIG = """
+rag:
+  tenant: acme
+  project: app
+  embedding: {provider: hashing, dimensions: 64}
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    where = runtime.Addresses(
+        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
+    )
+    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
+    made = Runtime(settings, where)
+    configure(settings.rag.queue, servers.broker_url)
+    yield made
+    made.database.close()
+
+
+@pytest.fixture
+def broker(servers: embedded.Servers) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(servers.broker_url) as client:
+        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
+        yield client
+        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
+
+
+@pytest.fixture
+def client(addresses: Addresses, servers: embedded.Servers, broker: redis.Redis) -> Iterator[Client]:
+    with Client(addresses.app, broker_url=servers.broker_url, tenant="acme", project="app") as made:
+        yield made
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Stands for the enrichment itself."""
+    return {"similar_work": [], "title": request["pbi"]["title"], "degradation_level": 0}
+
+
+def work(parts: Runtime, job: UUID, enrich: Any = answer) -> None:
+    enriching.run(parts, parts.tenant, job, enrich)
+
+
+# What it loads and what it sends ------------------------------------------------------------------
+
+
+def test_importing_it_and_waiting_with_it_load_no_celery(addresses: Addresses) -> None:
+    script = f"""
+import sys
+from workers.client import Client, NoAnswerYet
+with Client({addresses.app!r}) as client:
+    job = client.submit({{"id": "1", "title": "a"}})
+    try:
+        client.result(job, wait=0.3)
+    except NoAnswerYet:
+        print(sorted(m for m in ("celery", "kombu", "onnxruntime", "tokenizers", "fastapi") if m in sys.modules))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_ringing_the_workers_loads_no_celery_either(addresses: Addresses, servers: embedded.Servers) -> None:
+    script = f"""
+import sys
+from workers.client import Client
+with Client({addresses.app!r}, broker_url={servers.broker_url!r}) as client:
+    client.submit({{"id": "1", "title": "a"}})
+print("celery" in sys.modules, "kombu" in sys.modules)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "False True"
+
+
+def test_a_message_holds_two_ids_and_no_text_and_waits_where_its_priority_says(
+    client: Client, broker: redis.Redis
+) -> None:
+    urgent, bulk = client.submit(PBI), client.submit({**PBI, "id": "PBI-2"}, priority=BULK)
+    for job, queue in ((urgent, "enrich"), (bulk, "enrich\x06\x166")):
+        (message,) = broker.lrange(queue, 0, -1)
+        assert SECRET.encode() not in message
+        assert len(message) < 1500
+        body = base64.b64decode(json.loads(message)["body"])
+        assert body.startswith(f'[["{client.tenant}", "{job}"], {{}}'.encode())
+
+
+def test_the_same_question_is_one_message(client: Client, broker: redis.Redis) -> None:
+    assert client.submit(PBI) == client.submit({"pbi": PBI, "scores": {}})
+    assert broker.llen("enrich") == 1
+
+
+def test_without_a_broker_the_pump_sends_the_message(
+    addresses: Addresses, parts: Runtime, broker: redis.Redis
+) -> None:
+    with Client(addresses.app, tenant="acme", project="app") as client:
+        client.submit(PBI)
+        assert broker.llen("enrich") == 0
+        control.pump(parts)
+        assert broker.llen("enrich") == 1
+        control.pump(parts)
+        assert broker.llen("enrich") == 1
+
+
+def test_a_broker_that_is_away_is_no_error_and_the_pump_sends_later(
+    addresses: Addresses, parts: Runtime, broker: redis.Redis
+) -> None:
+    with Client(addresses.app, broker_url="redis://127.0.0.1:1/0", tenant="acme", project="app") as client:
+        begun = time.monotonic()
+        job = client.submit(PBI)
+        assert time.monotonic() - begun < 5
+        control.pump(parts)
+        assert broker.llen("enrich") == 1
+        work(parts, job)
+        assert client.result(job)["title"] == SECRET
+
+
+# Waiting ------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_woken_at_once(client: Client, parts: Runtime) -> None:
+    client._waking._poll = 4.0  # so that looking by itself would come too late
+    job = client.submit(PBI)
+    waits = []
+
+    def wait() -> None:
+        client.result(job, wait=20)
+        waits.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.7)
+    assert not waits
+    work(parts, job)
+    done = time.monotonic()
+    thread.join(10)
+    assert waits[0] - done < 2
+
+
+def test_a_notification_that_is_lost_costs_a_second(
+    addresses: Addresses, parts: Runtime, omniscient: SQL
+) -> None:
+    with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
+        job = client.submit(PBI)
+        waiting = pool.submit(client.result, job, wait=20)
+        time.sleep(0.5)
+        # The listener's connection dies, and with it the notification.
+        omniscient.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'larder-waking'"
+            " and datname = current_database()"
+        )
+        work(parts, job)
+        begun = time.monotonic()
+        assert waiting.result(10)["title"] == SECRET
+        assert time.monotonic() - begun < 4
+
+
+def test_looking_finds_what_nobody_told(addresses: Addresses, parts: Runtime, omniscient: SQL) -> None:
+    with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
+        job = client.submit(PBI)
+        waiting = pool.submit(client.result, job, wait=20)
+        time.sleep(0.5)
+        omniscient.execute(
+            "update enrichment_job set state = 'done', result = '{\"x\": 1}', finished_at = now() where id = %s",
+            (job,),
+        )
+        begun = time.monotonic()
+        assert waiting.result(10) == {"x": 1}
+        assert time.monotonic() - begun < 3
+
+
+def test_many_in_flight_share_one_listening_connection(
+    client: Client, parts: Runtime, omniscient: SQL
+) -> None:
+    made = [client.submit({"id": str(n), "title": str(n)}) for n in range(30)]
+    with ThreadPoolExecutor(30) as pool:
+        waiting = [pool.submit(client.result, job, wait=30) for job in made]
+        time.sleep(0.5)
+        count = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
+        assert omniscient.execute(count, ("larder-waking",)).fetchone() == (1,)
+        for job in reversed(made):
+            work(parts, job)
+        assert [w.result(20)["title"] for w in waiting] == [str(n) for n in range(30)]
+
+
+def test_asking_and_waiting_in_one(client: Client, parts: Runtime) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.enrich, PBI, {"overall": 1})
+        job = client.submit({"pbi": PBI, "scores": {"overall": 1}})
+        work(parts, job)
+        assert waiting.result(10)["title"] == SECRET
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def test_no_answer_yet_says_so_and_keeps_the_job(client: Client) -> None:
+    job = client.submit(PBI)
+    with pytest.raises(NoAnswerYet, match="waits for a worker"):
+        client.result(job)
+    with pytest.raises(NoAnswerYet):
+        client.result(job, wait=0.2)
+    with pytest.raises(EnrichmentExpired, match="within"):
+        client.enrich(PBI, {}, deadline=0.3)
+
+
+def test_what_fails_says_why_without_a_word_of_the_text(
+    client: Client, parts: Runtime, omniscient: SQL
+) -> None:
+    def refuse(_: dict[str, Any]) -> dict[str, Any]:
+        raise SearchError("pbi.title is int, not a text", fix="send it as text")
+
+    def stumble(request: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError(request["pbi"]["title"])
+
+    for n, (broken, words) in enumerate(((refuse, "pbi.title is int"), (stumble, "unexpectedly .KeyError"))):
+        job = client.submit({**PBI, "id": str(n)})
+        work(parts, job, broken)
+        with pytest.raises(EnrichmentFailed, match=words) as caught:
+            client.result(job)
+        assert SECRET not in str(caught.value)
+    for (error,) in omniscient.execute("select error from enrichment_job").fetchall():
+        assert SECRET not in error
+
+
+def test_what_may_pass_is_tried_again_and_not_for_ever(client: Client, parts: Runtime) -> None:
+    tried = []
+
+    def away(_: dict[str, Any]) -> dict[str, Any]:
+        tried.append(1)
+        raise EmbedderUnavailable("the model is away", retry_after=0.0)
+
+    job = client.submit(PBI)
+    for _ in range(5):
+        work(parts, job, away)
+    assert len(tried) == 3
+    with pytest.raises(EnrichmentFailed, match="the model is away"):
+        client.result(job)
+
+
+def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, parts: Runtime) -> None:
+    parts.__dict__["job_limits"] = jobs.JobLimits(lease=0.6, resend=0)
+
+    def slow(request: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(1.5)
+        with parts.database.control() as connection:
+            assert jobs.stroke(connection, parts.job_limits) == []
+        return answer(request)
+
+    job = client.submit(PBI)
+    work(parts, job, slow)
+    assert client.result(job)["title"] == SECRET
+
+
+@pytest.mark.parametrize("wanted", [str(uuid4()), "nonsense"])
+def test_an_unknown_job_is_a_sentence(client: Client, wanted: str) -> None:
+    client.submit(PBI)
+    with pytest.raises(UnknownJob, match=wanted):
+        client.result(wanted, wait=1)
+
+
+def test_another_tenants_job_is_unknown(client: Client, addresses: Addresses, parts: Runtime) -> None:
+    job = client.submit(PBI)
+    work(parts, job)
+    with Client(addresses.app, tenant="other") as other, pytest.raises(UnknownJob):
+        other.result(job)
+
+
+def test_answers_go_with_upkeep_after_their_time(client: Client, parts: Runtime, omniscient: SQL) -> None:
+    job = client.submit(PBI)
+    work(parts, job)
+    upkeep.trim(parts)
+    assert client.result(job)
+    omniscient.execute("update enrichment_job set finished_at = now() - interval '25 hours'")
+    upkeep.trim(parts)
+    with pytest.raises(UnknownJob, match="resultsKeptHours"):
+        client.result(job)
+
+
+def test_a_database_that_is_away_is_told_at_once_when_asking() -> None:
+    with Client("postgresql://larder_app:x@127.0.0.1:1/larder") as client:
+        begun = time.monotonic()
+        for ask in (lambda: client.submit(PBI), lambda: client.result(uuid4()), lambda: client.enrich(PBI)):
+            with pytest.raises(StoreUnavailable) as caught:
+                ask()
+            assert isinstance(caught.value, LarderError)
+            assert "x@" not in str(caught.value)
+        assert time.monotonic() - begun < 5
+
+
+def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime, omniscient: SQL) -> None:
+    job = client.submit(PBI)
+    name = omniscient.info.dbname
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(
+            omniscient.info.dsn, autocommit=True, password=omniscient.info.password, dbname="postgres"
+        ) as admin,
+    ):
+        waiting = pool.submit(client.result, job, wait=20)
+        time.sleep(0.3)
+        admin.execute(f'alter database "{name}" allow_connections false')
+        try:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and usename = 'larder_app'",
+                (name,),
+            )
+            time.sleep(1.5)
+            assert not waiting.done()
+        finally:
+            admin.execute(f'alter database "{name}" allow_connections true')
+        work(parts, job)
+        assert waiting.result(10)["title"] == SECRET
+
+
+def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
+    waking = Waking(parts.database, parts.tenant, addresses.app, poll=0.2)
+    with waking.watch(uuid4()):
+        pass
+    waking.close()
+    assert waking._thread is not None
+    assert not waking._thread.is_alive()

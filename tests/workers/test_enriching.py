@@ -1,0 +1,179 @@
+"""What a request of Step 4 gets while parts of the installation are slow or away: always an answer, at the right level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from pipeline.degradation import Health
+from pipeline.documents import Json
+from pipeline.embedding import Embedder
+from pipeline.errors import EmbedderUnavailable, SearchError
+from pipeline.ledger import pump as ledger_pump
+from tests.conftest import Addresses
+from workers import control, embedded, enriching, runtime
+from workers.app import configure
+from workers.runtime import Runtime
+from workers.settings import load
+
+PBI = {"id": "PBI-9", "title": "Warn of shallow water at the bar", "description": "Tell the pilot in time."}
+CONFIG = """
+rag:
+  embedding: {provider: hashing}
+  sources:
+    - {name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}
+    - {name: backlog, type: pbi_json, paths: ['./output/run-*/final-output.json'], autoIndex: false}
+"""
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Away:
+    """An embedder whose service does not answer."""
+
+    dimensions = 384
+
+    def embed_query(self, _text: str) -> Any:
+        raise EmbedderUnavailable("the provider does not answer")
+
+
+def _index(parts: Runtime) -> None:
+    for one in parts.configured.values():
+        run = control.start_run(parts, one.tenant_id, one.id, trigger="manual")
+        assert run is not None
+        assert control.sync(parts, one.tenant_id, one.id, run)
+    for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
+        with parts.database.control() as connection:
+            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            found = ledger_pump.stroke(connection, parts.limits)
+        assert found is not None
+        for batch in found.batches:
+            step(batch.tenant_id, batch.items)
+    control.pump(parts)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock: Clock) -> Iterator[Runtime]:
+    """An installation with an item, a decision and a page about tides; its health runs on the clock of the test."""
+    files = {
+        "larder.yaml": CONFIG,
+        "docs/tides.md": "# Tides\n\nThe bar is shallow water for three hours; the pilot waits for the tide.\n",
+        "docs/adr/0001-bar.md": "# Warn of shallow water at the bar\n\n## Status\n\nAccepted\n\n## Decision\n\nWe warn of shallow water"
+        " before a pilot is ordered.\n",
+        "output/run-2026-01-01/final-output.json": '{"pbis": [{"id": "PBI-1", "title": "Warn of shallow water",'
+        ' "description": "Tell the pilot", "acceptance_criteria": ["A warning below two metres"]}]}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    where = runtime.Addresses(
+        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
+    )
+    made = Runtime(load(tmp_path / "larder.yaml", {}), where)
+    configure(made.rag.queue, where.broker)
+    made.register()
+    _index(made)
+    made.__dict__["health"] = Health(cache=False, clock=clock)
+    yield made
+    made.database.close()
+
+
+@pytest.fixture
+def enrich(parts: Runtime) -> Callable[[Json], Json]:
+    return enriching.enricher(parts, parts.tenant)
+
+
+def ask(enrich: Callable[[Json], Json], title: str = PBI["title"]) -> Json:
+    return enrich({"pbi": {**PBI, "title": title}, "scores": {}})
+
+
+@pytest.mark.req("001-112")
+def test_with_everything_well_the_answer_is_whole(enrich: Callable[[Json], Json]) -> None:
+    found = ask(enrich)
+    assert found["degradation_level"] == 0
+    assert [work["ref"] for work in found["similar_work"]] == ["PBI-1"]
+    assert found["past_decisions"][0]["status"] == "accepted"
+    assert found["technical_docs"]
+
+
+def test_without_the_embedder_words_alone_answer_and_it_comes_back(parts: Runtime, clock: Clock) -> None:
+    good: Embedder = parts.embedder
+    parts.__dict__["embedder"] = Away()
+    enrich = enriching.enricher(parts, parts.tenant)
+    for n in range(3):
+        found = ask(enrich, f"Warn of shallow water {n}")
+        assert found["degradation_level"] == 3
+        assert [work["ref"] for work in found["similar_work"]] == ["PBI-1"]
+    assert parts.health.level() == 3
+    parts.__dict__["embedder"] = good
+    clock.now += 30
+    ask(enrich, "Warn of shallow water, a try in between")
+    assert parts.health.level() == 3, "left before a quiet minute was over"
+    clock.now += 60
+    ask(enrich, "Warn of shallow water, the try that counts")
+    assert parts.health.level() == 0
+    assert ask(enrich, "Warn of shallow water once more")["degradation_level"] == 0
+
+
+def test_without_the_store_the_answer_is_a_prepared_one_and_it_comes_back(
+    parts: Runtime,
+    enrich: Callable[[Json], Json],
+    superuser: Callable[[str], psycopg.Connection[Any]],
+    addresses: Addresses,
+    clock: Clock,
+) -> None:
+    with superuser("postgres") as connection:
+        connection.execute(f"alter database {addresses.name} with allow_connections false")
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (addresses.name,)
+        )
+        for n in range(3):
+            found = ask(enrich, f"Warn of shallow water {n}")
+            assert found["degradation_level"] == 4
+            assert (found["similar_work"], found["risk_flags"]) == ([], [])
+            assert "looked up" in str(found["suggestions"])
+        connection.execute(f"alter database {addresses.name} with allow_connections true")
+    clock.now += 61
+    ask(enrich, "Warn of shallow water, the try that counts")
+    assert ask(enrich, "Warn of shallow water once more")["degradation_level"] == 0
+
+
+def test_a_store_that_is_slow_is_left_alone_and_comes_back(
+    parts: Runtime, enrich: Callable[[Json], Json], clock: Clock
+) -> None:
+    for _ in range(3):
+        parts.health.note("store", ok=True, seconds=2.5)
+    found = [ask(enrich, f"Warn of shallow water {n}")["degradation_level"] for n in range(3)]
+    assert found[1:] == [4, 4], "the first may be the one full try in five seconds"
+    clock.now += 61
+    ask(enrich, "Warn of shallow water, the try that counts")
+    assert ask(enrich, "Warn of shallow water once more")["degradation_level"] == 0
+
+
+def test_switched_off_says_so(parts: Runtime) -> None:
+    off = parts.rag.model_copy(update={"enabled": False})
+    parts.rag = off
+    assert ask(enriching.enricher(parts, parts.tenant))["degradation_level"] == 5
+
+
+def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json]) -> None:
+    with pytest.raises(SearchError, match="title"):
+        enrich({"pbi": {"id": "PBI-9", "title": ["no", "text"]}, "scores": {}})

@@ -1,0 +1,54 @@
+"""The synonyms file, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigurationError
+from workers import synonyms
+
+
+@pytest.mark.req("001-022")
+@pytest.mark.parametrize(
+    ("content", "groups"),
+    [
+        ("- [k8s, Kubernetes]\n- [pto, paid time off]\n", (("k8s", "kubernetes"), ("pto", "paid time off"))),
+        ("k8s: [Kubernetes, kube]\npto: leave\n", (("k8s", "kubernetes", "kube"), ("pto", "leave"))),
+        ("- [404, not found]\n", (("404", "not found"),)),
+        ("", ()),
+        ("- [alone]\n", ()),
+    ],
+)
+def test_both_forms_are_read(tmp_path: Path, content: str, groups: tuple[tuple[str, ...], ...]) -> None:
+    file = tmp_path / "synonyms.yaml"
+    file.write_text(content, encoding="utf-8")
+    assert synonyms.read(file).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"- [a, [b]]\n- x", "entry 1 is no list of words"),
+        (b"- [a, b]\n- {c: d}", "entry 2 is no list of words"),
+        (b"just words", "entry 1 is no list of words"),
+        (b"a: {b: c}", "'a' is no list of words"),
+        (b"- [a, b\n", "line 2 is no YAML"),
+        (b"\xff\xfe\xff", "it is not UTF-8"),
+        (b"- [a]\n" * 200_000, "larger than"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "synonyms.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        synonyms.read(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        synonyms.read(tmp_path / "absent.yaml")

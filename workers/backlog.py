@@ -1,0 +1,195 @@
+"""Step 4 for a file of the backlog pipeline: read it, enrich its PBIs through the queue, tell how it went."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connectors.json_values import parse_json
+from connectors.pbi_shapes import pbi_items, top_level
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError, DocumentRejected
+from pipeline.step4 import EnrichContextStep, Outcome, StepOptions
+from workers.client import BULK, INTERACTIVE, Client
+from workers.runtime import Runtime
+
+MOST_INTERACTIVE = 20
+"""More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+_KEYS = ("scored_pbis", "scoredPBIs")
+_WRITTEN = ("enriched_pbis", "enrichedPBIs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What a file holds, in the shape that Step 4 reads."""
+
+    context: Json
+    flat: bool
+    """True: the file is the output of one step and no whole context; so is what comes out."""
+    count: int
+
+
+@dataclass(kw_only=True)
+class Enriched:
+    """What Step 4 made of a file."""
+
+    document: Json
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def items(self) -> Sequence[Json]:
+        """The enriched PBIs."""
+        found = next(self.document[key] for key in _WRITTEN if key in self.document)
+        items: Sequence[Json] = found if isinstance(found, list) else found["enriched_pbis"]
+        return items
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """PBIs that should have been enriched and were not, in the order of the file."""
+        return sorted((o for o in self.outcomes if o.error), key=lambda o: o.index)
+
+    @property
+    def exit_code(self) -> int:
+        """0 all, 1 none, 3 some."""
+        if not self.failed:
+            return 0
+        return 1 if len(self.failed) == len(self.outcomes) else 3
+
+    def report(self) -> Json:
+        """The document of `larder enrich --json`: Step 4's output with what is to be told of it."""
+        levels = [item["context"].get("degradation_level") or 0 for item in self.items]
+        return {
+            "success": not self.failed,
+            **self.document,
+            "stats": {
+                "pbis": len(self.outcomes),
+                "enriched": sum(o.how == "enriched" for o in self.outcomes),
+                "failed": len(self.failed),
+                "time_elapsed": round(self.seconds, 3),
+            },
+            "degradation_level": max(levels, default=0),
+            "errors": [{"pbi": o.id, "reason": o.error} for o in self.failed],
+        }
+
+
+def read_backlog(path: Path) -> Backlog:
+    """The PBIs of a file, in whatever shape a step of the pipeline has written them.
+
+    Raises:
+        ConfigurationError: there is no such file.
+        DocumentRejected: it holds no PBIs; the message names file and field.
+    """
+    try:
+        data = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"
+        ) from None
+    except UnicodeDecodeError:
+        raise DocumentRejected(f"{path} is no text in UTF-8", fix="give the file that Step 3 wrote") from None
+    if isinstance(data, Mapping):
+        for key in _KEYS:
+            inner = data.get(key)
+            if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
+                _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
+                return Backlog(context=dict(data), flat=False, count=len(inner["scored_pbis"]))
+    items = pbi_items(data)
+    if items is None:
+        raise DocumentRejected(
+            f"{path} has no PBIs; it holds {top_level(data)}",
+            fix="expected is a list of PBIs, or an object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
+        )
+    latest = max((item.stage for item in items), default=0)
+    chosen = [item for item in items if item.stage == latest]
+    scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in chosen]
+    _check(path, "PBIs", [item["pbi"] for item in scored])
+    return Backlog(context={"scored_pbis": {"scored_pbis": scored}}, flat=True, count=len(scored))
+
+
+def _check(path: Path, where: str, items: Sequence[Any]) -> None:
+    for index, item in enumerate(items):
+        inner = isinstance(item, Mapping) and "pbi" in item
+        pbi = item["pbi"] if inner else item
+        if not isinstance(pbi, Mapping):
+            raise DocumentRejected(
+                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {type(pbi).__name__}, not an object",
+                fix='each is a PBI, or {"pbi": {...}, "scores": {...}}',
+            )
+
+
+def enrich(
+    parts: Runtime, backlog: Backlog, *, timeout: float | None, tell: Callable[[Outcome], None]
+) -> Enriched:
+    """Send every PBI through the queue and put together what comes back; `tell` hears of each as it comes in."""
+    begun = time.monotonic()
+    outcomes: list[Outcome] = []
+
+    def note(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        tell(outcome)
+
+    with _client(parts) as client:
+        asker = _Asker(
+            client=client,
+            priority=INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK,
+            until=None if timeout is None else begun + timeout,
+        )
+        context = dict(
+            EnrichContextStep(asker, step_options(parts), on_outcome=note).execute(backlog.context)
+        )
+    document = context["enriched_pbis"] if backlog.flat else context
+    return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
+
+
+def step_options(parts: Runtime) -> StepOptions:
+    """Whether and for whom this installation enriches."""
+    rag = parts.rag
+    return StepOptions(
+        enabled=rag.enabled and rag.feature_flags.rag_enrichment,
+        rollout=rag.rollout_percentage,
+        tenant=parts.settings.tenant,
+    )
+
+
+def _client(parts: Runtime) -> Client:
+    return Client(
+        parts.addresses.database,
+        broker_url=parts.addresses.broker,
+        tenant=parts.settings.tenant,
+        project=parts.settings.project,
+        deadline=parts.rag.enrichment.deadline_seconds,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asker:
+    """A client in the hurry of one command."""
+
+    client: Client
+    priority: int
+    until: float | None
+
+    def enrich(self, pbi: Json, scores: Json) -> Json:
+        left = None if self.until is None else max(0.1, self.until - time.monotonic())
+        return self.client.enrich(pbi, scores, priority=self.priority, deadline=left)
+
+
+def write(path: Path, document: Json) -> None:
+    """Write Step 4's output, whole or not at all.
+
+    Raises:
+        ConfigurationError: it cannot be written there.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}", fix="give another file with -o"
+        ) from None

@@ -1,0 +1,111 @@
+"""What searches remember, in Valkey for all processes; a broker that is away means nothing is remembered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+PREFIX = "larder:cache:"
+SECONDS = 0.25
+"""A cache that takes longer costs more than it saves."""
+REST = 5.0
+"""Seconds after a failure in which it is not asked again."""
+
+# KEYS: order, entry. ARGV: key, value, seconds, most, prefix of entries. The order is by last use, on Valkey's clock.
+PUT = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+local over = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[4])
+if over > 0 then
+  for _, old in ipairs(redis.call('ZRANGE', KEYS[1], 0, over - 1)) do
+    redis.call('DEL', ARGV[5] .. old)
+  end
+  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, over - 1)
+end
+return 0
+"""
+
+GET = """
+local found = redis.call('GET', KEYS[2])
+if found then
+  local time = redis.call('TIME')
+  redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2])), ARGV[1])
+end
+return found
+"""
+
+
+class ValkeyCache:
+    """A pipeline.caching.Cache for all processes with the same broker; connects at the first use.
+
+    Keys are hashes and entries hold ids and numbers: nothing of a document or a question is readable in Valkey.
+    """
+
+    def __init__(
+        self,
+        broker_url: str,
+        *,
+        entries: int = 100,
+        seconds: float = 900,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`entries` of each space are kept for at most `seconds`."""
+        # Kombu writes the address of a socket differently from the client.
+        self._address = broker_url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+        self._entries = entries
+        self._seconds = seconds
+        self._clock = clock
+        self._rests_until = float("-inf")
+        self._client: Any = None
+
+    def get(self, space: str, key: str) -> bytes | None:
+        """What was put there, unless it is too old, has been pushed out, or Valkey is away."""
+        found = self._run(GET, space, key)
+        return found if isinstance(found, bytes) else None
+
+    def put(self, space: str, key: str, value: bytes) -> None:
+        """Remember `value`, if Valkey is there."""
+        self._run(
+            PUT, space, key, value, max(1, round(self._seconds * 1000)), self._entries, _entry(space, "")
+        )
+
+    def disconnect(self) -> None:
+        """Give the connections back; a later use connects anew."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _run(self, script: str, space: str, key: str, *arguments: object) -> Any:
+        if self._clock() < self._rests_until:
+            return None
+        try:
+            keys = [f"{PREFIX}{{{space}}}", _entry(space, key)]
+            return self._open().register_script(script)(keys=keys, args=[key, *arguments])
+        except (redis.RedisError, OSError):
+            # Not even a log line: the broker's own absence is told by those who need it.
+            self._rests_until = self._clock() + REST
+            return None
+
+    def _open(self) -> Any:
+        if self._client is None:
+            self._client = redis.Redis.from_url(
+                self._address,
+                socket_timeout=SECONDS,
+                socket_connect_timeout=SECONDS,
+                retry=Retry(NoBackoff(), 1),  # an idle connection may have been closed by the server
+                decode_responses=False,
+            )
+        return self._client
+
+
+def _entry(space: str, key: str) -> str:
+    """The braces keep a space's keys on one node of a cluster."""
+    return f"{PREFIX}{{{space}}}:{key}"

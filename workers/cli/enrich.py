@@ -1,0 +1,89 @@
+"""The command that runs Step 4 over a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from workers.cli import enriched
+from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened
+
+
+def enrich(
+    file: Annotated[Path, typer.Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write. [default: stdout]")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds for all. [default: enrichment.deadlineSeconds for each]"),
+    ] = None,
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
+    with opened(config, as_json, data) as door:
+        from workers import backlog, indexing
+        from workers.celeryconfig import ENRICHING
+
+        read = backlog.read_backlog(file)  # before any server is started for it
+        # stdout belongs to the document, on a terminal too.
+        console = Console(stderr=True, highlight=False)
+        with indexing.borrowed_workers(door.parts, ENRICHING) as borrowed:
+            if borrowed:
+                console.print("no workers are running: started some for this command (see `larder up`)")
+            with _progress(console) as progress:
+                bar = progress.add_task("enriching", total=read.count, note="")
+
+                def tell(outcome: Any) -> None:
+                    if not console.is_terminal or outcome.error:
+                        console.print(_line(outcome), markup=False)
+                    progress.update(bar, advance=1, note=outcome.id)
+
+                made = backlog.enrich(door.parts, read, timeout=timeout, tell=tell)
+        if output is not None:
+            backlog.write(output, made.document)
+        _answer(door, made, console, output)
+        if made.exit_code:
+            raise typer.Exit(made.exit_code)
+
+
+def _answer(door: Door, made: Any, console: Console, output: Path | None) -> None:
+    if door.as_json:
+        door.answer(made.report())
+        return
+    if output is None:
+        print(json.dumps(made.document, indent=1, ensure_ascii=False))
+    _summary(console, made)
+    if output is not None:
+        console.print(f"written to {output}", markup=False)
+
+
+def _line(outcome: Any) -> str:
+    return f"{outcome.id}: {outcome.how}" + (f" ({outcome.error})" if outcome.error else "")
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _summary(console: Console, made: Any) -> None:
+    enriched.show(console, made.items)
+    bad = len(made.failed)
+    console.print(
+        f"{len(made.outcomes) - bad} of {len(made.outcomes)} PBIs in {made.seconds:.1f} s"
+        + (f", {bad} failed" if bad else "")
+    )

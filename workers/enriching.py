@@ -1,0 +1,144 @@
+"""One enrichment job from claim to answer, and what a process needs before its first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from celery.exceptions import SoftTimeLimitExceeded
+
+from pipeline.database import Database
+from pipeline.degradation import DegradationLevel
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
+from pipeline.ledger import jobs
+from workers.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pipeline.enrichment import EnrichedContext, EnrichmentRequest
+
+logger = logging.getLogger(__name__)
+
+Enrich = Callable[[Json], Json]
+
+
+def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None) -> None:
+    """Answer a job, if it still waits for one; never raises for the job's own sake.
+
+    A database that is away in the middle leaves the claim to run out: the pump then sends the job again.
+    """
+    limits = parts.job_limits
+    with suppress(LarderError):
+        with parts.database.tenant(tenant, durable=False) as connection:
+            claimed = jobs.claim(connection, job_id, lease=limits.lease)
+        if claimed is None:
+            return
+        try:
+            with renewed(parts.database, tenant, claimed, limits.lease):
+                answer = (enrich or parts.enricher_of(tenant))(claimed.request)
+            with parts.database.tenant(tenant) as connection:
+                jobs.finish(connection, claimed, answer, level_of(answer))
+        except LeaseLost:
+            logger.info("enrichment job %s was taken over by another worker", job_id)
+        except LarderError as error:
+            _settle(parts, tenant, claimed, error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
+            _settle(parts, tenant, claimed, _unforeseen(error))
+
+
+def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderError) -> None:
+    """Try again what may pass, and end the job otherwise."""
+    tried = claimed.attempts + 1
+    with parts.database.tenant(tenant) as connection:
+        if error.transient and tried < parts.job_limits.attempts:
+            delay = error.retry_after if error.retry_after is not None else 2.0 ** (tried - 1)
+            jobs.put_back(connection, claimed, error, delay=delay)
+            return
+        with suppress(LeaseLost):
+            jobs.fail(connection, claimed, error)
+
+
+def _unforeseen(error: Exception) -> SearchError:
+    # Where it happened, without its words: they may hold a text.
+    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+    logger.error("enrichment failed with %s\n%s", type(error).__name__, where)
+    return SearchError(
+        f"the enrichment failed unexpectedly ({type(error).__name__})",
+        fix="the log of worker-enrich says where; please report it",
+    )
+
+
+def enricher(parts: Runtime, tenant: UUID) -> Enrich:
+    """What answers requests of a tenant as well as the parts allow; switched off, with level 5.
+
+    Raises (the function that comes back):
+        SearchError: the request itself is wrong.
+        ConfigurationError: the configuration is.
+    """
+    from pipeline.enrichment import Enricher, EnrichmentOptions, EnrichmentRequest, PgTexts, static_context
+    from pipeline.fallback import Way, answer
+    from workers.searching import DISABLED, retriever
+
+    if not (parts.rag.enabled and parts.rag.feature_flags.rag_enrichment):
+        return lambda _request: static_context(DISABLED).to_json()
+    options = EnrichmentOptions(items=parts.rag.retrieval.rerank.top_k)
+    search, texts = retriever(parts, tenant), PgTexts(parts.database, tenant)
+
+    def way(level: DegradationLevel) -> Way[EnrichmentRequest, EnrichedContext]:
+        made = Enricher(lambda request: search.search(request, level=level), texts, options)
+
+        def run_at(request: EnrichmentRequest) -> EnrichedContext | None:
+            found = made.enrich(request)
+            empty = not (found.similar_work or found.past_decisions or found.technical_docs)
+            return None if empty and level is DegradationLevel.CACHED_ONLY else found
+
+        return Way(level=level, run=run_at, reached=lambda found: found.degradation_level)
+
+    ways = [way(level) for level in DegradationLevel if level < DegradationLevel.STATIC_ONLY]
+
+    def enrich(request: Json) -> Json:
+        asked = EnrichmentRequest.from_json(request)
+        passes = (ConfigurationError, LeaseLost, SoftTimeLimitExceeded)
+        given = answer(asked, ways, health=parts.health, static=static_context, passes=passes)
+        return {**given.result.to_json(), "degradation_level": int(given.level)}
+
+    return enrich
+
+
+def level_of(answer: Json) -> int | None:
+    """The degradation level that an answer carries."""
+    level = answer.get("degradation_level")
+    return level if isinstance(level, int) else None
+
+
+@contextmanager
+def renewed(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float) -> Iterator[None]:
+    """Keep a claim while the block runs; the lease can be short, so that a dead worker is soon replaced."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(lease / 3):
+            with suppress(LarderError), database.tenant(tenant, durable=False) as connection:
+                if not jobs.renew(connection, claimed, lease=lease):
+                    return
+
+    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
+
+
+def warm(parts: Runtime) -> None:
+    """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job."""
+    with suppress(LarderError):
+        parts.embedder.embed_query("warm")
+    with suppress(LarderError):
+        parts.enricher_of(parts.tenant)({"pbi": {"title": "warm"}, "scores": {}})

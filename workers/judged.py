@@ -1,0 +1,154 @@
+"""A set of documents and judged questions, read from a folder and offered to the indexing as a source."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipeline.documents import Cursor, Document, Finding, Kind, Listing, Page, SourceType
+from pipeline.errors import ConfigurationError
+
+CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
+PAGE = 250
+_FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A set in memory."""
+
+    name: str
+    documents: Sequence[Document]
+    queries: Mapping[str, str]
+    relevant: Mapping[str, frozenset[str]]
+    """Question -> documents that answer it; only questions that have one."""
+    self_exclude: bool
+    """A question is a document of the set, which is not to be found."""
+
+    @property
+    def digest(self) -> str:
+        """Changes when a document does."""
+        whole = hashlib.sha256()
+        for document in self.documents:
+            whole.update(
+                f"{document.external_id}\0{document.content_hash}\0".encode("utf-8", "surrogatepass")
+            )
+        return whole.hexdigest()[:12]
+
+
+def read(folder: Path, limit: int | None = None) -> Judged:
+    """The set in `folder`; `limit` keeps only the first questions, never fewer documents.
+
+    Raises:
+        ConfigurationError: it is no set; the message says which file and line.
+    """
+    absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
+    if absent:
+        raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
+    documents = [
+        Document(
+            external_id=str(row["_id"]),
+            title=str(row.get("title") or ""),
+            text=str(row.get("text") or ""),
+            source_type=SourceType.TEXT,
+            kind=Kind.REFERENCE,
+        )
+        for row in _rows(folder / CORPUS, ("_id",))
+    ]
+    rows = _rows(folder / QUERIES, ("_id", "text"))
+    queries = {str(row["_id"]): str(row["text"]) for row in islice(rows, limit)}
+    excluded = _self_exclude(folder / META)
+    judged = Judged(
+        name=folder.resolve().name,
+        documents=documents,
+        queries=queries,
+        relevant=_relevant(folder / JUDGEMENTS, queries, excluded),
+        self_exclude=excluded,
+    )
+    if not judged.documents or not judged.relevant:
+        what = "document" if not judged.documents else "question with a relevant document"
+        raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
+    return judged
+
+
+def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as handle:
+        for number, line in enumerate(handle, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or any(key not in row for key in keys):
+                raise ConfigurationError(
+                    f"{path}, line {number} is no JSON object with {' and '.join(keys)}", fix=_FORM
+                )
+            yield row
+
+
+def _relevant(path: Path, queries: Mapping[str, str], excluded: bool) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    with path.open(encoding="utf-8", newline="") as handle:
+        for number, row in enumerate(csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE), 1):
+            if number == 1 or not row:
+                continue
+            if len(row) < 2:  # noqa: PLR2004 - question and document
+                raise ConfigurationError(
+                    f"{path}, line {number} is no question and document with a tab between them", fix=_FORM
+                )
+            judged = row[2].strip() if len(row) > 2 else "1"  # noqa: PLR2004 - the third column
+            if row[0] in queries and judged not in {"0", "0.0"} and not (excluded and row[0] == row[1]):
+                found.setdefault(row[0], set()).add(row[1])
+    return {query: frozenset(found[query]) for query in queries if query in found}
+
+
+def _self_exclude(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")).get("self_exclude"))
+    except (ValueError, AttributeError):
+        raise ConfigurationError(f"{path} is no JSON object", fix=_FORM) from None
+
+
+class JudgedSource:
+    """The documents of a set as a source that is always read whole."""
+
+    extractor = "judged-1"
+    walks_all = True
+
+    def __init__(self, judged: Judged) -> None:
+        self._judged = judged
+
+    def pages(self, since: Cursor | None) -> Iterator[Page]:
+        """All documents from where the cursor stands."""
+        every = self._judged.documents
+        for start in range(int((since or {}).get("next", 0)), len(every), PAGE):
+            part = tuple(every[start : start + PAGE])
+            yield Page(cursor={"next": start + len(part)}, documents=part)
+
+    def ids(self) -> Listing:
+        """Every document of the set."""
+        return Listing(ids=frozenset(d.external_id for d in self._judged.documents), complete=True)
+
+    def read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """These documents as they are."""
+        wanted = set(ids)
+        yield Page(cursor={}, documents=tuple(d for d in self._judged.documents if d.external_id in wanted))
+
+    def check(self) -> list[Finding]:
+        """It is in memory already."""
+        return [
+            Finding(ok=True, subject=self._judged.name, detail=f"{len(self._judged.documents)} documents")
+        ]
+
+    def stamp(self) -> str | None:
+        """Differs when a document does."""
+        return self._judged.digest
