@@ -1,6 +1,6 @@
 """Search quality on a set of documents and judged questions: nDCG@10, recall, MRR of the three modes.
 
-    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold]
+    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold] [--fusion rrf] [--queries 3] [--modes hybrid]
 
 DATA_DIR holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json. The set is cut and embedded in this process and
 indexed into an embedded server of its own; vectors are kept in the temporary folder for the next run.
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -35,7 +35,7 @@ from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.indexing import centroid  # noqa: E402
 from pipeline.ledger import document_id, source_id, sources  # noqa: E402
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest  # noqa: E402
+from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
 from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index  # noqa: E402
 from pipeline.tenancy import project_id, tenant_id  # noqa: E402
@@ -277,6 +277,9 @@ def main() -> None:
     parser.add_argument(
         "--threshold", action="store_true", help="the cosine that keeps 98 %% of what is relevant"
     )
+    parser.add_argument("--fusion", choices=get_args(Fusion), default="weighted")
+    parser.add_argument("--queries", type=int, default=1, help="ways to ask each question")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     options = parser.parse_args()
     embedder = open_embedder(EmbeddingOptions())
     sets = [read(folder, options.limit) for folder in options.folders]
@@ -287,13 +290,13 @@ def main() -> None:
     for judged in sets:
         with server() as database:
             fill(database, judged, embedder)
-            retriever = Retriever(database, TENANT, lambda _index: embedder, RetrievalOptions())
-            _report(retriever, judged)
+            chosen = RetrievalOptions(fusion=options.fusion, queries=options.queries)
+            _report(Retriever(database, TENANT, lambda _index: embedder, chosen), judged, options.modes)
 
 
-def _report(retriever: Retriever, judged: Judged) -> None:
+def _report(retriever: Retriever, judged: Judged, modes: Sequence[Mode]) -> None:
     print(f"{'':10}{'nDCG@10':>9}{'R@5':>7}{'R@10':>7}{'MRR@10':>8}{'ms':>7}")
-    for mode in MODES:
+    for mode in modes:
         begun = time.perf_counter()
         found = judge(rankings(retriever, judged, mode), judged.relevant)
         spent = (time.perf_counter() - begun) * 1000 / len(judged.queries)

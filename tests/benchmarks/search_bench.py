@@ -1,0 +1,319 @@
+"""Speed and recall of searching many chunks, as ratios against bare SQL on the same index in the same run.
+
+    python tests/benchmarks/search_bench.py [--chunks 100000] [--questions 60] [--profile]
+
+Prints a table and writes tests/benchmarks/out/search_bench.json. Exit 1 if a figure misses its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics as stats
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import numpy as np
+import psycopg
+from pgvector import HalfVector
+from pgvector.psycopg import register_vector
+from sqlalchemy import event
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from pipeline.documents import Kind, SourceType  # noqa: E402
+from pipeline.embedding import Embedder, Vectors  # noqa: E402
+from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
+from pipeline.stores import Filter  # noqa: E402
+from pipeline.stores import pgvector_bm25 as bm25  # noqa: E402
+from tests.benchmarks.bench import OUT, Line  # noqa: E402
+from tests.benchmarks.library import DIMENSIONS, Library, Question, Stock, installed  # noqa: E402
+
+K = 10
+FILTERS: dict[str, Filter] = {
+    "50 %": Filter(source_types=(SourceType.CONFLUENCE,)),
+    "10 %": Filter(kinds=(Kind.DECISION,)),
+    "1 %": Filter(tags=("rare",)),
+}
+
+
+class Prepared:
+    """Gives back the vector of the question that is being asked; the model's own time is not in question here."""
+
+    model = "prepared"
+    dimensions = DIMENSIONS
+
+    def __init__(self) -> None:
+        self.vector: Vectors = np.zeros(DIMENSIONS, np.float32)
+
+    def embed_query(self, _text: str) -> Vectors:
+        return self.vector
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Milliseconds of one way to ask, question by question, and what it found."""
+
+    each: list[float]
+    found: list[list[tuple[UUID, int]]]
+
+    @property
+    def p50(self) -> float:
+        return stats.median(self.each)
+
+    @property
+    def p95(self) -> float:
+        return float(np.quantile(self.each, 0.95))
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50:.1f} p95 {self.p95:.1f} ms"
+
+
+Ask = Callable[[Question], list[tuple[UUID, int]]]
+
+
+def timed(questions: Sequence[Question], *ways: Ask, rounds: int = 2) -> list[Timed]:
+    """Each question through each way in turn, so that what else the machine does falls on all alike.
+
+    The first round warms caches and is thrown away.
+    """
+    each: list[list[float]] = [[] for _ in ways]
+    found: list[list[list[tuple[UUID, int]]]] = [[] for _ in ways]
+    for number in range(rounds):
+        for question in questions:
+            for n, way in enumerate(ways):
+                begun = time.perf_counter()
+                rows = way(question)
+                if number:
+                    each[n].append((time.perf_counter() - begun) * 1000)
+                if number == rounds - 1:
+                    found[n].append(rows)
+    return [Timed(a, b) for a, b in zip(each, found, strict=True)]
+
+
+class Product:
+    """Larder's own search, as every door calls it."""
+
+    def __init__(self, library: Library) -> None:
+        self.embedder = Prepared()
+        self.retriever = Retriever(
+            library.database,
+            library.tenant,
+            lambda _index: cast("Embedder", self.embedder),
+            RetrievalOptions(exact_below=0),
+        )
+
+    def ask(self, mode: Any, condition: Filter | None = None, *, dedupe: bool = True) -> Ask:
+        def way(question: Question) -> list[tuple[UUID, int]]:
+            self.embedder.vector = question.vector
+            results: SearchResults = self.retriever.search(
+                SearchRequest(
+                    text=question.text,
+                    mode=mode,
+                    k=K,
+                    filter=condition or Filter(),
+                    min_similarity=-1.0,
+                    dedupe=dedupe,
+                )
+            )
+            return [(hit.document.id, hit.chunk.ord) for hit in results.hits]
+
+        return way
+
+
+class Bare:
+    """The same tables and indexes, asked in one statement by a superuser: no tenants, no documents, no filter."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.connection: psycopg.Connection[Any] = library.superuser()
+        register_vector(self.connection)
+        for setting in (
+            "jit = off",
+            "hnsw.ef_search = 100",
+            "hnsw.iterative_scan = relaxed_order",
+            "plan_cache_mode = force_custom_plan",
+        ):
+            self.connection.execute(f"set {setting}")
+        self.table = f"chunk_{library.index.id}"
+        self.distance = f"(c.embedding::halfvec({DIMENSIONS})) <=> %(vector)s"
+
+    def vector(self, question: Question) -> list[tuple[UUID, int]]:
+        """The ten nearest with their text."""
+        rows = self.connection.execute(
+            f"select document_id, ord, content from {self.table} c order by {self.distance} limit {K}",
+            {"vector": HalfVector(question.vector)},
+            binary=True,
+        ).fetchall()
+        return [(row[0], row[1]) for row in rows]
+
+    def hybrid(self, question: Question) -> list[tuple[UUID, int]]:
+        """Both arms of 100, exact BM25 from the rarest words, fused 70/30, ten with their text.
+
+        It is told the words' weights, which the product has to look up.
+        """
+        statement, values = self.hybrid_statement(question)
+        rows = self.connection.execute(statement, values, binary=True).fetchall()
+        return [(row[0], row[1]) for row in rows]
+
+    def hybrid_statement(self, question: Question) -> tuple[str, dict[str, Any]]:
+        terms, counted = self.library.weigh(question)
+        values = {
+            **bm25.values(terms, counted),
+            "any_of": bm25.selector(terms, counted),
+            "vector": HalfVector(question.vector),
+        }
+        score = _plain(bm25.score(terms, lexemes="x.flat", k="x.k"), values)
+        k = _plain(bm25.saturation("c.length"), values)
+        return (
+            f"""
+            with near as (select ctid from {self.table} c order by {self.distance} limit 100),
+            words as (
+                select x.ctid from (select c.ctid, c.lexemes || '' as flat, {k} as k from {self.table} c
+                                    where c.lexemes @@ %(any_of)s::tsquery offset 0) x
+                order by {score} desc limit 100),
+            both_arms as materialized (
+                select x.document_id, x.ord, x.content, 1 - x.distance as similarity, {score} as bm25
+                from (select c.*, c.lexemes || '' as flat, {k} as k, {self.distance} as distance
+                      from {self.table} c
+                      where c.ctid = any(array(select ctid from near union select ctid from words)) offset 0) x),
+            bounds as (select min(similarity) a, max(similarity) b, min(bm25) c, max(bm25) d from both_arms)
+            select document_id, ord, content,
+                   0.7 * (similarity - a) / nullif(b - a, 0) + 0.3 * (bm25 - c) / nullif(d - c, 0) as score
+            from both_arms, bounds order by score desc limit {K}""",
+            values,
+        )
+
+
+def _plain(expression: str, values: dict[str, Any]) -> str:
+    """SQLAlchemy's `:name` as the driver's `%(name)s`, longest names first."""
+    for name in sorted(values, key=len, reverse=True):
+        expression = expression.replace(f"(:{name} as", f"(%({name})s as")
+    return expression
+
+
+def recall(wanted: list[list[tuple[UUID, int]]], got: list[list[tuple[UUID, int]]]) -> float:
+    """Mean share of what should be found that was found."""
+    return stats.mean(len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(wanted, got, strict=True))
+
+
+def unfiltered(library: Library, product: Product, bare: Bare) -> Iterator[Line]:
+    """Vector and hybrid searches over everything."""
+    questions = library.stock.questions
+    ours, theirs = timed(questions, product.ask("vector"), bare.vector)
+    yield Line(
+        what="vector search p50 against bare SQL",
+        value=ours.p50 / theirs.p50,
+        unit="x",
+        must=1.5,
+        aim=1.2,
+        at_most=True,
+        detail=f"ours {ours}, bare {theirs}",
+    )
+    for question in questions:
+        library.weigh(question)
+    ours, theirs = timed(questions, product.ask("hybrid"), bare.hybrid)
+    yield Line(
+        what="hybrid search p50 against one statement",
+        value=ours.p50 / theirs.p50,
+        unit="x",
+        must=1.5,
+        aim=1.2,
+        at_most=True,
+        detail=f"ours {ours}, one statement {theirs}",
+    )
+    (words,) = timed(questions, product.ask("keyword"))
+    yield Line(what="keyword search p50", value=words.p50, unit="ms", at_most=True, detail=str(words))
+
+
+def filtered(library: Library, product: Product) -> Iterator[Line]:
+    """Filters of three widths: the list is full, it is the right one, and it comes soon."""
+    questions = library.stock.questions
+    plain, *each = timed(
+        questions,
+        product.ask("vector", dedupe=False),
+        *(product.ask("vector", condition, dedupe=False) for condition in FILTERS.values()),
+    )
+    both_plain, *both = timed(
+        questions, product.ask("hybrid"), *(product.ask("hybrid", c) for c in FILTERS.values())
+    )
+    exact = library.exact(questions, K)
+    yield Line(what="recall@10, no filter", value=recall(exact, plain.found), unit="", must=0.95)
+    for n, (name, condition) in enumerate(FILTERS.items()):
+        wanted = library.exact(questions, K, condition)
+        full = min(len(got) - len(want) for got, want in zip(each[n].found, wanted, strict=True))
+        yield Line(what=f"filter of {name}: rows missing of {K}", value=-full, unit="", must=0, at_most=True)
+        yield Line(
+            what=f"filter of {name}: recall@10", value=recall(wanted, each[n].found), unit="", must=0.95
+        )
+        for what, timing, of in (("vector", each[n], plain), ("hybrid", both[n], both_plain)):
+            yield Line(
+                what=f"filter of {name}: {what} p50, unfiltered = 1",
+                value=timing.p50 / of.p50,
+                unit="x",
+                must=3,
+                at_most=True,
+                detail=f"{timing}, unfiltered {of}",
+            )
+
+
+def profile(library: Library, product: Product, mode: str, condition: Filter | None = None) -> None:
+    """Where the time of a search goes, statement by statement."""
+    spent: dict[str, list[float]] = {}
+    begun: list[float] = []
+    app = library.database.app
+    event.listen(app, "before_cursor_execute", lambda *_: begun.append(time.perf_counter()))
+
+    def done(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        took = (time.perf_counter() - begun.pop()) * 1000
+        spent.setdefault(" ".join(statement.split())[:90], []).append(took)
+
+    event.listen(app, "after_cursor_execute", done)
+    way = product.ask(mode, condition)
+    start = time.perf_counter()
+    for question in library.stock.questions:
+        way(question)
+    whole = (time.perf_counter() - start) * 1000
+    count = len(library.stock.questions)
+    print(f"-- {mode} {condition or ''}: {whole / count:.2f} ms a search")
+    for statement, times in spent.items():
+        print(f"   {sum(times) / count:7.2f} ms in {len(times) / count:4.1f} calls  {statement}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, default=100_000)
+    parser.add_argument("--questions", type=int, default=60)
+    parser.add_argument("--data", type=Path, help="folder of a stock that stays for the next run")
+    parser.add_argument("--profile", action="store_true", help="also print the time of each statement")
+    args = parser.parse_args()
+    lines = []
+    with installed(Stock(args.chunks, args.questions), args.data) as library:
+        product = Product(library)
+        if args.profile:
+            for mode in ("vector", "hybrid"):
+                for condition in (None, *FILTERS.values()):
+                    profile(library, product, mode, condition)
+        parts = (unfiltered(library, product, Bare(library)), filtered(library, product))
+        for line in (line for part in parts for line in part):
+            lines.append(line)
+            bound = "" if line.must is None else f"{'<=' if line.at_most else '>='} {line.must:g}"
+            print(
+                f"{'ok  ' if line.holds else 'MISS'} {line.what:<46} {line.value:7.2f} {line.unit:<3} {bound:<8}"
+                f" {'aim ' + format(line.aim, 'g') if line.aim is not None else '':<8} {line.detail}",
+                flush=True,
+            )
+    OUT.mkdir(exist_ok=True)
+    report = [{**asdict(x), "holds": x.holds} for x in lines]
+    (OUT / "search_bench.json").write_text(json.dumps(report, indent=1))
+    return 0 if all(line.holds for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
