@@ -7,6 +7,8 @@
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
+    |  |  `- BudgetSpent                      transient   ... or our own allowance is used up for now
+    |  |- EmbedderRefused                    permanent   the provider refuses our key, model or plan
     |  |- ModelMissing                       permanent   the model files are absent or wrong
     |  `- TextRejected                       permanent   the provider refuses this text
     |- IndexingError                   E003
@@ -102,6 +104,14 @@ class EmbedderUnavailable(EmbeddingError):
     """The embedding provider does not answer."""
 
     transient = True
+
+
+class BudgetSpent(EmbedderUnavailable):
+    """The allowance for embedding is used up for now; waiting for it is no failed try."""
+
+
+class EmbedderRefused(EmbeddingError):
+    """The embedding provider refuses our key, our model or our plan; no text is to blame."""
 
 
 class ModelMissing(EmbeddingError):

@@ -225,8 +225,7 @@ class Runtime:
         return ChunkingOptions(**{n: getattr(section, n) for n in ChunkingOptions.__dataclass_fields__})
 
     def _count_tokens(self, text: str) -> int:
-        count = getattr(self.embedder, "count_tokens", None)
-        return int(count(text)) if count else max(1, len(text) // 4)
+        return self.embedder.count_tokens(text)
 
     def pipeline_version(self, source: SourceSettings, extractor: str) -> str:
         """What made a document's chunks: extractor, chunker and model; another one means to index it again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +23,13 @@ class EmbedderLimits:
     texts: int = 256
     """Most texts of one call."""
     tokens_per_text: int = 256
-    """What lies beyond is cut off by the model."""
+    """A longer text is split or refused before the call; no model gets to cut it without a word."""
+    tokens: int | None = None
+    """Most tokens of all texts of one call together."""
+    bytes: int | None = None
+    """Most bytes of all texts of one call together, in UTF-8."""
+    empty: bool = True
+    """False: the provider has no vector for a text of nothing but white space."""
 
 
 class Embedder(Protocol):
@@ -34,16 +40,21 @@ class Embedder(Protocol):
     limits: EmbedderLimits
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """One vector per text, in order.
+        """One vector per text, in order; no more texts than `limits` allow.
 
         Raises:
             EmbedderUnavailable: may work later.
+            EmbedderRefused: key, model or plan are refused, and will be until somebody mends it.
             TextRejected: one of these texts is refused; smaller calls tell which.
         """
         ...
 
     def embed_query(self, text: str) -> Vectors:
         """One vector, shape (dimensions,); some models encode questions differently from documents."""
+        ...
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has; where the model's tokenizer is not here, never fewer than it has."""
         ...
 
 
@@ -61,6 +72,14 @@ class EmbeddingOptions:
     """A folder with `model.onnx` and `tokenizer.json`, instead of the shipped model."""
     batch_size: int | None = None
     """Most texts of one call; None: what the provider does best."""
+    base_url: str = ""
+    """Address of a provider on the network; empty: the provider's public one."""
+    api_key: str = field(default="", repr=False)
+    """Key of a provider on the network; secret."""
+    timeout: float = 30.0
+    """Seconds one call may take."""
+    device: str = "cpu"
+    """cpu or cuda, for models that run here."""
 
 
 def _open_minilm(options: EmbeddingOptions) -> Embedder:

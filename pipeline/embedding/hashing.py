@@ -57,6 +57,10 @@ class HashingEmbedder:
         vector: Vectors = self.embed_documents([text])[0]
         return vector
 
+    def count_tokens(self, text: str) -> int:
+        """About four characters make a token."""
+        return max(1, len(text) // 4)
+
     def _embed_block(self, texts: Sequence[str]) -> NDArray[np.float64]:
         hashes, weights, rows = _words(texts)
         size = len(texts) * self.dimensions

@@ -47,6 +47,9 @@ class Counting:
         found: Vectors = self.embedder.embed_documents(texts)
         return found
 
+    def count_tokens(self, text: str) -> int:
+        return int(self.embedder.count_tokens(text))
+
     def search(self, words: str = "kestrel", *, level: int = 0, **changes: Any) -> SearchResults:
         return self.retriever.search(SearchRequest(text=words, min_similarity=-1.0, **changes), level=level)
 
