@@ -1,0 +1,70 @@
+"""PostgreSQL with pgvector and Valkey on this machine, for a first start, the demo and the tests."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from workers.embedded import postgres, valkey
+from workers.embedded.folder import Credentials, free_port, halt, write_private
+
+__all__ = ["Credentials", "Servers", "ensure", "free_port", "locked", "stop", "write_private"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Where the embedded servers listen, and as which process."""
+
+    database_url: str
+    control_url: str
+    admin_url: str
+    broker_url: str
+    postgres_pid: int
+    valkey_pid: int
+
+
+@contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """One process at a time starts or stops servers of this data folder."""
+    data.mkdir(parents=True, exist_ok=True)
+    with (data / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def ensure(data: Path) -> Servers:
+    """Both servers of this data folder, started if they are not running.
+
+    Raises:
+        StoreUnavailable: a server did not start; the message names its log.
+    """
+    data = data.resolve()
+    with locked(data):
+        credentials = Credentials.of(data)
+        postgres_pid, postgres_port = postgres.ensure(data, credentials)
+        valkey_pid, valkey_port = valkey.ensure(data, credentials)
+
+    def url(user: str, password: str) -> str:
+        return f"postgresql://{user}:{quote(password)}@127.0.0.1:{postgres_port}/larder"
+
+    return Servers(
+        database_url=url("larder_app", credentials.app),
+        control_url=url("larder_control", credentials.control),
+        admin_url=url("larder_owner", credentials.owner),
+        broker_url=f"redis://:{quote(credentials.broker)}@127.0.0.1:{valkey_port}/0",
+        postgres_pid=postgres_pid,
+        valkey_pid=valkey_pid,
+    )
+
+
+def stop(data: Path, *, seconds: float = 30.0) -> list[str]:
+    """Stop both servers; what they hold stays on disk. Returns which of them ran."""
+    with locked(data):
+        valkey_ran = halt(data / "valkey", signal.SIGTERM, seconds)
+        postgres_ran = halt(data / "postgres", signal.SIGINT, seconds)
+    return [name for name, ran in (("postgres", postgres_ran), ("valkey", valkey_ran)) if ran]

@@ -1,0 +1,128 @@
+"""A server's folder: its process, its port, its log, and the passwords of all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from pipeline.errors import ConfigurationError
+
+START_SECONDS = 60.0
+"""A server that takes longer did not start."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Servers this process has started: they outlive the call, and a dead one must be reaped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """Generated once per data folder, kept in a file only its owner may read."""
+
+    postgres: str
+    owner: str
+    app: str
+    control: str
+    broker: str
+    flower: str
+    jwt: str
+
+    @classmethod
+    def of(cls, data: Path) -> Credentials:
+        """Read `DATA/credentials.json`, or make it."""
+        path = data / "credentials.json"
+        if path.exists():
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        made = cls(**{name: secrets.token_urlsafe(24) for name in cls.__dataclass_fields__})
+        write_private(path, json.dumps(vars(made), indent=1))
+        return made
+
+
+def write_private(path: Path, content: str) -> None:
+    """Replace `path` by a file of mode 0600, in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+        handle.write(content)
+    temporary.replace(path)
+
+
+def record(folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
+    """Note which process serves the folder; before it answers, so that whoever comes after a kill finds it."""
+    _started.append(process)
+    (folder / "port").write_text(str(port), encoding="utf-8")
+    (folder / "larder.pid").write_text(
+        json.dumps([process.pid, port, psutil.Process(process.pid).create_time()]), encoding="utf-8"
+    )
+
+
+def running(folder: Path) -> tuple[int, int] | None:
+    """(pid, port) from the folder's pid file, if that process lives and is still the same one."""
+    with suppress(OSError, ValueError, psutil.Error):
+        pid, port, started = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+            return pid, port
+    return None
+
+
+def halt(folder: Path, sign: signal.Signals, seconds: float) -> bool:
+    """End the folder's server by a signal, after `seconds` by force; False if none ran."""
+    found = running(folder)
+    if found:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(found[0])
+            process.send_signal(sign)
+            try:
+                process.wait(seconds)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+    _started[:] = [process for process in _started if process.poll() is None]
+    (folder / "larder.pid").unlink(missing_ok=True)
+    return found is not None
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def usual_port(folder: Path) -> int:
+    """The port of last time if it is free: processes that know it find a restarted server again."""
+    with suppress(OSError, ValueError):
+        port = int((folder / "port").read_text(encoding="utf-8"))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    return free_port()
+
+
+def log_tail(path: Path) -> str:
+    """The last line of a log, for an error message."""
+    with suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else "empty log"
+    return "no log"
+
+
+def package_folder(name: str) -> Path:
+    """Where a package's files lie; not imported, since only its binaries are wanted."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(
+            f"the package {name} is not installed, so there is no embedded server",
+            fix="set LARDER_DATABASE_URL and LARDER_BROKER_URL to servers of your own",
+        )
+    return Path(spec.submodule_search_locations[0])

