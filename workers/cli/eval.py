@@ -53,15 +53,8 @@ def evaluate(
         from workers.judged import read
 
         chosen = searching.mode_of(mode)
-        if calibrate and chosen == "keyword":
-            raise ConfigurationError(
-                "--calibrate needs similarities, and --mode keyword makes none", fix="leave --mode out"
-            )
+        _check(rankings, calibrate=calibrate, chosen=chosen)
         other = load(compare, os.environ) if compare else None
-        if rankings is not None and not rankings.resolve().parent.is_dir():
-            raise ConfigurationError(
-                f"--rankings: the folder of {rankings} does not exist", fix="make it first"
-            )
         judged = read(folder, limit)
         with scratch.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
             parts = scratch.open_runtime(door.settings, judged, place)
@@ -85,6 +78,16 @@ def evaluate(
             _tell(door, told, {query: judged.queries[query] for query, _ in first.worst})
         if told["failed"]:
             raise typer.Exit(PARTLY)
+
+
+def _check(rankings: Path | None, *, calibrate: bool, chosen: str) -> None:
+    """Refuse now what would fail after minutes."""
+    if calibrate and chosen == "keyword":
+        raise ConfigurationError(
+            "--calibrate needs similarities, and --mode keyword makes none", fix="leave --mode out"
+        )
+    if rankings is not None and not rankings.resolve().parent.is_dir():
+        raise ConfigurationError(f"--rankings: the folder of {rankings} does not exist", fix="make it first")
 
 
 @contextmanager

@@ -145,18 +145,23 @@ def _gather_options(tree: Tree) -> None:
     """Options of a Confluence source that stand one level higher go where they belong, with their lines."""
     sources = tree.data.get("sources")
     for index, item in enumerate(sources if isinstance(sources, list) else []):
-        if not isinstance(item, dict) or item.get("type") != "confluence":
-            continue
-        inner = item.get("syncOptions", item.get("sync_options"))
-        if inner is not None and not isinstance(inner, dict):
-            continue
-        higher = [key for key in item if key in OPTION_KEYS and key not in (inner or {})]
-        higher += ["timezone"] if typed(item.get("timezone")) == "auto" else []
-        if higher:
-            item.pop("sync_options", None)
-            item["syncOptions"] = {**(inner or {}), **{key: item.pop(key) for key in higher}}
-            path = ("sources", index)
-            tree.places.update({(*path, "syncOptions", key): tree.place((*path, key)) for key in higher})
+        if isinstance(item, dict) and item.get("type") == "confluence":
+            for key in _gathered(item):
+                path = ("sources", index)
+                tree.places[(*path, "syncOptions", key)] = tree.place((*path, key))
+
+
+def _gathered(item: dict[str, Any]) -> list[str]:
+    """Move a source's options into its syncOptions; returns which stood one level higher."""
+    inner = item.get("syncOptions", item.get("sync_options"))
+    if inner is not None and not isinstance(inner, dict):
+        return []
+    higher = [key for key in item if key in OPTION_KEYS and key not in (inner or {})]
+    higher += ["timezone"] if typed(item.get("timezone")) == "auto" else []
+    if higher:
+        item.pop("sync_options", None)
+        item["syncOptions"] = {**(inner or {}), **{key: item.pop(key) for key in higher}}
+    return higher
 
 
 def _at(data: Any, path: KeyPath) -> Any:
