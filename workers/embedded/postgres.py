@@ -59,9 +59,10 @@ def _system_user(paths: list[Path]) -> str | None:
     except KeyError:
         subprocess.run(
             ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", name],  # noqa: S607 - root's own PATH
-            check=True,
+            check=False,
             capture_output=True,
         )
+        pwd.getpwnam(name)  # another process may have made it meanwhile; who else failed is told by this line
     for path in paths:
         for folder in (path, *path.parents):
             mode = folder.stat().st_mode

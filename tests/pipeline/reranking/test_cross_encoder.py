@@ -146,8 +146,8 @@ class TestTime:
     def test_a_batch_that_runs_is_broken_off(self, tmp_path: Path) -> None:
         """The clock stands still, so that no look at it can end the batch: the run itself is told to stop."""
         folder = tiny_model.write(tmp_path / "m")
-        texts = ["otter " * 500] * 64
-        slow = CrossEncoder(folder, batch_size=64, seconds=0.005, clock=lambda: 0.0)
+        texts = ["otter " * 500] * 256
+        slow = CrossEncoder(folder, batch_size=256, seconds=0.05, clock=lambda: 0.0)
         with pytest.raises(RerankerUnavailable, match="did not finish"):
             slow.scores("river " * 500, texts)
         assert len(slow.scores("otter", ["otter"])) == 1  # the next question has its own time
