@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --requir
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options --no-header --no-annotate --strip-extras --allow-unsafe
 TESTS ?=
+# Files tested at a time; each process has servers of its own.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench drill requirements lock clean
@@ -39,7 +41,7 @@ demo: $(VENV)/.run   ## Start everything, index a sample product, search it, sto
 	@bash deploy/demo.sh
 
 test: $(VENV)/.dev   ## All tests; some of them: make test TESTS=tests/pipeline
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 lint: $(VENV)/.dev   ## ruff, mypy --strict, import directions
 	@$(BIN)/ruff check .
