@@ -255,7 +255,7 @@ for _ in range(300):
             client.enrich(pbi(f"Quick {n}"))
             waits.append(time.monotonic() - begun)
     with redis.Redis.from_url(fleet.servers.broker_url) as broker:
-        assert broker.llen("ingest") == 300
+        assert broker.llen("ingest") >= 300  # and the canaries of the minutes since
         broker.delete("ingest")
     print("seconds:", [round(w, 3) for w in sorted(waits)])
     assert sorted(waits)[18] < 2.0  # on a busy machine; on a quiet one well under a tenth

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -140,14 +140,23 @@ def is_data(seen: Seen) -> bool:
     return "search" in seen.path or "workitems" in seen.path.lower() or "wiql" in seen.path
 
 
-def in_three_seconds() -> str:
-    """An HTTP date; whole seconds only, so it names a time two to three seconds from now."""
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=3), usegmt=True)
+class InThreeSeconds(Mapping[str, str]):
+    """Retry-After as an HTTP date that is made when it is sent: whole seconds, so two to three from then."""
+
+    def __getitem__(self, name: str) -> str:
+        due = datetime.now(UTC) + timedelta(seconds=3)
+        return {"Retry-After": format_datetime(due, usegmt=True)}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["Retry-After"])
+
+    def __len__(self) -> int:
+        return 1
 
 
 FAULTS: dict[str, tuple[float, Callable[[], tuple[Fault, ...]]]] = {
     "429 with seconds": (2.0, lambda: (Fault.status(429, headers={"Retry-After": "2"}),)),
-    "429 with a date": (1.5, lambda: (Fault.status(429, headers={"Retry-After": in_three_seconds()}),)),
+    "429 with a date": (1.5, lambda: (Fault.status(429, headers=InThreeSeconds()),)),
     "429 without, but a reset": (1.0, lambda: (Fault.status(429, headers={"X-RateLimit-Reset": "1"}),)),
     "500, 502, 503 in HTML": (0.0, lambda: (Fault.status(500), Fault.status(502), Fault.status(503))),
     "resets": (0.0, lambda: (Fault.reset(), Fault.reset_in_body(), Fault.cut_body())),
