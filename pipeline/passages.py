@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-_WORD = re.compile(r"[^\W_]+")
-_ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
-_SHORTEST = 3
-"""Letters of a stem; also of a word worth marking, so that `a` and `is` are not."""
-_STOP = frozenset(
-    re.findall(
-        r"\w+",
-        """about after all and any are but can did does for from had has have how into its not our out than that the
-        their them then there these they this was were what when where which who why will with would you your""",
-    )
-)
+from pipeline.words import WORD, stem, stems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +23,9 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     White space is brought to single blanks; three dots stand where the text goes on.
     """
     flat = " ".join(content.split())
-    wanted = {_stem(word) for word in _words(question)}
-    found = [(m.start(), m.end(), _stem(m.group())) for m in _WORD.finditer(flat)]
-    hits = [(start, end, stem) for start, end, stem in found if stem in wanted]
+    wanted = stems(question)
+    found = [(m.start(), m.end(), stem(m.group())) for m in WORD.finditer(flat)]
+    hits = [(start, end, form) for start, end, form in found if form in wanted]
     if len(flat) <= length:
         return Passage(text=flat, marks=[(start, end) for start, end, _ in hits])
     begin = _begin(flat, hits, length)
@@ -53,7 +42,7 @@ def _begin(flat: str, hits: Sequence[tuple[int, int, str]], length: int) -> int:
     best, richest = 0, 0
     for n, (start, _, _) in enumerate(hits):
         reach = start - min(start, room // 5) + room
-        different = len({stem for _, end, stem in hits[n:] if end <= reach})
+        different = len({form for _, end, form in hits[n:] if end <= reach})
         if different > richest:
             best, richest = start, different
     begin = best - min(best, room // 5)
@@ -73,19 +62,3 @@ def _end(flat: str, begin: int, length: int) -> int:
         return len(flat)
     blank = flat.rfind(" ", begin + 1, end + 1)
     return blank if blank > begin else end
-
-
-def _words(question: str) -> Iterator[str]:
-    for match in _WORD.finditer(question):
-        word = match.group().lower()
-        if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word)):
-            yield word
-
-
-def _stem(word: str) -> str:
-    """Enough of a word that its usual forms look alike; only for marking, never for ranking."""
-    low = word.lower()
-    for ending in _ENDINGS:
-        if low.endswith(ending) and len(low) - len(ending) >= _SHORTEST:
-            return low[: -len(ending)]
-    return low

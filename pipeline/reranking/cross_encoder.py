@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import onnx_folder
 from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable
 from pipeline.reranking.budget import Budget
 
-FILES = ("model.onnx", "tokenizer.json")
 MOST_TOKENS = 512
 """Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
-_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _ONE_LOGIT, _TWO_CLASSES = 1, 2
 
@@ -44,17 +43,12 @@ class CrossEncoder:
         self._batch_size = batch_size
         self._seconds = seconds
         self._clock = clock
-        model_file, tokenizer_file = _files(folder)
-        self._session, self._failures = _open_session(model_file)
+        model_file, tokenizer_file = onnx_folder.files(folder, "retrieval.rerank")
+        self._session = onnx_folder.open_session(model_file, "cross-encoder")
         self._inputs = {i.name: _WHOLE_NUMBERS.get(i.type) for i in self._session.get_inputs()}
-        if "input_ids" not in self._inputs or not self._inputs.keys() <= _INPUTS:
-            raise ModelMissing(
-                f"{model_file} asks for the inputs {', '.join(sorted(self._inputs))}",
-                fix=f"use a cross-encoder that takes {', '.join(sorted(_INPUTS))}",
-            )
         outputs = [o.name for o in self._session.get_outputs()]
         self._output = "logits" if "logits" in outputs else outputs[0]
-        self._tokenizer, self._pad = _open_tokenizer(tokenizer_file)
+        self._tokenizer, self._pad = onnx_folder.open_tokenizer(tokenizer_file)
         self.most_tokens = _longest(folder, self._tokenizer)
         self._tokenizer.no_truncation()
         self._marks: int = self._tokenizer.num_special_tokens_to_add(is_pair=True)
@@ -82,12 +76,12 @@ class CrossEncoder:
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
         """The tokens of question and text in the tokenizer's own template for pairs."""
         room = self.most_tokens - self._marks
-        asked = self._tokenizer.encode(_clean(query), add_special_tokens=False)
+        asked = self._tokenizer.encode(onnx_folder.readable(query), add_special_tokens=False)
         asked.truncate(max(1, room // 2))
         pairs = []
         for text in texts:
             # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
-            read = self._tokenizer.encode(_clean(text), add_special_tokens=False)
+            read = self._tokenizer.encode(onnx_folder.readable(text), add_special_tokens=False)
             read.truncate(max(1, room - len(asked.ids)))
             pairs.append(self._tokenizer.post_process(asked, read))
         return pairs
@@ -96,7 +90,7 @@ class CrossEncoder:
         feed = self._feed(pairs)
         try:
             (answer,) = self._session.run([self._output], feed, run_options)
-        except self._failures as error:
+        except onnx_folder.failures() as error:
             if run_options.terminate:
                 raise budget.spent() from None
             raise RerankerUnavailable(
@@ -158,55 +152,6 @@ def _probabilities(answer: NDArray[np.float64], rows: int) -> NDArray[np.float64
     return squashed
 
 
-def _files(folder: Path) -> list[Path]:
-    absent = [name for name in FILES if not (folder / name).is_file()]
-    if absent:
-        raise ModelMissing(
-            f"{folder} has no {' and no '.join(absent)}",
-            fix="point retrieval.rerank at a folder with model.onnx and tokenizer.json",
-        )
-    return [folder / name for name in FILES]
-
-
-def _open_session(model_file: Path) -> tuple[Any, tuple[type[Exception], ...]]:
-    """The model, and all that onnxruntime raises: its exceptions have no common parent but Exception."""
-    import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    failures = tuple(e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
-    options = onnxruntime.SessionOptions()
-    # One thread: processes are the unit of work here.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # failures come as exceptions; its own lines on stderr say the same
-    try:
-        return onnxruntime.InferenceSession(
-            str(model_file), options, providers=["CPUExecutionProvider"]
-        ), failures
-    except failures as error:
-        raise ModelMissing(
-            f"onnxruntime cannot load {model_file}: {type(error).__name__}",
-            fix="check that the file is a whole ONNX model",
-            cause=error,
-        ) from error
-
-
-def _open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
-    """The tokenizer and the number it pads with."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelMissing(
-            f"{tokenizer_file} is no tokenizer", fix="take the tokenizer.json of the same model", cause=error
-        ) from error
-    known = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
-    pad = (tokenizer.padding or {}).get("pad_id", next((i for i in known if i is not None), 0))
-    tokenizer.no_padding()
-    return tokenizer, pad
-
-
 def _longest(folder: Path, tokenizer: Any) -> int:
     """The most tokens of a pair: the least that any of the model's files asks for."""
     asked = [MOST_TOKENS, (tokenizer.truncation or {}).get("max_length")]
@@ -223,8 +168,3 @@ def _longest(folder: Path, tokenizer: Any) -> int:
                     f"{path} is no JSON object", fix="take the file of the same model"
                 ) from error
     return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
-
-
-def _clean(text: str) -> str:
-    """Half characters (lone surrogates, from broken sources) become `?`: the tokenizer takes UTF-8 only."""
-    return text.encode("utf-8", "replace").decode("utf-8")

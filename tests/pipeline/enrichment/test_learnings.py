@@ -18,9 +18,9 @@ from pipeline.enrichment.learnings import is_abandoned, learnings
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.sentences import QUOTED
 from pipeline.enrichment.texts import DocumentText
-from pipeline.enrichment.words import stems
 from pipeline.retrieval import Hit, SearchRequest, SearchResults
 from pipeline.stores import StoredDocument
+from pipeline.words import stems
 
 CRITERIA = "## Acceptance criteria\n\n- It is fast\n- It is cheap\n- It is blue"
 

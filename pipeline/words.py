@@ -6,7 +6,7 @@ import re
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
-_WORD = re.compile(r"[^\W_]+")
+WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
 _SHORTEST = 3
 _STOP = frozenset(
@@ -25,12 +25,22 @@ _STOP = frozenset(
 
 def stems(text: str) -> frozenset[str]:
     """The words that carry meaning, each as enough of it that its usual forms look alike."""
-    words = (match.group().lower() for match in _WORD.finditer(text))
+    words = (match.group().lower() for match in WORD.finditer(text))
     return frozenset(
-        _stem(word)
+        stem(word)
         for word in words
         if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word))
     )
+
+
+@lru_cache(maxsize=20_000)
+def stem(word: str) -> str:
+    """Enough of a word that its usual forms look alike; for comparing and marking, never for ranking."""
+    low = word.lower()
+    for ending in _ENDINGS:
+        if low.endswith(ending) and len(low) - len(ending) >= _SHORTEST:
+            return low[: -len(ending)]
+    return low
 
 
 def covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
@@ -48,11 +58,3 @@ def likeness(one: AbstractSet[str], other: AbstractSet[str]) -> float:
 def flat(text: str) -> str:
     """The text on one line with single blanks."""
     return " ".join(text.split())
-
-
-@lru_cache(maxsize=20_000)
-def _stem(word: str) -> str:
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST:
-            return word[: -len(ending)]
-    return word
