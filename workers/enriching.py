@@ -40,7 +40,8 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             return
         try:
             with renewed(parts.database, tenant, claimed, limits.lease):
-                answer = (enrich or parts.enricher_of(tenant))(claimed.request)
+                found = (enrich or parts.enricher_of(tenant))(claimed.request)
+                answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, answer, level_of(answer))
         except LeaseLost:

@@ -32,6 +32,7 @@ from workers.settings import SOURCE_TYPES, Settings, SourceSettings
 
 if TYPE_CHECKING:
     from connectors.web import Gate
+    from pipeline.enrichment import Rewording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("indexer", "syncer", "gate", "caches", "health"):
+        for name in ("indexer", "syncer", "gate", "caches", "health", "rewording"):
             self.__dict__.pop(name, None)
         self._enrichers.clear()
 
@@ -305,6 +306,23 @@ class Runtime:
             attempts=e.max_attempts,
             crashes=self.rag.queue.max_crashes,
         )
+
+    @cached_property
+    def rewording(self) -> Rewording:
+        """Who words answers, and how this process fared with it."""
+        from pipeline.enrichment import Rewording, RewordingOptions, WordingOptions, open_wording
+
+        e = self.rag.enrichment
+        wording = open_wording(
+            WordingOptions(
+                generator=e.generator,
+                model=e.model,
+                base_url=e.base_url or "",
+                api_key=e.api_key.get_secret_value() if e.api_key else "",
+                timeout=e.timeout,
+            )
+        )
+        return Rewording(wording, RewordingOptions(seconds=e.timeout))
 
     def enricher_of(self, tenant: UUID) -> Callable[[Json], Json]:
         """Answers requests of Step 4 from a tenant's documents."""

@@ -6,15 +6,23 @@ from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.enricher import Enricher, EnrichmentOptions
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.enrichment.rewording import Rewording, RewordingOptions
 from pipeline.enrichment.texts import PgTexts, Texts
+from pipeline.enrichment.wording import GENERATORS, Wording, WordingOptions, open_wording
 
 __all__ = [
+    "GENERATORS",
     "EnrichedContext",
     "Enricher",
     "EnrichmentOptions",
     "EnrichmentRequest",
     "PgTexts",
+    "Rewording",
+    "RewordingOptions",
     "Texts",
+    "Wording",
+    "WordingOptions",
+    "open_wording",
     "prompt_block",
     "static_context",
 ]

@@ -11,6 +11,9 @@ from pipeline.documents import Json
 STATIC, DISABLED = 4, 5
 """Degradation levels at which nothing is searched."""
 
+EXTRACT = "extract"
+"""Names who words an answer in the words of its sources."""
+
 NO_LINK = "#"
 """Stands for a document that has no address."""
 
@@ -120,6 +123,8 @@ class EnrichedContext:
     likely_duplicates: Sequence[Duplicate] = ()
     citations: Sequence[Citation] = ()
     degradation_level: int = 0
+    generator: str = EXTRACT
+    """Who worded it: a key of `pipeline.enrichment.wording.GENERATORS`."""
 
     def to_json(self) -> Json:
         """The context of an enriched PBI; `risk_flags` is there for the step that fills it."""
@@ -132,6 +137,7 @@ class EnrichedContext:
             "likely_duplicates": [_plain(item) for item in self.likely_duplicates],
             "citations": [_plain(item) for item in self.citations],
             "degradation_level": self.degradation_level,
+            "generator": self.generator,
         }
 
 

@@ -24,9 +24,9 @@ from pipeline.enrichment.learnings import is_abandoned, learnings, outcome_of, s
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.texts import DocumentText, Texts
-from pipeline.enrichment.words import stems
 from pipeline.errors import StoreUnavailable
 from pipeline.retrieval import Hit, SearchRequest, SearchResults
+from pipeline.words import stems
 
 CACHED_ONLY = 2
 """Degradation level of an answer whose documents could not be read whole."""

@@ -202,9 +202,3 @@ def test_mistakes_are_named_with_the_way_out(lines: Lines, keys: str, says: str)
     assert len(found) == 1
     assert says in found[0]
     assert found[0].startswith("larder.yaml:3: sources[0]")
-
-
-def test_a_generator_that_this_version_does_not_have_is_refused(lines: Lines) -> None:
-    (line,) = lines("rag:\n  enrichment: {generator: gemini}\n")
-    assert "enrichment.generator: found 'gemini', expected" in line
-    assert "extract" in line
