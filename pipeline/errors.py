@@ -11,6 +11,7 @@
     |  |- EmbedderRefused                    permanent   the provider refuses our key, model or plan
     |  |- ModelMissing                       permanent   the model files are absent or wrong
     |  `- TextRejected                       permanent   the provider refuses this text
+    |     `- TextTooLong                     permanent   ... because it is too long for the model
     |- IndexingError                   E003
     |  |- SourceUnavailable                  transient   a source cannot be reached
     |  |  `- RateLimited                     transient   ... and said when to come back
@@ -120,6 +121,10 @@ class ModelMissing(EmbeddingError):
 
 class TextRejected(EmbeddingError):
     """The embedding provider refuses this text."""
+
+
+class TextTooLong(TextRejected):
+    """The text is too long for the model; its parts may not be."""
 
 
 class IndexingError(LarderError):

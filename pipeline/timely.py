@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import httpx2
 
@@ -29,11 +29,12 @@ class Timely(httpx2.BaseTransport):
         Raises:
             httpx2.ReadTimeout: the time is up and the answer is not whole.
         """
-        seconds = request.extensions.get("timeout", {}).get("read")
+        wanted = request.extensions.get("timeout", {})
+        seconds = wanted.get("read")
         if seconds is None:
             return self.inner.handle_request(request)
         ends = self.clock() + seconds
-        request.extensions = {**request.extensions, "timeout": _Left(ends, self.clock)}
+        request.extensions = {**request.extensions, "timeout": _Left(ends, self.clock, wanted)}
         response = self.inner.handle_request(request)
         return httpx2.Response(
             status_code=response.status_code,
@@ -48,14 +49,15 @@ class Timely(httpx2.BaseTransport):
 
 
 class _Left(dict[str, float]):
-    """Timeouts that are asked for as each part of a call begins: whatever is left by then."""
+    """Timeouts that are asked for as each part of a call begins: what is left by then, or the part's own."""
 
-    def __init__(self, ends: float, clock: Callable[[], float]) -> None:
+    def __init__(self, ends: float, clock: Callable[[], float], wanted: Mapping[str, float | None]) -> None:
         super().__init__()
-        self._ends, self._clock = ends, clock
+        self._ends, self._clock, self._wanted = ends, clock, wanted
 
-    def get(self, _part: str, _default: object = None) -> float:
-        return max(self._ends - self._clock(), 0.001)
+    def get(self, part: str, _default: object = None) -> float:
+        left = max(self._ends - self._clock(), 0.001)
+        return min(self._wanted.get(part) or left, left)
 
 
 class _Body(httpx2.SyncByteStream):

@@ -12,6 +12,7 @@ from pgvector import HalfVector
 from sqlalchemy import text
 
 from pipeline.documents import Json
+from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import document_id, source_id
 from pipeline.measures import (
@@ -214,7 +215,7 @@ def _nearest(parts: Runtime, judged: Judged) -> list[float]:
     for query, wanted in judged.relevant.items():
         if now is None:
             break
-        asked = parts.embedder_of(now).embed_query(judged.queries[query])
+        asked = embed_query_checked(parts.embedder_of(now), judged.queries[query])
         with parts.database.tenant(parts.tenant) as connection:
             rows = connection.execute(
                 text("""

@@ -74,13 +74,31 @@ def find(parts: Runtime, name: str) -> Json:
             )
             found = [_facts(row) for row in rows.mappings()]
         if len(found) == 1:
-            return found[0]
+            return {**found[0], "chunks_cut": _chunks_cut(parts, found[0]["id"])}
         if found:
             raise SeveralDocuments(name, found[:MOST_NAMED], more=len(found) > MOST_NAMED)
     raise LarderError(
         f"no document is called {name!r}",
         fix="give its id, its external id, the end of its path or a part of its title",
     )
+
+
+def _chunks_cut(parts: Runtime, document: str) -> int | None:
+    """Chunks whose ends the model does not read and only words find; None if the model cannot be opened."""
+    try:
+        embedder = parts.embedder
+    except LarderError:
+        return None
+    if embedder.limits.oversize != "cut":
+        return 0
+    with parts.database.tenant(parts.tenant) as connection:
+        rows = connection.execute(
+            text("""
+                select concat_ws(E'\\n\\n', nullif(context, ''), content) from searchable_chunk
+                where document_id = :document and index_id = (select id from search_index where status = 'active')"""),
+            {"document": document},
+        ).scalars()
+        return sum(embedder.count_tokens(chunk) > embedder.limits.tokens_per_text for chunk in rows)
 
 
 def _facts(row: RowMapping) -> Json:

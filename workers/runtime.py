@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,10 @@ from pipeline.database import Database
 from pipeline.degradation import Health
 from pipeline.documents import Json, Source, SourceType
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding.identity import options_for, vector_key
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
+from pipeline.known_models import KNOWN
 from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, open_index
@@ -28,7 +30,7 @@ from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
 from workers import dispatch, retry, schedule
 from workers.opening import source_of
-from workers.settings import SOURCE_TYPES, Settings, SourceSettings
+from workers.settings import SOURCE_TYPES, EmbeddingModel, Settings, SourceSettings
 
 if TYPE_CHECKING:
     from connectors.web import Gate
@@ -68,6 +70,8 @@ class Runtime:
         self.rag = settings.rag
         self._chunkers: dict[tuple[str, SourceType | None], Chunker] = {}
         self._enrichers: dict[UUID, Callable[[Json], Json]] = {}
+        self._embedders: dict[str, Embedder] = {}
+        """Those of other search indexes than the configured one, by model."""
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
 
     # -- who and what ------------------------------------------------------------------------------
@@ -136,12 +140,21 @@ class Runtime:
     def embedding_options(self) -> EmbeddingOptions:
         """Which model makes the vectors."""
         e = self.rag.embedding
+        options = self._options_of(e)
+        return replace(options, batch_size=e.batch_size if e.provider != "hashing" else None)
+
+    def _options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
         return EmbeddingOptions(
             provider=e.provider,
             model=e.model if e.provider != "hashing" else "",
             dimensions=e.dimensions,
             model_path=self.settings.resolve(e.model_path) if e.model_path else None,
-            batch_size=e.batch_size if e.provider != "hashing" else None,
+            base_url=e.base_url or "",
+            api_key=e.api_key.get_secret_value() if e.api_key else "",
+            timeout=e.timeout,
+            device=e.device,
+            max_tokens=e.max_tokens,
+            oversize=e.oversize,
         )
 
     @cached_property
@@ -152,18 +165,25 @@ class Runtime:
     @cached_property
     def model(self) -> str:
         """The name its vectors are kept under; known without loading it."""
-        e = self.rag.embedding
-        if e.provider == "hashing":
-            return f"hashing-{e.dimensions}"
-        if e.model_path:
-            return f"{self.settings.resolve(e.model_path).name}-{e.dimensions}"
-        return e.model
+        return vector_key(self.embedding_options)
+
+    def embedding_options_for(self, index: SearchIndex) -> EmbeddingOptions:
+        """How to open the model an index was made with.
+
+        Raises:
+            EmbedderRefused: the configuration describes no provider that could be asked for it.
+        """
+        previous = self.rag.embedding.previous
+        described = [self.embedding_options, *([self._options_of(previous)] if previous else [])]
+        return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
 
     def embedder_of(self, index: SearchIndex) -> Embedder:
         """The model an index was made with, which questions to it must be asked in."""
         if index.model == self.model:
             return self.embedder
-        return open_embedder(EmbeddingOptions(provider=index.provider, dimensions=index.dimensions))
+        if index.model not in self._embedders:
+            self._embedders[index.model] = open_embedder(self.embedding_options_for(index))
+        return self._embedders[index.model]
 
     @cached_property
     def caches(self) -> Caches:
@@ -335,7 +355,10 @@ class Runtime:
     @cached_property
     def weights(self) -> Mapping[Stage, int]:
         """Chunks per message of each stage: 0.1 to 4 seconds of work."""
-        texts = 512 if self.rag.embedding.provider == "hashing" else 64
+        e = self.rag.embedding
+        texts = 512 if e.provider == "hashing" else 64
+        if KNOWN[e.provider].remote:
+            texts = max(texts, e.batch_size)  # what one call may carry should come in one message
         return {Stage.CHUNKED: texts, Stage.EMBEDDED: self.rag.queue.upsert_rows}
 
     @staticmethod

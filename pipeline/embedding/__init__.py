@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from pipeline.errors import ConfigurationError
 
 Vectors = NDArray[np.float32]
 """Shape (texts, dimensions), every row of length 1."""
+Oversize = Literal["split", "refuse", "cut"]
+"""What becomes of a longer text than a model reads: the mean of its parts, nothing, or the vector of its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +25,26 @@ class EmbedderLimits:
     texts: int = 256
     """Most texts of one call."""
     tokens_per_text: int = 256
-    """A longer text is split or refused before the call; no model gets to cut it without a word."""
+    """As `count_tokens` counts; a longer text is not cut unless `oversize` says so."""
     tokens: int | None = None
     """Most tokens of all texts of one call together."""
     bytes: int | None = None
     """Most bytes of all texts of one call together, in UTF-8."""
     empty: bool = True
     """False: the provider has no vector for a text of nothing but white space."""
+    oversize: Oversize = "split"
+    """What becomes of a longer document; `cut`: this embedder itself reads the beginning only, and callers let it."""
+
+
+def unit(rows: NDArray[np.floating[Any]]) -> Vectors:
+    """The rows at length 1; what has no length, or is no table, stays as it is, for the caller to refuse."""
+    if rows.ndim != 2:  # noqa: PLR2004 - rows and columns
+        return rows.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, np.newaxis]
+        usable = np.isfinite(lengths) & (lengths > 0.0)
+        vectors: Vectors = (rows / np.where(usable, lengths, 1.0)).astype(np.float32)
+    return vectors
 
 
 class Embedder(Protocol):
@@ -80,6 +95,10 @@ class EmbeddingOptions:
     """Seconds one call may take."""
     device: str = "cpu"
     """cpu or cuda, for models that run here."""
+    oversize: Oversize | None = None
+    """What becomes of a document's text that is longer than the model reads; None: what is best for the model."""
+    max_tokens: int | None = None
+    """How much of a text a service's model reads, if it is not the model's usual length or not known here."""
 
 
 def _open_minilm(options: EmbeddingOptions) -> Embedder:
@@ -99,9 +118,44 @@ def _open_hashing(options: EmbeddingOptions) -> Embedder:
     return HashingEmbedder(options.dimensions or DIMENSIONS, batch_size=options.batch_size or BATCH_SIZE)
 
 
+def _open_gemini(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.gemini import GeminiEmbedder
+
+    return GeminiEmbedder(options)
+
+
+def _open_openai(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.openai import open_openai
+
+    return open_openai(options)
+
+
+def _open_ollama(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.ollama import open_ollama
+
+    return open_ollama(options)
+
+
+def _open_huggingface(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.huggingface import open_huggingface
+
+    return open_huggingface(options)
+
+
+def _open_transformers(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.transformers import open_transformers
+
+    return open_transformers(options)
+
+
 PROVIDERS: Mapping[str, Callable[[EmbeddingOptions], Embedder]] = {
     "minilm": _open_minilm,
     "hashing": _open_hashing,
+    "gemini": _open_gemini,
+    "openai": _open_openai,
+    "ollama": _open_ollama,
+    "huggingface": _open_huggingface,
+    "transformers": _open_transformers,
 }
 """Name in the configuration -> what builds it; each entry imports its libraries only when it is called."""
 
@@ -127,4 +181,10 @@ def open_embedder(options: EmbeddingOptions) -> Embedder:
             f"embedding.dimensions is {options.dimensions}, but {embedder.model} gives {embedder.dimensions}",
             fix=f"set embedding.dimensions to {embedder.dimensions} or leave it out",
         )
+    if options.oversize == "cut" != embedder.limits.oversize:
+        raise ConfigurationError(
+            f"embedding.oversize is cut, and the provider {options.provider} is not sent half a text",
+            fix="use split or refuse, or leave it out",
+        )
+    embedder.limits = replace(embedder.limits, oversize=options.oversize or embedder.limits.oversize)
     return embedder

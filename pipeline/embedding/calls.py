@@ -2,104 +2,248 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from pipeline.embedding import Embedder, Vectors
-from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError, TextRejected
+from pipeline.embedding import Embedder, EmbedderLimits, Vectors, unit
+from pipeline.embedding.splitting import halves, in_parts
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderUnavailable,
+    EmbeddingError,
+    TextRejected,
+    TextTooLong,
+)
 
 _NAMED = 10
 """How many bad texts a message names; `indexes` has them all."""
 _UNUSABLE = "its vector is not finite or has no length"
+_HALVINGS = 4
+"""How often a part is halved that a provider finds too long although it was counted as short enough."""
+_WRAPPING = 256
+"""Bytes a provider's JSON may put around one text: model, task, width and punctuation."""
+
+Ask = Callable[[Sequence[str]], Vectors]
 
 
 class TextsRejected(TextRejected):
     """The embedder refuses some of the texts; the others are good."""
 
-    def __init__(self, message: str, *, indexes: Sequence[int], fix: str = "") -> None:
+    def __init__(self, message: str, *, indexes: Sequence[int], vectors: Vectors, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.indexes = tuple(indexes)
         """Positions in the texts given, counted from 0, ascending."""
+        self.vectors = vectors
+        """A row per text given, so that what was paid for the good ones is not lost; zeros for the bad."""
 
 
 def embed_checked(
-    embedder: Embedder, texts: Sequence[str], *, sleep: Callable[[float], None] = time.sleep
+    embedder: Embedder,
+    texts: Sequence[str],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    attempts: Retrying | None = None,
 ) -> Vectors:
     """One finite vector of length 1 per text, in order, in as many calls as the limits ask for.
 
-    A call that finds the embedder unavailable is tried three times within 3 seconds, unless the embedder says
-    when to come back. `sleep` takes seconds.
+    A text too long for the model is embedded in parts, and its vector is their mean, each part counted by its
+    tokens; or it is refused, or left to the model to cut: `limits.oversize` says which. A call that finds the
+    embedder unavailable is tried three times within 3 seconds, unless the embedder says when to come back, or as
+    `attempts` says. `sleep` takes seconds.
 
     Raises:
         TextsRejected: some texts are refused or have no usable vector; `indexes` says which.
         EmbedderUnavailable: may work later.
+        EmbedderRefused: key, model or plan are refused.
         ConfigurationError: the vectors have another length than the embedder's dimensions.
         EmbeddingError: the answer has another number of vectors than there were texts.
     """
-    call = _Call(embedder=embedder, sleep=sleep)
-    size = embedder.limits.texts
-    parts = [call.isolated(texts[at : at + size], at) for at in range(0, len(texts), size)]
-    if call.bad:
-        raise call.rejection(len(texts))
-    return np.concatenate(parts) if parts else np.zeros((0, embedder.dimensions), dtype=np.float32)
+    tried = attempts or Retrying(
+        # Seconds only: longer waits are the ledger's business, where a worker is not held up by them.
+        stop=stop_after_attempt(3),
+        wait=wait_exponential(multiplier=0.5) + wait_random(0, 0.5),
+        retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
+        sleep=sleep,
+        reraise=True,
+    )
+    request = _Request(
+        embedder=embedder,
+        limits=embedder.limits,
+        ask=lambda part: tried(embedder.embed_documents, part),
+        sums=np.zeros((len(texts), embedder.dimensions), dtype=np.float32),
+    )
+    vectors = request.vectors(texts)
+    if request.bad:
+        raise request.rejection(vectors)
+    return vectors
+
+
+def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
+    """The question's vector, finite and of length 1, shape (dimensions,).
+
+    A question too long for the model is never refused: it is asked in parts where `limits.oversize` would refuse
+    a document. It is tried once: somebody waits for it, and can be answered by words alone.
+
+    Raises:
+        EmbeddingError: and its kinds, as `embed_checked`; TextRejected for this text.
+        ConfigurationError: the vector has another length than the embedder's dimensions.
+    """
+    request = _Request(
+        embedder=embedder,
+        limits=replace(
+            embedder.limits,
+            texts=1,
+            oversize="split" if embedder.limits.oversize == "refuse" else embedder.limits.oversize,
+        ),
+        ask=lambda part: embedder.embed_query(part[0])[np.newaxis],
+        sums=np.zeros((1, embedder.dimensions), dtype=np.float32),
+    )
+    vector: Vectors = request.vectors([text])[0]
+    if request.bad:
+        raise request.bad[0]
+    return vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Call:
-    """One request of a caller, which may take many calls of the embedder."""
+class _Part:
+    """A whole text, or a part of one that is too long."""
+
+    text: str
+    owner: int
+    """Position of the text it belongs to."""
+    tokens: int
+    bytes: int
+    halved: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What one caller wants, which may take many calls of the embedder."""
 
     embedder: Embedder
-    sleep: Callable[[float], None]
+    limits: EmbedderLimits
+    ask: Ask
+    sums: Vectors
+    """A row per text, where the vectors of its parts are added up."""
     bad: dict[int, TextRejected] = field(default_factory=dict)
     """Position of a refused text -> why."""
 
-    def isolated(self, texts: Sequence[str], at: int) -> Vectors:
-        """Vectors of texts[at:]; refused texts are noted in `bad` and have a row of zeros."""
-        try:
-            vectors = self._retried(texts)
-        except TextRejected as error:
-            if len(texts) == 1:
-                self.bad[at] = error
-                return np.zeros((1, self.embedder.dimensions), dtype=np.float32)
-            half = len(texts) // 2
-            return np.concatenate([self.isolated(texts[:half], at), self.isolated(texts[half:], at + half)])
-        return self._unit(_shaped(self.embedder, vectors, len(texts)), at)
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """A row per text, those of `bad` texts zeros."""
+        parts = [part for at, text in enumerate(texts) for part in self._parts(text, at)]
+        for batch in _batches(parts, self.limits):
+            self._add(batch)
+        self.sums[list(self.bad)] = 0.0
+        for at in np.flatnonzero(~self.sums.any(axis=1)):
+            self.bad.setdefault(int(at), _unusable())
+        return unit(self.sums)
 
-    def rejection(self, count: int) -> TextsRejected:
+    def rejection(self, vectors: Vectors) -> TextsRejected:
         """The error that names every bad text by its number."""
         indexes = sorted(self.bad)
         numbers = ", ".join(str(n) for n in indexes[:_NAMED])
         first = self.bad[indexes[0]]
         more = f" and {len(self.bad) - _NAMED} more" if len(self.bad) > _NAMED else ""
         return TextsRejected(
-            f"{self.embedder.model} refuses {len(self.bad)} of {count} texts, no. {numbers}{more} from 0: "
+            f"{self.embedder.model} refuses {len(self.bad)} of {len(vectors)} texts, no. {numbers}{more} from 0: "
             f"{first.message}",
             indexes=indexes,
+            vectors=vectors,
             fix=first.fix,
         )
 
-    def _retried(self, texts: Sequence[str]) -> Vectors:
-        """Seconds only: longer waits are the ledger's business, where a worker is not held up by them."""
-        attempts = Retrying(
-            stop=stop_after_attempt(3),
-            wait=wait_exponential(multiplier=0.5) + wait_random(0, 0.5),
-            retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
-            sleep=self.sleep,
-            reraise=True,
-        )
-        return attempts(self.embedder.embed_documents, texts)
+    def _parts(self, text: str, at: int) -> list[_Part]:
+        """The text as it is sent; nothing if it is refused without asking."""
+        if not self.limits.empty and (not text or text.isspace()):
+            self.bad[at] = TextRejected(
+                "a text of nothing but white space has no vector here", fix="leave this text out"
+            )
+            return []
+        if self.limits.oversize == "cut":  # nothing to decide, so that nothing need be counted
+            return [_Part(text=text, owner=at, tokens=0, bytes=0)]
+        whole = self._part(text, at)
+        times = self._excess(whole)
+        if times <= 1:
+            return [whole]
+        if self.limits.oversize == "refuse":
+            self.bad[at] = TextTooLong(
+                f"a text of {whole.tokens} tokens and {whole.bytes} bytes is {times:.1f} times as long as "
+                f"{self.embedder.model} takes",
+                fix="set embedding.oversize to split, or chunk documents smaller",
+            )
+            return []
+        return [self._part(part, at) for part in in_parts(text, lambda t: self._excess(self._part(t, at)))]
 
-    def _unit(self, vectors: Vectors, at: int) -> Vectors:
-        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-        unusable = ~(np.isfinite(lengths) & (lengths > 0.0))
-        for row in np.flatnonzero(unusable):
-            self.bad[at + int(row)] = TextRejected(_UNUSABLE, fix="leave this text out, or use another model")
-        unit: Vectors = (vectors / np.where(unusable, 1.0, lengths)).astype(np.float32)
-        return unit
+    def _part(self, text: str, at: int) -> _Part:
+        # Escaped to ASCII, JSON is longest; a provider's client may do it.
+        size = len(json.dumps(text)) + _WRAPPING if self.limits.bytes else 0
+        return _Part(text=text, owner=at, tokens=self.embedder.count_tokens(text), bytes=size)
+
+    def _excess(self, part: _Part) -> float:
+        """How many times as long as allowed it is."""
+        times = part.tokens / min(self.limits.tokens_per_text, self.limits.tokens or part.tokens or 1)
+        return max(times, part.bytes / self.limits.bytes) if self.limits.bytes else times
+
+    def _add(self, parts: Sequence[_Part]) -> None:
+        """Ask for these parts' vectors and add them up; refused texts are noted in `bad`."""
+        parts = [part for part in parts if part.owner not in self.bad]
+        if not parts:
+            return
+        try:
+            answer = self.ask([part.text for part in parts])
+        except TextRejected as error:
+            self._isolate(parts, error)
+            return
+        rows = unit(_shaped(self.embedder, answer, len(parts)))
+        lengths = np.einsum("ij,ij->i", rows, rows)
+        for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.0))):
+            self.bad[parts[place].owner] = _unusable()
+            rows[place] = 0.0
+        rows *= np.array([max(part.tokens, 1) for part in parts], dtype=np.float32)[:, np.newaxis]
+        owners = [part.owner for part in parts]
+        if len(set(owners)) == len(owners):  # the rule, and ten times as fast
+            self.sums[owners] += rows
+        else:
+            np.add.at(self.sums, owners, rows)
+
+    def _isolate(self, parts: Sequence[_Part], error: TextRejected) -> None:
+        """Smaller calls tell which text is meant; one that is only too long is cut once more."""
+        if len(parts) > 1:
+            middle = len(parts) // 2
+            self._add(parts[:middle])
+            self._add(parts[middle:])
+            return
+        part = parts[0]
+        smaller = halves(part.text) if isinstance(error, TextTooLong) and part.halved < _HALVINGS else []
+        if len(smaller) < 2 or self.limits.oversize == "refuse":  # noqa: PLR2004 - cut, or not
+            self.bad[part.owner] = error
+            return
+        for text in smaller:
+            self._add([replace(self._part(text, part.owner), halved=part.halved + 1)])
+
+
+def _batches(parts: Sequence[_Part], limits: EmbedderLimits) -> Iterator[list[_Part]]:
+    """In order, each as large as the limits allow."""
+    batch: list[_Part] = []
+    tokens = size = 0
+    for part in parts:
+        tokens, size = tokens + part.tokens, size + part.bytes
+        full = len(batch) == limits.texts
+        if batch and (full or tokens > (limits.tokens or tokens) or size > (limits.bytes or size)):
+            yield batch
+            batch, tokens, size = [], part.tokens, part.bytes
+        batch.append(part)
+    if batch:
+        yield batch
+
+
+def _unusable() -> TextRejected:
+    return TextRejected(_UNUSABLE, fix="leave this text out, or use another model")
 
 
 def _shaped(embedder: Embedder, vectors: Vectors, count: int) -> Vectors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.documents import Chunk, Json
+from pipeline.embedding.identity import model_of
 from pipeline.fusion import FusionWeights
 from pipeline.queries import Intent, Synonyms
 from pipeline.standing import Standing
@@ -72,7 +73,7 @@ class RetrievalOptions:
     def threshold(self, model: str, wanted: float | None = None) -> float:
         """The least similarity of a hit that no word of the question brought."""
         if wanted is None:
-            measured = MEASURED_THRESHOLDS.get(model, 0.0)
+            measured = MEASURED_THRESHOLDS.get(model_of(model), 0.0)
             wanted = measured if self.min_similarity == "auto" else self.min_similarity
         return wanted if self.max_distance is None else max(wanted, 1 - self.max_distance)
 

@@ -12,6 +12,7 @@ from pipeline.caching import Caches
 from pipeline.database import Database
 from pipeline.degradation import Part
 from pipeline.embedding import Embedder, Vectors
+from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import EmbeddingError
 from pipeline.fusion import above_threshold, best_per_document
 from pipeline.ledger.storable import clean
@@ -170,7 +171,7 @@ class Retriever:
             return kept, FULL
         try:
             with self.watch("embedder"):
-                vector = self.embedder_of(index).embed_query(question)
+                vector = embed_query_checked(self.embedder_of(index), question)
         except EmbeddingError:
             if mode == "vector":
                 raise

@@ -33,6 +33,7 @@ from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
 from pipeline.database import Database  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
+from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
 from pipeline.indexing import centroid  # noqa: E402
 from pipeline.ledger import document_id, source_id, sources  # noqa: E402
 from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
@@ -101,7 +102,7 @@ def vectors_of(chunks: Sequence[Sequence[Chunk]], embedder: Embedder) -> Vectors
     size = embedder.limits.texts
     for at in range(0, len(missing), size):
         part = missing[at : at + size]
-        known |= zip(part, embedder.embed_documents([texts[key] for key in part]), strict=True)
+        known |= zip(part, embed_checked(embedder, [texts[key] for key in part]), strict=True)
     if missing:
         path.parent.mkdir(exist_ok=True)
         np.savez(path, keys=np.array(list(known)), vectors=np.array(list(known.values()), dtype=np.float32))
@@ -245,7 +246,7 @@ def similarities(judged: Judged, embedder: Embedder) -> list[float]:
     }
     found = []
     for query, question in judged.queries.items():
-        asked = embedder.embed_query(question)
+        asked = embed_query_checked(embedder, question)
         wanted = [own[i] for i in judged.relevant.get(query, ()) if i != query and len(own[i])]
         found += [float((rows @ asked).max()) for rows in wanted]
     return found

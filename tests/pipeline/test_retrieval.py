@@ -333,6 +333,7 @@ def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: 
     class Switching(Broken):
         def __init__(self, index: SearchIndex) -> None:
             self.index = index
+            self.dimensions = index.dimensions
 
         def embed_query(self, text: str) -> Vectors:
             asked.append(f"{self.index.model}: {text}")

@@ -243,7 +243,7 @@ def _tell(console: Console, told: dict[str, Any]) -> None:
         ("state", f"{d['state']}, stage {d['stage']}"),
         ("version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"),
         ("pipeline", _pipeline(d)),
-        ("chunks", d["chunk_count"]),
+        ("chunks", _chunks(d)),
         ("indexed", d["last_indexed"]),
         ("attempts", _attempts(d)),
         ("next try", d["next_try"]),
@@ -267,6 +267,12 @@ def _searchable(document: dict[str, Any]) -> str:
 def _pipeline(document: dict[str, Any]) -> str:
     wanted, indexed = document["pipeline_version"], document["indexed_pipeline"]
     return str(wanted) if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
+
+
+def _chunks(document: dict[str, Any]) -> str:
+    cut = document["chunks_cut"]
+    ends = f", {cut} longer than the model reads: their ends are found by their words only" if cut else ""
+    return f"{document['chunk_count']}{ends}"
 
 
 def _attempts(document: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Settings: one YAML file and the environment, read once, checked whole."""
 
+from workers.settings.embedding import EMBEDDING_PROVIDERS, EmbeddingModel
 from workers.settings.loading import Settings, load
-from workers.settings.models import EMBEDDING_PROVIDERS, RagSettings
+from workers.settings.models import RagSettings
 from workers.settings.problems import Problem, SettingsError
 from workers.settings.reference import reference
 from workers.settings.rendering import effective, initial_file, show
@@ -14,6 +15,7 @@ __all__ = [
     "SOURCE_TYPES",
     "AzureDevOpsSource",
     "ConfluenceSource",
+    "EmbeddingModel",
     "FileSource",
     "Problem",
     "RagSettings",

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from pipeline.known_models import KNOWN
 from workers.settings.problems import Fault, KeyPath, Place
 from workers.settings.substitution import Lookup, Substituted, VariableFault
 from workers.settings.yamlfile import Tree
@@ -30,6 +31,8 @@ class Variable:
     secret: bool = False
     folder: bool = False
     """A path relative to the current folder, as everywhere on a command line."""
+    provider: str = ""
+    """Read only where the section of `key` names this provider at its public address and gives no key itself."""
 
 
 VARIABLES = (
@@ -66,6 +69,18 @@ VARIABLES = (
     Variable(name="RAG_MAX_TOP_K", key="retrieval.maxTopK", meaning="Most results of a search."),
     Variable(name="LOG_LEVEL", key="monitoring.logging.level", meaning="Least important log lines to show."),
     Variable(name="EMBEDDING_MODEL", key="embedding.model", meaning="Name of the embedding model."),
+    *(
+        Variable(
+            name=facts.variable,
+            key=key,
+            meaning=f"Key of the provider {name}, unless the file gives one or names another address.",
+            secret=True,
+            provider=name,
+        )
+        for key in ("embedding.apiKey", "embedding.previous.apiKey")
+        for name, facts in KNOWN.items()
+        if facts.variable
+    ),
 )
 
 
@@ -106,6 +121,8 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
     for variable in VARIABLES:
         path: KeyPath = tuple(variable.key.split("."))
         place = Place(file=variable.name)
+        if variable.provider and not _wanted(tree, path, variable.provider):
+            continue
         try:
             text = read(variable.name)
         except VariableFault as error:
@@ -116,6 +133,16 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
             text = str(Path(text).absolute()) if variable.folder else text
             value = Substituted(text, origin=variable.name, whole=True, secret=variable.secret)
             _put(tree, path, value, place)
+
+
+def _wanted(tree: Tree, path: KeyPath, provider: str) -> bool:
+    """Whether the section asks for a key of this provider: one for a public address is sent to no other."""
+    section: Any = tree.data
+    for part in path[:-1]:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or str(section.get("provider", "")).lower() != provider:
+        return False
+    return not any(section.get(_as_written(section, key)) for key in ("apiKey", "baseUrl"))
 
 
 def _put(tree: Tree, path: KeyPath, value: Any, place: Place) -> None:

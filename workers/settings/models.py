@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from workers.settings.chunking import ChunkingSettings
+from workers.settings.embedding import EmbeddingCacheSettings, EmbeddingModel, PreviousEmbedding
 from workers.settings.enrichment import EnrichmentSettings
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
@@ -23,12 +24,10 @@ from workers.settings.values import (
     Folder,
     Number,
     OneOf,
-    Secret,
     Section,
     Similarity,
     Text,
     Texts,
-    WebUrl,
     Whole,
     Zone,
     refusal,
@@ -39,12 +38,6 @@ PROVIDERS: Mapping[str, str] = MappingProxyType(
 )
 _FOREIGN_STORES = ("chroma", "pinecone", "faiss", "weaviate")
 
-EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType(
-    {"minilm": "all-MiniLM-L6-v2 on this machine", "hashing": "counted words, free and without meaning"}
-)
-"""One line per embedder that this version knows."""
-
-DEVICES = ("cpu", "cuda")
 FUSIONS = ("weighted", "rrf")
 
 
@@ -55,8 +48,6 @@ def _provider(value: Any) -> str:
 
 
 Provider = Annotated[str, BeforeValidator(_provider), OneOf(PROVIDERS)]
-EmbeddingProvider = Annotated[str, BeforeValidator(OneOf(EMBEDDING_PROVIDERS)), OneOf(EMBEDDING_PROVIDERS)]
-Device = Annotated[str, BeforeValidator(OneOf(DEVICES)), OneOf(DEVICES)]
 Fusion = Annotated[str, BeforeValidator(OneOf(FUSIONS)), OneOf(FUSIONS)]
 
 
@@ -107,39 +98,12 @@ class StorageSettings(Section):
     data: Folder = Field(default=Path(".larder"), description="Folder of the embedded servers.")
 
 
-class EmbeddingCacheSettings(Section):
-    """Vectors kept so that no text is embedded twice."""
-
-    enabled: Flag = Field(default=True, description="Keep vectors of texts already embedded.")
-    max_size: Whole = Field(default=1000, ge=1, description="Megabytes; the longest unused go first.")
-
-
-class EmbeddingSettings(Section):
+class EmbeddingSettings(EmbeddingModel):
     """The model that turns text into vectors."""
 
-    provider: EmbeddingProvider = Field(
-        default="minilm", description="Who embeds: " + ", ".join(EMBEDDING_PROVIDERS) + "."
+    batch_size: Whole = Field(
+        default=32, ge=1, le=2048, description="Texts of one call. Left out: the provider's own."
     )
-    model: Text = Field(default="all-MiniLM-L6-v2", description="Name of the model.")
-    dimensions: Whole = Field(default=384, ge=1, le=4000, description="Length of its vectors.")
-    batch_size: Whole = Field(default=32, ge=1, le=2048, description="Texts of one call.")
-    device: Device = Field(default="cpu", description="cpu or cuda.")
-    model_path: Folder | None = Field(
-        default=None,
-        examples=["./models/minilm"],
-        description="Folder with model.onnx and tokenizer.json of another model.",
-    )
-    base_url: WebUrl | None = Field(
-        default=None,
-        examples=["https://embeddings.example.com/v1"],
-        description="Address of a provider on the network.",
-    )
-    api_key: Secret | None = Field(
-        default=None,
-        examples=["${LARDER_EMBEDDING_API_KEY}"],
-        description="Key of a provider on the network.",
-    )
-    timeout: Number = Field(default=30, gt=0, le=3600, description="Seconds one call may take.")
     requests_per_minute: Whole | None = Field(
         default=None, ge=1, description="Most calls a minute. Empty: no limit."
     )
@@ -148,6 +112,11 @@ class EmbeddingSettings(Section):
     )
     cache: EmbeddingCacheSettings = Field(
         default_factory=EmbeddingCacheSettings, description="Vectors kept so that no text is embedded twice."
+    )
+    previous: PreviousEmbedding | None = Field(
+        default=None,
+        examples=[{"provider": "minilm"}],
+        description="Model of an older search index that is still searched while a new one is filled.",
     )
 
 

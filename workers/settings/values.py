@@ -44,11 +44,18 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty_is_defaults(cls, value: Any) -> Any:
-        # A section whose lines are all commented out is read by YAML as nothing, and a key that is one
-        # empty variable is a key left out: both mean the default.
-        if not isinstance(value, dict):
-            return {} if value is None else value
-        return {k: v for k, v in value.items() if not (isinstance(v, Substituted) and v.whole and not v)}
+        return without_empty(value)
+
+
+def without_empty(value: Any) -> Any:
+    """A section as written, without what only looks written.
+
+    A section whose lines are all commented out is read by YAML as nothing, and a key that is one empty variable
+    is a key left out: both mean the default.
+    """
+    if not isinstance(value, dict):
+        return {} if value is None else value
+    return {k: v for k, v in value.items() if not (isinstance(v, Substituted) and v.whole and not v)}
 
 
 @dataclass(frozen=True)

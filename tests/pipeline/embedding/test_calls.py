@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedding import EmbedderLimits, Vectors
-from pipeline.embedding.calls import TextsRejected, embed_checked
+from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import (
     ConfigurationError,
@@ -19,6 +22,7 @@ from pipeline.errors import (
     EmbeddingError,
     ModelMissing,
     TextRejected,
+    TextTooLong,
 )
 
 Change = Callable[[Sequence[str], Vectors], Vectors]
@@ -33,22 +37,33 @@ class Provider(HashingEmbedder):
         failures: Sequence[Exception] = (),
         refused: Sequence[str] = (),
         change: Change | None = None,
+        limits: EmbedderLimits | None = None,
+        reads: int = 10**9,
     ) -> None:
         super().__init__(32)
-        self.limits = EmbedderLimits(texts=4, tokens_per_text=100)
+        self.limits = limits or EmbedderLimits(texts=4, tokens_per_text=100)
         self.calls: list[int] = []
+        self.sent: list[list[str]] = []
+        self._reads = reads
+        """Words of a text that the service takes, whatever the limits say."""
         self._failures = list(failures)
         self._refused = set(refused)
         self._change = change
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         self.calls.append(len(texts))
+        self.sent.append(list(texts))
+        if any(len(text.split()) > self._reads for text in texts):
+            raise TextTooLong("too long for the service")
         if self._failures:
             raise self._failures.pop(0)
         if self._refused & set(texts):
             raise TextRejected("content policy", fix="leave this text out")
         vectors = super().embed_documents(texts)
         return self._change(texts, vectors) if self._change else vectors
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
 
 
 def words(count: int) -> list[str]:
@@ -196,3 +211,172 @@ def test_vectors_of_another_width_are_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="gives 31 dimensions") as caught:
         embed_checked(Provider(change=lambda _, v: v[:, :31]), words(3))
     assert "31" in caught.value.fix
+
+
+# --- limits of a call ---
+
+
+def limits(**changes: Any) -> EmbedderLimits:
+    return EmbedderLimits(**{"texts": 100, "tokens_per_text": 10, **changes})
+
+
+def mean(parts: Sequence[str]) -> np.ndarray:
+    """The mean of the parts' vectors, each counted by its words, at length 1."""
+    weights = np.array([len(part.split()) for part in parts], dtype=np.float64)
+    found = weights @ HashingEmbedder(32).embed_documents(parts)
+    return np.asarray(found / np.linalg.norm(found))
+
+
+@pytest.mark.req("001-020")
+def test_a_call_carries_no_more_tokens_than_the_limits_say() -> None:
+    provider = Provider(limits=limits(tokens=10))
+    texts = ["a b c d", "e f g h", "i j k", "l", "m n o p q r s t u v", "w"]
+    vectors = embed_checked(provider, texts)
+    assert provider.sent == [["a b c d", "e f g h"], ["i j k", "l"], ["m n o p q r s t u v"], ["w"]]
+    assert np.allclose(vectors, HashingEmbedder(32).embed_documents(texts), atol=1e-6)
+
+
+@given(st.lists(st.text(alphabet="aé\0\N{PARTY POPPER}", min_size=1, max_size=100), max_size=20))
+def test_a_call_carries_no_more_bytes_than_the_limits_say_as_json(texts: list[str]) -> None:
+    provider = Provider(limits=limits(bytes=2000, tokens_per_text=1000))
+    embed_checked(provider, texts)
+    assert [text for call in provider.sent for text in call] == texts
+    # Accents and emoji may be escaped, which is three times as long as UTF-8.
+    assert all(len(json.dumps({"input": call})) <= 2000 for call in provider.sent)
+    joined = [a + b[:1] for a, b in pairwise(provider.sent)]
+    assert all(sum(len(json.dumps(text)) + 256 for text in call) > 2000 for call in joined)
+
+
+def test_a_text_of_too_many_bytes_is_embedded_in_parts() -> None:
+    provider = Provider(limits=limits(bytes=1000, tokens_per_text=10_000))
+    text = "grüße " * 300
+    vector = embed_checked(provider, [text])[0]
+    parts = [part for call in provider.sent for part in call]
+    assert len(parts) > 2
+    assert "".join(parts) == text
+    assert np.allclose(vector, mean(parts), atol=1e-5)
+
+
+def test_a_long_text_is_embedded_in_parts_among_others() -> None:
+    provider = Provider(limits=limits(texts=3))
+    long = " ".join(f"word{n}" for n in range(37))
+    texts = ["short one", long, "short two"]
+    vectors = embed_checked(provider, texts)
+    sent = [text for call in provider.sent for text in call]
+    assert all(len(call) <= 3 for call in provider.sent)
+    assert all(len(text.split()) <= 10 for text in sent)
+    assert " ".join("".join(sent[1:-1]).split()) == long
+    assert np.allclose(vectors[1], mean(sent[1:-1]), atol=1e-5)
+    assert np.allclose(vectors[[0, 2]], HashingEmbedder(32).embed_documents([texts[0], texts[2]]), atol=1e-6)
+
+
+def test_a_long_text_is_refused_by_its_counts_without_being_sent() -> None:
+    provider = Provider(limits=limits(oversize="refuse"))
+    texts = ["short", "secret " * 25, "fine"]
+    with pytest.raises(TextsRejected, match=r"25 tokens .* 2\.5 times as long") as caught:
+        embed_checked(provider, texts)
+    assert caught.value.indexes == (1,)
+    assert "secret" not in str(caught.value)
+    assert "oversize" in caught.value.fix
+    assert provider.sent == [["short", "fine"]]
+    assert np.allclose(caught.value.vectors[[0, 2]], HashingEmbedder(32).embed_documents(["short", "fine"]))
+    assert not caught.value.vectors[1].any()
+
+
+def test_a_model_that_cuts_gets_long_texts_whole() -> None:
+    provider = Provider(limits=limits(oversize="cut"))
+    embed_checked(provider, ["word " * 50])
+    assert provider.sent == [["word " * 50]]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+def test_a_text_of_white_space_is_refused_without_being_sent(text: str) -> None:
+    provider = Provider(limits=limits(empty=False))
+    with pytest.raises(TextsRejected, match="white space") as caught:
+        embed_checked(provider, ["one", text, "two"])
+    assert caught.value.indexes == (1,)
+    assert provider.sent == [["one", "two"]]
+    with pytest.raises(TextRejected, match="white space"):
+        embed_query_checked(provider, text)
+    assert len(provider.sent) == 1
+
+
+def test_a_text_that_the_service_finds_too_long_after_all_is_cut_further() -> None:
+    """The count is a bound for usual texts only; and servers are set to less than their models read."""
+    provider = Provider(limits=limits(), reads=4)
+    text = "one two three four five six seven eight nine"
+    vectors = embed_checked(provider, ["first", text, "last"])
+    good = [call[0] for call in provider.sent if len(call) == 1 and len(call[0].split()) <= 4]
+    parts = [part for part in good if part not in {"first", "last"}]
+    assert "".join(parts) == text
+    assert np.allclose(vectors[1], mean(parts), atol=1e-5)
+    assert np.allclose(vectors[0], HashingEmbedder(32).embed_query("first"), atol=1e-6)
+
+
+def test_a_service_that_takes_nothing_is_not_asked_for_ever() -> None:
+    provider = Provider(limits=limits(tokens_per_text=10_000), reads=0)
+    with pytest.raises(TextsRejected, match="too long for the service"):
+        embed_checked(provider, ["word " * 5000])
+    assert len(provider.sent) <= 5
+
+
+def test_a_text_refused_in_one_part_is_refused() -> None:
+    text = " ".join(f"word{n}" for n in range(30))
+    whole = Provider(limits=limits())
+    embed_checked(whole, [text])
+    parts = [part for call in whole.sent for part in call]
+    with pytest.raises(TextsRejected) as caught:
+        embed_checked(Provider(limits=limits(), refused=[parts[1]]), ["fine", text])
+    assert caught.value.indexes == (1,)
+
+
+def test_too_long_is_refused_where_long_texts_are() -> None:
+    provider = Provider(limits=limits(oversize="refuse"), reads=4)
+    with pytest.raises(TextsRejected, match="too long for the service"):
+        embed_checked(provider, ["one two three four five"])
+    assert len(provider.sent) == 1
+
+
+# --- questions ---
+
+
+def test_a_question_has_the_providers_own_encoding() -> None:
+    class Asymmetric(Provider):
+        def embed_query(self, text: str) -> Vectors:
+            vector: Vectors = -7 * HashingEmbedder(32).embed_query(text)
+            return vector
+
+    vector = embed_query_checked(Asymmetric(limits=limits()), "one two")
+    assert vector.shape == (32,)
+    assert vector.dtype == np.float32
+    assert np.allclose(vector, -HashingEmbedder(32).embed_query("one two"), atol=1e-6)
+
+
+@pytest.mark.parametrize("oversize", ["split", "refuse"])
+def test_a_long_question_is_asked_in_parts_whatever_becomes_of_documents(oversize: str) -> None:
+    provider = Provider(limits=limits(oversize=oversize))
+    text = " ".join(f"word{n}" for n in range(25))
+    vector = embed_query_checked(provider, text)
+    parts = [call[0] for call in provider.sent]
+    assert "".join(parts) == text
+    assert len(parts) == 3
+    assert np.allclose(vector, mean(parts), atol=1e-5)
+
+
+def test_a_question_is_tried_once() -> None:
+    provider = Provider(failures=[EmbedderUnavailable("busy")])
+    with pytest.raises(EmbedderUnavailable, match="busy"):
+        embed_query_checked(provider, "one")
+    assert provider.calls == [1]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_a_question_without_a_usable_vector_is_refused(value: float) -> None:
+    with pytest.raises(TextRejected, match="not finite"):
+        embed_query_checked(Provider(change=lambda _, v: np.full_like(v, value)), "one")
+
+
+@pytest.mark.req("003-026")
+def test_a_question_of_another_width_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="gives 31 dimensions"):
+        embed_query_checked(Provider(change=lambda _, v: v[:, :31]), "one")

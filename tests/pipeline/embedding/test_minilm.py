@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding import minilm
+from pipeline.embedding import EmbeddingOptions, minilm, open_embedder
+from pipeline.embedding.calls import embed_checked, embed_query_checked
 from pipeline.embedding.minilm import MODEL_FILE, TOKENIZER_FILE, MiniLmEmbedder, ShippedFile
-from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected
+from pipeline.embedding.splitting import in_parts
+from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,29 @@ def test_related_and_unrelated_texts_lie_where_the_model_puts_them(embedder: Min
     assert float(first @ third) < 0.2
 
 
-def test_what_lies_beyond_256_tokens_is_not_read(embedder: MiniLmEmbedder) -> None:
+def test_what_lies_beyond_256_tokens_is_not_read_and_the_limits_say_so(embedder: MiniLmEmbedder) -> None:
+    assert (embedder.limits.tokens_per_text, embedder.limits.oversize) == (254, "cut")
     full = "cache " * 254  # and the two marks of the model
     tail = "the giraffe eats leaves"
-    vectors = embedder.embed_documents([full, full + tail, "cache " * 240 + tail])
+    vectors = embed_checked(embedder, [full, full + tail, "cache " * 240 + tail])
     assert np.array_equal(vectors[0], vectors[1])
     assert float(vectors[0] @ vectors[2]) < 0.999
+
+
+def test_a_longer_text_is_embedded_in_parts_if_asked_for() -> None:
+    """The mean of the parts, each counted by its tokens."""
+    embedder = open_embedder(EmbeddingOptions(oversize="split"))
+    text = "cache " * 254 + "the giraffe eats leaves"
+    with pytest.raises(TextTooLong) as caught:
+        embedder.embed_documents([text])
+    assert "giraffe" not in str(caught.value)
+    parts = in_parts(text, lambda part: embedder.count_tokens(part) / 254)
+    counts = [embedder.count_tokens(part) for part in parts]
+    assert sum(counts) == embedder.count_tokens(text)
+    assert counts[0] > 240
+    expected = unit(np.array(counts) @ embedder.embed_documents(parts))
+    assert np.allclose(embed_checked(embedder, [text])[0], expected, atol=1e-5)
+    assert np.allclose(embed_query_checked(embedder, text), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +243,7 @@ def test_another_model_brings_its_name_and_its_dimensions(tmp_path: Path) -> Non
     embedder = MiniLmEmbedder(model_path=folder(tmp_path / "colour-words", onnx_model(TABLE)))
     assert (embedder.model, embedder.dimensions) == ("colour-words", WIDTH)
     assert embedder.embed_documents([]).shape == (0, WIDTH)
+    assert embedder.limits.tokens_per_text == 256  # this tokenizer adds no marks
 
 
 def test_pooling_is_the_mean_over_the_texts_own_tokens(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.embedding import PROVIDERS, EmbeddingOptions, open_embedder
+from pipeline.embedding.identity import model_of, options_for, vector_key
 from pipeline.errors import ConfigurationError, ModelMissing
 
 
@@ -17,7 +19,8 @@ from pipeline.errors import ConfigurationError, ModelMissing
 def test_the_default_is_minilm_with_384_dimensions(model: str) -> None:
     embedder = open_embedder(EmbeddingOptions(model=model, dimensions=384))
     assert (embedder.model, embedder.dimensions) == ("all-MiniLM-L6-v2", 384)
-    assert embedder.limits.tokens_per_text == 256
+    assert embedder.limits.tokens_per_text == 254  # and the model's two marks
+    assert embedder.limits.oversize == "cut"
 
 
 def test_an_unknown_provider_lists_the_known_ones() -> None:
@@ -86,3 +89,33 @@ def test_the_table_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "[]", "['onnxruntime', 'tokenizers']"]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("provider", ["hashing", "ollama"])
+def test_only_a_model_of_this_machine_cuts(provider: str) -> None:
+    with pytest.raises(ConfigurationError, match="half a text") as caught:
+        open_embedder(EmbeddingOptions(provider=provider, oversize="cut"))
+    assert "split" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("provider", "usual"), [("minilm", "cut"), ("hashing", "split"), ("ollama", "split")]
+)
+def test_what_becomes_of_a_long_text_is_chosen_or_the_models_best(provider: str, usual: str) -> None:
+    assert open_embedder(EmbeddingOptions(provider=provider)).limits.oversize == usual
+    assert open_embedder(EmbeddingOptions(provider=provider, oversize="refuse")).limits.oversize == "refuse"
+
+
+def test_vectors_of_parts_have_a_name_of_their_own() -> None:
+    """A vector kept from before would be served for a text that is now embedded in parts."""
+    whole, parts = (
+        vector_key(EmbeddingOptions(model="all-MiniLM-L6-v2", oversize=o)) for o in (None, "split")
+    )
+    assert (whole, parts) == ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2+parts")
+    assert vector_key(EmbeddingOptions(oversize="refuse")) == whole
+    assert model_of(parts) == model_of(whole) == whole
+    found = options_for([], provider="minilm", key=parts, dimensions=384)
+    assert (found.model, found.oversize) == ("all-MiniLM-L6-v2", "split")
+    assert options_for([], provider="minilm", key=whole, dimensions=384).oversize is None
+    gemini = EmbeddingOptions(provider="gemini", api_key="k")
+    assert vector_key(gemini) == vector_key(replace(gemini, oversize="split"))

@@ -424,6 +424,26 @@ def test_where_a_document_stands(depot: Depot, run: Run) -> None:
     assert "version     1 wanted, 1 indexed" in text
 
 
+def test_chunks_whose_ends_the_model_does_not_read_are_counted(
+    depot: Depot, run: Run, tmp_path: Path
+) -> None:
+    full = "cache " * 249
+    depot.put(
+        full, full + "and more words here", "short", title="Caches", context="Caches > Sizes", source="wiki"
+    )
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] == 0
+    minilm = CONFIG.replace("{provider: hashing, dimensions: 32}", "{provider: minilm}")
+    (tmp_path / "larder.yaml").write_text(minilm, encoding="utf-8")
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] == 1
+    assert ", 1 longer than the model reads: their ends are found by their words only" in " ".join(
+        run("explain", "Caches").stdout.split()
+    )
+    (tmp_path / "larder.yaml").write_text(
+        minilm.replace("minilm}", "minilm, modelPath: ./none}"), encoding="utf-8"
+    )
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] is None
+
+
 def test_failures_are_told(depot: Depot, run: Run) -> None:
     depot.sql("""
         update document set state = 'dead', stage = 'chunked', attempts = 3, last_error = 'it is [bold]broken[/]',

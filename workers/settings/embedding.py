@@ -1,0 +1,137 @@
+"""Which model makes the vectors: the keys that `embedding` and `embedding.previous` share, and what must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from pipeline.known_models import KNOWN, Choice, misfits
+from workers.settings.values import (
+    Flag,
+    Folder,
+    Mismatch,
+    Number,
+    OneOf,
+    Secret,
+    Section,
+    Text,
+    WebUrl,
+    Whole,
+    mismatched,
+    refuse,
+    without_empty,
+)
+
+EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType({name: f.about for name, f in KNOWN.items()})
+"""One line per embedder that this version knows."""
+
+DEVICES = ("cpu", "cuda")
+OVERSIZES = ("split", "refuse", "cut")
+
+EmbeddingProvider = Annotated[str, BeforeValidator(OneOf(EMBEDDING_PROVIDERS)), OneOf(EMBEDDING_PROVIDERS)]
+Oversize = Annotated[Literal["split", "refuse", "cut"], BeforeValidator(OneOf(OVERSIZES)), OneOf(OVERSIZES)]
+Device = Annotated[str, BeforeValidator(OneOf(DEVICES)), OneOf(DEVICES)]
+
+_OWN = "Left out: the provider's own."
+
+
+class EmbeddingModel(Section):
+    """A provider and one of its models."""
+
+    provider: EmbeddingProvider = Field(
+        default="minilm",
+        description="Who embeds. "
+        + "; ".join(f"{name}: {about}" for name, about in EMBEDDING_PROVIDERS.items())
+        + ".",
+    )
+    model: Text = Field(default="all-MiniLM-L6-v2", description=f"Name of the model. {_OWN}")
+    dimensions: Whole = Field(
+        default=384,
+        ge=1,
+        le=4000,
+        description="Length of its vectors. Left out: the model's own; needed for a model not known to Larder.",
+    )
+    device: Device = Field(default="cpu", description="cpu or cuda, for the provider transformers.")
+    model_path: Folder | None = Field(
+        default=None,
+        examples=["./models/minilm"],
+        description="Folder with model.onnx and tokenizer.json of another model, for the provider minilm.",
+    )
+    base_url: WebUrl | None = Field(
+        default=None,
+        examples=["https://embeddings.example.com/v1"],
+        description="Address of a provider on the network. Empty: its public one.",
+    )
+    api_key: Secret | None = Field(
+        default=None,
+        examples=["${LARDER_EMBEDDING_API_KEY}"],
+        description="Key of a provider on the network. Empty, and without baseUrl: GEMINI_API_KEY, OPENAI_API_KEY "
+        "or HF_TOKEN, whichever is the provider's.",
+    )
+    timeout: Number = Field(default=30, gt=0, le=3600, description=f"Seconds one call may take. {_OWN}")
+    max_tokens: Whole | None = Field(
+        default=None,
+        ge=16,
+        examples=[8192],
+        description="Tokens of a text that the model reads, where Larder does not know it or the server allows "
+        "others; longer texts are embedded in parts.",
+    )
+
+    oversize: Oversize | None = Field(
+        default=None,
+        examples=["split"],
+        description="What becomes of a text that is longer than the model reads: split, the mean of its parts; "
+        "refuse, a dead letter; cut, its beginning alone (minilm only). Empty: cut for minilm, else split.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_provider_has_it(cls, value: Any) -> Any:
+        """What is left out becomes the provider's own."""
+        given = without_empty(value)
+        facts = KNOWN.get(str(given.get("provider", "minilm")).lower()) if isinstance(given, dict) else None
+        if facts is None:
+            return given
+        known = facts.of(str(given.get("model", "")))
+        own = {"model": facts.model, "batch_size": facts.batch, "timeout": facts.timeout}
+        if known is not None:
+            own["dimensions"] = known.dimensions
+        return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        choice = Choice(
+            provider=self.provider,
+            model=self.model,
+            dimensions=self.dimensions if "dimensions" in self.model_fields_set else None,
+            batch=getattr(self, "batch_size", None),
+            own_address=self.base_url is not None,
+            has_key=self.api_key is not None,
+        )
+        if self.oversize == "cut" and self.provider != "minilm":
+            refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
+        if self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED:
+            wrong = [Mismatch(key=m.key, expected=m.expected, fix=m.fix) for m in misfits(choice)]
+            if wrong:
+                # Without the section: what was left out is nothing here, and no default of another provider.
+                raise mismatched(type(self).__name__, wrong)
+        return self
+
+
+_CHECKED_WHEN_OPENED = ("minilm", "hashing")
+"""Their models are files of this machine, or none at all: opening them says more than a table could."""
+
+
+class PreviousEmbedding(EmbeddingModel):
+    """The model of an older search index, so that it can be searched while a new one is filled."""
+
+
+class EmbeddingCacheSettings(Section):
+    """Vectors kept so that no text is embedded twice."""
+
+    enabled: Flag = Field(default=True, description="Keep vectors of texts already embedded.")
+    max_size: Whole = Field(default=1000, ge=1, description="Megabytes; the longest unused go first.")
