@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.openai_server import KEY, FakeOpenAI
-from tests.fakes.server import Fault
+from tests.fakes.server import Fault, Seen
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -48,20 +48,25 @@ def office(make_site: Callable[[Path], Any]) -> Iterator[Office]:
     shutil.rmtree(root, ignore_errors=True)
 
 
+def of_documents(seen: Seen) -> bool:
+    """Processes say something at their start, too."""
+    return bool(seen.json["input"] != ["warm"])
+
+
 @pytest.mark.req("001-078", "003-011", "001-021")
 def test_documents_are_embedded_over_the_network_and_found(office: Office) -> None:
     site, service = office.site, office.service
     # The service has a bad moment on the way; nobody is told but the ledger.
-    service.faults.next(Fault.status(429, headers={"Retry-After": "1"}), after=1)
-    service.faults.next(Fault.reset(), after=1)
+    service.faults.next(Fault.status(429, headers={"Retry-After": "1"}), when=of_documents)
+    service.faults.next(Fault.reset(), when=of_documents)
     run = site.larder("index", "--json", timeout=240)
     assert run.code == 0, run.err
     documents = len(list((site.root / "docs").rglob("*.md")))
     (figures,) = run.data["runs"]
     assert (figures["indexed"], figures["failed"]) == (documents, 0)
     assert service.faults.waiting == 0
-    paid = [text for seen in service.requests() if seen.status == 200 for text in seen.json["input"]]
-    paid = [text for text in paid if text != "warm"]  # what processes say at their start
+    good = [seen for seen in service.requests() if seen.status == 200 and of_documents(seen)]
+    paid = [text for seen in good for text in seen.json["input"]]
     assert len(paid) == len(set(paid)) == figures["texts_embedded"] > documents
 
     found = site.larder("search", "webhook signature secret", "--json")
