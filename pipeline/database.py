@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from pipeline.errors import StoreError, StoreRejected, StoreUnavailable
+from pipeline.patience import PatientConnection
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
@@ -23,8 +24,11 @@ CONTROL_ROLE = "larder_control"
 _OPTIONS = "-c plan_cache_mode=force_custom_plan -c jit=off -c timezone=UTC"
 
 
-def open_engine(url: str, *, role: str, pool_size: int = 2) -> Engine:
-    """An engine whose connections act as `role`, whoever logs in; nothing is connected yet."""
+def open_engine(url: str, *, role: str, pool_size: int = 2, patience: float | None = None) -> Engine:
+    """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
+
+    With `patience` a server that says nothing for so many seconds counts as gone.
+    """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
@@ -45,6 +49,12 @@ def open_engine(url: str, *, role: str, pool_size: int = 2) -> Engine:
             # No extension yet: only `migrate` may use this connection, and it uses no vectors.
             connection.rollback()
 
+    if patience is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> PatientConnection:
+            return PatientConnection.opened(patience, *args, **parameters)
+
     return engine
 
 
@@ -57,9 +67,22 @@ _TENANT_SOON = text(
 class Database:
     """The application's two ways in: as one tenant, or as the control role that sees no text."""
 
-    def __init__(self, app_url: str, control_url: str | None = None, *, pool_size: int = 2) -> None:
-        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size)
-        self.controller = open_engine(control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size)
+    def __init__(
+        self,
+        app_url: str,
+        control_url: str | None = None,
+        *,
+        pool_size: int = 2,
+        patience: float | None = None,
+    ) -> None:
+        """`patience` is for those who must answer in time: seconds of silence after which the server is gone.
+
+        Work on many rows needs longer than a person waits, so by default nobody gives up.
+        """
+        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience)
+        self.controller = open_engine(
+            control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
+        )
 
     @contextmanager
     def tenant(self, tenant_id: UUID, *, durable: bool = True) -> Iterator[Connection]:

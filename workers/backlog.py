@@ -14,6 +14,7 @@ from connectors.pbi_shapes import pbi_items, top_level
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions
+from workers.answered import CachedAnswers
 from workers.client import BULK, INTERACTIVE, Client
 from workers.runtime import Runtime
 
@@ -163,6 +164,7 @@ def _client(parts: Runtime) -> Client:
         tenant=parts.settings.tenant,
         project=parts.settings.project,
         deadline=parts.rag.enrichment.deadline_seconds,
+        answers=CachedAnswers.of(parts.rag.retrieval.cache),
     )
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from sqlalchemy import Connection
+
 from pipeline.database import Database
 from pipeline.documents import Json
-from pipeline.errors import LarderError, SearchError, StoreUnavailable
+from pipeline.errors import LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
+from workers import metrics
+from workers.answered import CachedAnswers
 from workers.bell import Bell
+from workers.ends import EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob, answer_of
 from workers.waking import Waking
 
 if TYPE_CHECKING:
@@ -32,24 +38,12 @@ __all__ = [
 
 LOOK_SECONDS = 5.0
 """A waiter looks by itself that often, whatever has become of its alarm clock."""
-
-
-class EnrichmentFailed(SearchError):
-    """The enrichment failed."""
-
-
-class EnrichmentExpired(SearchError):
-    """No worker took the enrichment before its deadline."""
-
-
-class NoAnswerYet(SearchError):
-    """The enrichment is still under way."""
-
-    transient = True
-
-
-class UnknownJob(SearchError):
-    """There is no such enrichment, or no longer."""
+PATIENCE = 5.0
+"""Seconds in which the database must say something; a slow one says something every two."""
+REST_SECONDS = 5.0
+"""A database that was waited for in vain is left alone for a while, so that many askers do not wait one by one."""
+AWAY_SECONDS = 10.0
+"""Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
 
 
 class Client:
@@ -67,14 +61,20 @@ class Client:
         tenant: str = "default",
         project: str = "default",
         deadline: float = 120.0,
+        answers: CachedAnswers | None = None,
     ) -> None:
-        """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet."""
+        """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
+
+        `answers` holds what `enrich` gives again when there is no other answer.
+        """
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline
+        self.answers = answers or CachedAnswers()
         self._names = (tenant, project)
         self._known = False
-        self._database = Database(database_url, pool_size=4)
+        self._database = Database(database_url, pool_size=4, patience=PATIENCE)
+        self._resting_until = 0.0
         self._waking = Waking(self._database, self.tenant, database_url)
         self._bell = Bell(broker_url) if broker_url else None
         self._lock = threading.Lock()
@@ -98,6 +98,7 @@ class Client:
             tenant=settings.tenant,
             project=settings.project,
             deadline=settings.rag.enrichment.deadline_seconds,
+            answers=CachedAnswers.of(settings.rag.retrieval.cache),
         )
 
     def submit(
@@ -115,7 +116,7 @@ class Client:
         """
         asked = dict(request) if "pbi" in request else {"pbi": dict(request), "scores": {}}
         seconds = self.deadline if deadline is None else deadline
-        with self._database.tenant(self.tenant) as connection:
+        with self._store() as connection:
             if not self._known:
                 tenant, project = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, project)
@@ -135,8 +136,22 @@ class Client:
 
     def _ring(self, bell: Bell, job_id: UUID, priority: int, seconds: float) -> None:
         if not bell.ring(self.tenant, job_id, priority=priority, expires=seconds):
-            with self._database.tenant(self.tenant) as connection:
+            with self._store() as connection:
                 jobs.unsent(connection, job_id)
+
+    @contextmanager
+    def _store(self) -> Iterator[Connection]:
+        """A transaction; at once refused for a while after one was waited for in vain."""
+        begun = time.monotonic()
+        if begun < self._resting_until:
+            raise StoreUnavailable("the database did not answer a moment ago", fix="see `larder doctor`")
+        try:
+            with self._database.tenant(self.tenant) as connection:
+                yield connection
+        except StoreUnavailable:
+            if time.monotonic() - begun >= PATIENCE:
+                self._resting_until = time.monotonic() + REST_SECONDS
+            raise
 
     def job(self, job_id: UUID | str) -> JobRow:
         """How a job stands.
@@ -151,7 +166,7 @@ class Client:
             raise UnknownJob(
                 f"{job_id!r} is no id of an enrichment", fix="give the id that submit gave"
             ) from None
-        with self._database.tenant(self.tenant) as connection:
+        with self._store() as connection:
             found = jobs.get(connection, wanted)
         if found is None:
             raise UnknownJob(
@@ -170,22 +185,26 @@ class Client:
             UnknownJob: there is no such job.
             StoreUnavailable: the database does not answer.
         """
-        end = time.monotonic() + wait
         if wait <= 0:
-            return _answer(self.job(job_id))
-        found = self._look(job_id, end)
+            return answer_of(self.job(job_id))
+        return self._wait(job_id, time.monotonic() + wait, away=wait)
+
+    def _wait(self, job_id: UUID | str, end: float, *, away: float) -> Json:
+        """The answer, until `end`; a database may be away for `away` seconds of it."""
+        found = self._look(job_id, end, away)
         if found.ended:
-            return _answer(found)
+            return answer_of(found)
         with self._waking.watch(found.id) as rung:
             while True:
-                found = self._look(job_id, end)
+                found = self._look(job_id, end, away)
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
-                    return _answer(found)
+                    return answer_of(found)
                 rung.wait(min(left, LOOK_SECONDS))
                 rung.clear()
 
-    def _look(self, job_id: UUID | str, end: float) -> JobRow:
+    def _look(self, job_id: UUID | str, end: float, away: float) -> JobRow:
+        end = min(end, time.monotonic() + away)
         while True:
             try:
                 return self.job(job_id)
@@ -205,6 +224,9 @@ class Client:
     ) -> Json:
         """Ask and wait: the context of one PBI.
 
+        If there is no answer to be had, the one that this process got to the very same request a short while ago is
+        given again, with level 2.
+
         Raises:
             EnrichmentFailed: it failed; the message says why.
             EnrichmentExpired: there was no answer before the deadline.
@@ -214,9 +236,22 @@ class Client:
         request = (
             dict(pbi) if scores is None and "pbi" in pbi else {"pbi": dict(pbi), "scores": dict(scores or {})}
         )
+        try:
+            found = self._asked(request, priority, seconds)
+        except LarderError as error:
+            metrics.fell_back(error)
+            kept = self.answers.get(self.project, request)
+            if kept is None:
+                raise
+            return kept
+        self.answers.keep(self.project, request, found)
+        return found
+
+    def _asked(self, request: Json, priority: int, seconds: float) -> Json:
+        end = time.monotonic() + seconds
         job_id = self.submit(request, priority=priority, deadline=seconds)
         try:
-            return self.result(job_id, wait=seconds)
+            return self._wait(job_id, end, away=AWAY_SECONDS)
         except NoAnswerYet:
             raise EnrichmentExpired(
                 f"no answer within {seconds:g} seconds",
@@ -235,22 +270,3 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _answer(job: JobRow) -> Json:
-    if job.state == "done":
-        return dict(job.result or {})
-    raise _why(job)
-
-
-def _why(job: JobRow) -> LarderError:
-    if job.state == "failed":
-        return EnrichmentFailed(
-            f"the enrichment failed: {job.error}", fix=f"it was tried {max(1, job.attempts)} times; ask again"
-        )
-    if job.state == "expired":
-        return EnrichmentExpired(
-            f"the enrichment expired: {job.error}", fix="see `larder status`, or allow more time"
-        )
-    state = "waits for a worker" if job.state == "queued" else "is being worked on"
-    return NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")

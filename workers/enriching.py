@@ -17,6 +17,7 @@ from pipeline.degradation import DegradationLevel
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
 from pipeline.ledger import jobs
+from workers import metrics
 from workers.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
         if claimed is None:
             return
+        metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
             with renewed(parts.database, tenant, claimed, limits.lease):
                 found = (enrich or parts.enricher_of(tenant))(claimed.request)
                 answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, answer, level_of(answer))
+            metrics.ended("done", level_of(answer))
         except LeaseLost:
             logger.info("enrichment job %s was taken over by another worker", job_id)
         except LarderError as error:
@@ -62,6 +65,7 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderEr
             return
         with suppress(LeaseLost):
             jobs.fail(connection, claimed, error)
+            metrics.ended("failed", None)
 
 
 def _unforeseen(error: Exception) -> SearchError:

@@ -28,7 +28,7 @@ from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, open_index
 from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
-from workers import dispatch, retry, schedule
+from workers import dispatch, metrics, retry, schedule
 from workers.opening import source_of
 from workers.settings import SOURCE_TYPES, EmbeddingModel, Settings, SourceSettings
 
@@ -201,8 +201,11 @@ class Runtime:
 
     @cached_property
     def health(self) -> Health:
-        """How this process's parts are; no text is remembered outside of the store, so without it none can answer."""
-        health = Health(cache=False)
+        """How this process's parts are; no text is remembered outside of the store, so without it none can answer.
+
+        What askers remember is theirs: `workers.answered`.
+        """
+        health = Health(cache=False, moved=metrics.moved)
         health.switch(on=self.rag.enabled)
         return health
 

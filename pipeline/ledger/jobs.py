@@ -57,6 +57,8 @@ class Claimed:
     request: Json
     attempts: int
     deadline: datetime | None
+    waited: float
+    """Seconds since it could have been taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +207,9 @@ def claim(connection: Connection, job_id: UUID, *, lease: float) -> Claimed | No
                 update enrichment_job set state = 'running', lease_token = :token, crash_count = crash_count + 1,
                        lease_until = now() + make_interval(secs => :lease), corpus = {_CORPUS}
                 where id = :id and state = 'queued' and due_at <= now() and (deadline is null or deadline > now())
-                returning id, project_id, request, attempts, deadline"""),
+                returning id, project_id, request, attempts, deadline,
+                          cast(extract(epoch from now() - greatest(created_at, due_at)) as double precision)
+                              as waited"""),
             {"id": job_id, "token": token, "lease": lease},
         )
         .mappings()
