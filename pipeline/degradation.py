@@ -99,6 +99,8 @@ class HealthOptions:
     """A level is left when its part has had no trouble for so long."""
     probe_seconds: float = 5.0
     """While a level holds, one request in this time is tried the full way."""
+    probe_share: float = 0.2
+    """Of the time at most: where a try takes long, tries are rarer, down to one in `calm_seconds`."""
 
 
 @dataclass(kw_only=True)
@@ -141,7 +143,7 @@ class Health:
         self._states: dict[Part, _State] = {part: _State() for part in PARTS}
         self._on = True
         self._level = FULL
-        self._probed = float("-inf")
+        self._next_probe = float("-inf")
 
     def note(self, part: Part, ok: bool, seconds: float | None = None) -> None:
         """One call to a part went well or not and took so long; None if nobody measured."""
@@ -191,14 +193,24 @@ class Health:
             return self._level
 
     def claim_probe(self) -> bool:
-        """True for one caller per `probe_seconds` while parts are in trouble: it should try the full way."""
+        """True for one caller per `probe_seconds` while parts are in trouble: it should try the full way.
+
+        It then says by `probed` how long that took.
+        """
         with self._lock:
             now = self._clock()
             self._settle(now)
-            if self._level in (FULL, DISABLED) or now - self._probed < self.options.probe_seconds:
+            if self._level in (FULL, DISABLED) or now < self._next_probe:
                 return False
-            self._probed = now
+            self._next_probe = now + self.options.probe_seconds
             return True
+
+    def probed(self, seconds: float) -> None:
+        """The try that `claim_probe` asked for took so long: a slow part must not be tried by every request."""
+        o = self.options
+        rest = min(o.calm_seconds, max(o.probe_seconds, seconds * (1 - o.probe_share) / o.probe_share))
+        with self._lock:
+            self._next_probe = self._clock() + rest
 
     def down(self) -> frozenset[Part]:
         """Parts that do not answer."""

@@ -61,11 +61,30 @@ def answer(
     may come from a cache that says nothing of them. Errors of `passes` go through: a wrong configuration must
     be corrected, and a time limit of the caller is the caller's.
     """
-    probe = health.claim_probe()
+    probe, begun = health.claim_probe(), time.monotonic()
     level = health.level()
     offered = {way.level: way for way in ways}
-    queue = _queue(level, health.down(), probe=probe)
-    queue = [at for at in queue if at in offered]
+    queue = [at for at in _queue(level, health.down(), probe=probe) if at in offered]
+    try:
+        found = _first([offered[at] for at in queue], request, health.options.slow_seconds, passes)
+    finally:
+        if probe:
+            health.probed(time.monotonic() - begun)
+    if isinstance(found, Answer):
+        return found
+    last = DISABLED if level is DISABLED else STATIC
+    return Answer(result=static(last), level=last, failed=found)
+
+
+def _first(
+    ways: Sequence[Way[_Request, _Result]],
+    request: _Request,
+    slow_seconds: float,
+    passes: tuple[type[BaseException], ...],
+) -> Answer[_Result] | dict[DegradationLevel, str]:
+    """The answer of the first way that has one; else the ways that ended in an error."""
+    offered = {way.level: way for way in ways}
+    queue = list(offered)
     failed: dict[DegradationLevel, str] = {}
     while queue:
         way = offered[queue.pop(0)]
@@ -75,15 +94,13 @@ def answer(
         except passes:
             raise
         except Exception as error:  # noqa: BLE001 (an answer without context beats none: 001-103)
-            slow = time.monotonic() - begun > health.options.slow_seconds
             failed[way.level] = _code(error, way.level)
-            queue = _after(failed[way.level], queue, slow=slow)
+            queue = _after(failed[way.level], queue, slow=time.monotonic() - begun > slow_seconds)
             continue
         if result is not None:
             reached = max(int(way.level), way.reached(result) if way.reached else 0)
             return Answer(result=result, level=DegradationLevel(reached), failed=failed)
-    last = DISABLED if level is DISABLED else STATIC
-    return Answer(result=static(last), level=last, failed=failed)
+    return failed
 
 
 def _queue(level: DegradationLevel, down: frozenset[Part], *, probe: bool) -> list[DegradationLevel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -28,8 +29,6 @@ class Bell:
 
     def ring(self, tenant: UUID, job_id: UUID, *, priority: int, expires: float | None) -> bool:
         """Tell the workers of a job; False if the broker does not take the message."""
-        from kombu.exceptions import OperationalError
-
         with self._lock:
             if time.monotonic() < self._resting_until:
                 return False
@@ -37,7 +36,7 @@ class Bell:
             for _ in range(1 if self._connection is None else 2):
                 try:
                     self._publish([str(tenant), str(job_id)], priority, expires)
-                except (OperationalError, OSError, ValueError, KeyError):
+                except Exception:  # noqa: BLE001 (kombu's errors, the client's, the socket's: nobody can list them)
                     self._drop()
                 else:
                     return True
@@ -101,4 +100,5 @@ class Bell:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.release()
+            with suppress(Exception):  # it is broken already
+                connection.release()

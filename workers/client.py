@@ -38,8 +38,6 @@ __all__ = [
 
 LOOK_SECONDS = 5.0
 """A waiter looks by itself that often, whatever has become of its alarm clock."""
-PATIENCE = 5.0
-"""Seconds in which the database must say something; a slow one says something every two."""
 REST_SECONDS = 5.0
 """A database that was waited for in vain is left alone for a while, so that many askers do not wait one by one."""
 AWAY_SECONDS = 10.0
@@ -61,11 +59,13 @@ class Client:
         tenant: str = "default",
         project: str = "default",
         deadline: float = 120.0,
+        patience: float = 5.0,
         answers: CachedAnswers | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
-        `answers` holds what `enrich` gives again when there is no other answer.
+        `patience` is how many seconds the database may say nothing at all until it counts as gone. `answers` holds
+        what `enrich` gives again when there is no other answer.
         """
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
@@ -73,7 +73,8 @@ class Client:
         self.answers = answers or CachedAnswers()
         self._names = (tenant, project)
         self._known = False
-        self._database = Database(database_url, pool_size=4, patience=PATIENCE)
+        self._database = Database(database_url, pool_size=4, patience=patience)
+        self._patience = patience
         self._resting_until = 0.0
         self._waking = Waking(self._database, self.tenant, database_url)
         self._bell = Bell(broker_url) if broker_url else None
@@ -149,7 +150,7 @@ class Client:
             with self._database.tenant(self.tenant) as connection:
                 yield connection
         except StoreUnavailable:
-            if time.monotonic() - begun >= PATIENCE:
+            if time.monotonic() - begun >= self._patience:
                 self._resting_until = time.monotonic() + REST_SECONDS
             raise
 

@@ -6,8 +6,15 @@ import logging
 import sys
 from pathlib import Path
 
+import redis
 import structlog
-from structlog.typing import Processor
+from kombu.exceptions import OperationalError
+from structlog.typing import EventDict, Processor
+
+from pipeline.errors import LarderError
+
+OUTAGES = (redis.ConnectionError, redis.TimeoutError, OperationalError, ConnectionError)
+"""How the broker's absence shows."""
 
 
 def configure(level: str) -> None:
@@ -28,6 +35,7 @@ def configure(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                outage_in_a_line,
                 structlog.processors.format_exc_info,
                 structlog.processors.JSONRenderer(),
             ],
@@ -37,6 +45,21 @@ def configure(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.getLogger("alembic").setLevel(logging.WARNING)  # tells each process start which plugins it has
+
+
+def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """What is away is told with its error; where in which library that was noticed would only hide it."""
+    given = event.get("exc_info")
+    error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    if (
+        type(error).__name__ == "SchedulingError"
+    ):  # Beat's, around the error itself; it adds a stack to its message
+        error = error.__context__
+        event["event"] = str(event["event"]).partition("\n")[0]
+    if isinstance(error, OUTAGES) or (isinstance(error, LarderError) and error.transient):
+        del event["exc_info"]
+        event["error"] = f"{type(error).__name__}: {error}"
+    return event
 
 
 def rotate(path: Path, *, most_bytes: int, files: int) -> None:

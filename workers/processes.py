@@ -15,6 +15,7 @@ from workers.app import app
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
 from workers.heartbeat import Heartbeat
+from workers.lifeline import Lifeline
 from workers.liveness import heartbeat_folder
 from workers.runtime import Runtime
 
@@ -42,6 +43,7 @@ def known_queue(queue: str) -> str:
 
 def _warm(**_: Any) -> None:
     enriching.warm(runtime.current())
+    Lifeline(runtime.current()).start()
 
 
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:

@@ -1,6 +1,7 @@
-"""The ordinary command line, with PBIs that take their time and PBIs that kill: for the tests of enrichment.
+"""The ordinary command line, with PBIs that take their time and PBIs that kill, and a model that can be taken away.
 
-Everything else is the product's own code.
+Started by the tests of enrichment in place of `larder`; everything else is the product's own code.
+`DRILL_HEALTH` shortens the times of `HealthOptions`: `calm_seconds=2 slow_seconds=0.4`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
+from pipeline import degradation
 from pipeline.documents import Json
+from pipeline.embedding import Vectors
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import EmbedderUnavailable
 from workers import runtime
 from workers.cli import main
 
+AWAY = Path("embedder-is-away")
+"""While this file exists, questions cannot be embedded."""
+
+_embed_query = HashingEmbedder.embed_query
 _enricher_of = runtime.Runtime.enricher_of
 
 
@@ -33,6 +43,22 @@ def trying(self: runtime.Runtime, tenant: UUID) -> Callable[[Json], Json]:
     return enrich
 
 
+def fragile(self: HashingEmbedder, text: str) -> Vectors:
+    """As the real one, while it is there."""
+    if AWAY.exists():
+        raise EmbedderUnavailable("the model is away")
+    return _embed_query(self, text)
+
+
+def hurried() -> degradation.HealthOptions:
+    """The usual times, but for those that the drill shortens."""
+    pairs = (word.split("=") for word in os.environ.get("DRILL_HEALTH", "").split())
+    return _options(**{name: float(value) for name, value in pairs})  # type: ignore[arg-type]
+
+
+_options = degradation.HealthOptions
+degradation.HealthOptions = hurried  # type: ignore[assignment, misc]
+HashingEmbedder.embed_query = fragile  # type: ignore[method-assign]
 runtime.Runtime.enricher_of = trying  # type: ignore[method-assign]
 
 if __name__ == "__main__":

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psutil
-import psycopg
 import pytest
 import redis
 
-from workers import embedded
-from workers.client import Client, EnrichmentExpired, EnrichmentFailed
+from pipeline.step4 import EnrichContextStep
+from tests.end_to_end.fleet import Fleet
+from workers.client import EnrichmentExpired, EnrichmentFailed
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -36,71 +31,6 @@ rag:
     - {name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}
     - {name: backlog, type: pbi_json, paths: ['./output/run-*/final-output.json'], autoIndex: false}
 """
-PROCESSES = {
-    "enrich": ["worker", "enrich", "--concurrency", "2"],
-    "control": ["worker", "control", "--concurrency", "1"],
-    "beat": ["beat"],
-}
-
-
-@dataclass
-class Fleet:
-    """Servers and processes of one installation, which the tests kill."""
-
-    root: Path
-    servers: embedded.Servers
-    env: dict[str, str]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def revive(self) -> None:
-        for name, command in PROCESSES.items():
-            process = self.processes.get(name)
-            if process is None or process.poll() is not None:
-                with (self.root / f"{name}.log").open("ab") as log:
-                    self.processes[name] = subprocess.Popen(
-                        [sys.executable, str(HERE / "enrich_process.py"), *command],
-                        cwd=self.root,
-                        env=self.env,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-
-    def kill(self, name: str) -> None:
-        process = self.processes[name]
-        with suppress(psutil.Error):
-            for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-                with suppress(psutil.Error):
-                    one.send_signal(signal.SIGKILL)
-        process.wait()
-
-    def client(self) -> Client:
-        return Client(self.servers.database_url, broker_url=self.servers.broker_url, deadline=60)
-
-    def sql(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
-        password = embedded.Credentials.of(self.root / ".larder").postgres
-        port = psycopg.conninfo.conninfo_to_dict(self.servers.database_url)["port"]
-        with psycopg.connect(
-            host="127.0.0.1",
-            port=port,
-            user="postgres",
-            password=password,
-            dbname="larder",
-            autocommit=True,
-        ) as connection:
-            return connection.execute(query, args or None).fetchall()
-
-    def larder(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "workers.cli", *args],
-            cwd=self.root,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -128,17 +58,12 @@ def running() -> Iterator[Fleet]:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    servers = embedded.ensure(root / ".larder")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    env = {**clean, "PYTHONPATH": str(HERE.parents[1]), "LARDER_CONFIG": str(root / "larder.yaml")}
-    fleet = Fleet(root, servers, {**env, "NO_COLOR": "1"})
+    fleet = Fleet.started(root, HERE / "enrich_process.py")
     indexed = fleet.larder("index", "--json")
     assert indexed.returncode == 0, indexed.stderr
     fleet.revive()
     yield fleet
-    for name in PROCESSES:
-        fleet.kill(name)
-    embedded.stop(root / ".larder")
+    fleet.stop()
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -232,6 +157,32 @@ def test_twenty_at_once_all_get_their_own_answer(fleet: Fleet) -> None:
         # The criteria of the one item that is known stand in every answer that says "shallow".
         answers = list(pool.map(lambda n: client.enrich(pbi(f"Shallow {n}")), range(20)))
     assert all(a["similar_work"][0]["ref"] for a in answers)
+    assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
+
+
+def test_runs_of_step_4_lose_nothing_while_workers_are_killed(fleet: Fleet) -> None:
+    with fleet.client() as client:
+
+        def finished() -> int:
+            mine = "state = 'done' and starts_with(request->'pbi'->>'title', 'SLOW 0.1')"
+            return int(fleet.sql(f"select count(*) from enrichment_job where {mine}")[0][0])
+
+        def run(number: int) -> list[dict[str, Any]]:
+            items = [{"pbi": pbi(f"SLOW 0.1 {number}.{n}"), "scores": {}} for n in range(4)]
+            made = EnrichContextStep(client).execute({"scored_pbis": {"scored_pbis": items}})
+            enriched: list[dict[str, Any]] = made["enriched_pbis"]["enriched_pbis"]
+            assert [one["pbi"] for one in enriched] == [item["pbi"] for item in items]
+            return [one["context"] for one in enriched]
+
+        with ThreadPoolExecutor(5) as pool:
+            runs = [pool.submit(run, number) for number in range(5)]
+            for done in (3, 9):
+                until(lambda done=done: finished() >= done)  # type: ignore[misc]
+                fleet.kill("enrich")
+                fleet.revive()
+            contexts = [context for one in runs for context in one.result(60)]
+    assert [context["degradation_level"] for context in contexts] == [0] * 20
+    assert all(context["similar_work"] for context in contexts)
     assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
 
 

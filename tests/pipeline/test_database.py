@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,8 @@ from sqlalchemy import text
 
 from pipeline.database import Database
 from pipeline.errors import StoreRejected, StoreUnavailable
+from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
 
 
 def test_each_way_in_acts_as_its_role(database: Database) -> None:
@@ -50,3 +53,33 @@ def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database:
 def test_plans_are_never_generic(database: Database) -> None:
     with database.tenant(uuid4()) as connection:
         assert connection.execute(text("show plan_cache_mode")).scalar() == "force_custom_plan"
+
+
+def test_whoever_has_no_time_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
+    with TcpProxy.to(addresses.app) as proxy:
+        database = Database(proxy.url(addresses.app), patience=0.5)
+        with database.tenant(uuid4()) as connection:
+            assert connection.execute(text("select 1")).scalar() == 1
+        for what in ("with a connection", "without one"):
+            proxy.freeze()
+            begun = time.monotonic()
+            with pytest.raises(StoreUnavailable), database.tenant(uuid4()):
+                pass
+            assert 0.4 < time.monotonic() - begun < 20, what
+        proxy.thaw()
+        with database.tenant(uuid4()) as connection:
+            assert connection.execute(text("select 2")).scalar() == 2
+        database.close()
+
+
+def test_in_the_middle_of_a_transaction_as_well(addresses: Addresses) -> None:
+    with TcpProxy.to(addresses.app) as proxy:
+        database = Database(proxy.url(addresses.app), patience=0.5)
+        with pytest.raises(StoreUnavailable), database.tenant(uuid4()) as connection:  # noqa: PT012 (both can raise)
+            connection.execute(text("select 1"))
+            proxy.freeze()
+            connection.execute(text("select 2"))
+        proxy.thaw()
+        with database.tenant(uuid4()) as connection:
+            assert connection.execute(text("select 3")).scalar() == 3
+        database.close()

@@ -208,6 +208,18 @@ def test_one_request_in_five_seconds_may_try_the_full_way(patient: Patient) -> N
     assert patient.health.claim_probe()
 
 
+@pytest.mark.parametrize(("took", "rest"), [(0.1, 5), (1, 5), (3, 12), (10, 40), (40, 60)])
+def test_tries_that_take_long_are_rarer(patient: Patient, took: float, rest: float) -> None:
+    patient.notes("embedder", ok=False, times=2)
+    assert patient.health.claim_probe()
+    patient.clock.now += took
+    patient.health.probed(took)
+    patient.clock.now += rest - 0.01
+    assert not patient.health.claim_probe()
+    patient.clock.now += 0.02
+    assert patient.health.claim_probe()
+
+
 def test_of_many_threads_one_gets_the_probe(patient: Patient) -> None:
     patient.notes("embedder", ok=False, times=2)
     claimed: list[bool] = []

@@ -59,3 +59,45 @@ def test_a_small_log_stays(tmp_path: Path) -> None:
     logs.rotate(log, most_bytes=100, files=2)
     assert log.read_bytes() == b"short"
     logs.rotate(tmp_path / "none.log", most_bytes=1, files=2)
+
+
+AWAY = """
+import logging, redis
+from celery.beat import SchedulingError
+from pipeline.errors import StoreRejected, StoreUnavailable
+from workers import logs
+logs.configure("info")
+def failing(error, around=None):
+    try:
+        try:
+            raise error
+        except type(error):
+            if around is None:
+                raise
+            raise around
+    except Exception as caught:
+        logging.getLogger("x").error("it failed\\n['a stack']", exc_info=caught if around is None else True)
+failing(redis.ConnectionError("refused"))
+failing(StoreUnavailable("the database does not answer", fix="start it"))
+failing(redis.ConnectionError("refused"), SchedulingError("tick"))
+failing(StoreRejected("a value"))
+failing(redis.ConnectionError("refused"), KeyError("ours"))
+"""
+
+
+def test_what_is_away_is_told_in_a_line_and_a_mistake_with_its_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AWAY],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert ["exception" in line for line in lines] == [False, False, False, True, True]
+    assert [line.get("error") for line in lines[:3]] == [
+        "ConnectionError: refused",
+        "StoreUnavailable: the database does not answer (start it)",
+        "ConnectionError: refused",
+    ]
+    assert lines[2]["event"] == "it failed"

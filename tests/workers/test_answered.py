@@ -1,0 +1,139 @@
+"""What an asker of Step 4 remembers, and when it is given again."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pipeline.documents import Json
+from pipeline.errors import StoreUnavailable
+from pipeline.ledger import jobs
+from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
+from workers import embedded, metrics
+from workers.answered import CachedAnswers
+from workers.client import Client, EnrichmentExpired
+from workers.settings.models import ResultCacheSettings
+
+PROJECT = uuid4()
+PBI = {"id": "PBI-1", "title": "Warn of shallow water"}
+ASKED: Json = {"pbi": PBI, "scores": {"overall": 1, "risk": 2}}
+ANSWER: Json = {"similar_work": [{"ref": "PBI-7"}], "degradation_level": 0}
+
+
+def test_the_very_same_question_gets_its_answer_again_with_level_2() -> None:
+    answers = CachedAnswers()
+    answers.keep(PROJECT, ASKED, ANSWER)
+    again = {"scores": {"risk": 2, "overall": 1}, "pbi": PBI}
+    assert answers.get(PROJECT, again) == {**ANSWER, "degradation_level": 2}
+    assert answers.get(PROJECT, {**ASKED, "scores": {}}) is None
+    assert answers.get(uuid4(), ASKED) is None
+
+
+def test_answers_are_copies() -> None:
+    answers = CachedAnswers()
+    given = {"similar_work": [], "degradation_level": 0}
+    answers.keep(PROJECT, ASKED, given)
+    given["similar_work"] = ["changed"]
+    kept = answers.get(PROJECT, ASKED)
+    assert kept is not None
+    kept["similar_work"].append("changed")
+    assert answers.get(PROJECT, ASKED) == {"similar_work": [], "degradation_level": 2}
+
+
+@pytest.mark.parametrize(
+    ("level", "kept"), [(0, True), (1, True), (2, False), (3, False), (4, False), (5, False)]
+)
+def test_an_answer_of_need_is_not_kept(level: int, kept: bool) -> None:
+    answers = CachedAnswers()
+    answers.keep(PROJECT, ASKED, {**ANSWER, "degradation_level": level})
+    assert (answers.get(PROJECT, ASKED) is not None) is kept
+
+
+def test_time_and_number_are_those_of_the_cache_settings() -> None:
+    now = 100.0
+    answers = CachedAnswers(entries=2, seconds=60, clock=lambda: now)
+    for n in range(3):
+        answers.keep(PROJECT, {**ASKED, "n": n}, ANSWER)
+    assert [answers.get(PROJECT, {**ASKED, "n": n}) is not None for n in range(3)] == [False, True, True]
+    now += 61
+    assert answers.get(PROJECT, {**ASKED, "n": 2}) is None
+    off = CachedAnswers.of(ResultCacheSettings(enabled=False))
+    off.keep(PROJECT, ASKED, ANSWER)
+    assert off.get(PROJECT, ASKED) is None
+
+
+def answered(addresses: Addresses, client: Client, result: Json) -> Json:
+    """Ask, and be the worker that answers."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.enrich, PBI, {}, deadline=20)
+        worker = client._database
+        while True:
+            with worker.tenant(client.tenant) as connection:
+                job = client.submit({"pbi": PBI, "scores": {}})
+                claimed = jobs.claim(connection, job, lease=10)
+                if claimed:
+                    jobs.finish(connection, claimed, result, result["degradation_level"])
+                    break
+            time.sleep(0.05)
+        return waiting.result(20)
+
+
+def fallbacks(reason: str) -> float:
+    return float(metrics.FALLBACKS.labels(reason=reason)._value.get())
+
+
+def test_a_store_that_is_gone_or_workers_that_do_not_answer_leave_what_is_remembered(
+    addresses: Addresses, servers: embedded.Servers
+) -> None:
+    with (
+        TcpProxy.to(addresses.app) as proxy,
+        Client(proxy.url(addresses.app), tenant="acme", project="app") as client,
+    ):
+        assert answered(addresses, client, ANSWER) == ANSWER
+        proxy.cut()
+        before = fallbacks("StoreUnavailable")
+        assert client.enrich(PBI, {}) == {**ANSWER, "degradation_level": 2}
+        with pytest.raises(StoreUnavailable):
+            client.enrich({**PBI, "title": "Never asked"}, {})
+        assert fallbacks("StoreUnavailable") == before + 2
+        proxy.heal()
+        with pytest.raises(EnrichmentExpired):
+            client.enrich({**PBI, "title": "Never asked"}, {}, deadline=0.3)
+
+
+def test_a_silent_database_is_waited_for_once_and_not_by_every_asker(addresses: Addresses) -> None:
+    with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), patience=1) as client:
+        client.submit(PBI)
+        proxy.freeze()
+        with pytest.raises(StoreUnavailable):
+            client.submit(PBI)
+        begun = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable, match="a moment ago"):
+                client.submit(PBI)
+        assert time.monotonic() - begun < 1
+        proxy.thaw()
+        client._resting_until = 0.0
+        assert client.submit(PBI)
+
+
+def test_a_broker_that_breaks_off_is_no_error(addresses: Addresses, servers: embedded.Servers) -> None:
+    with (
+        TcpProxy.to(servers.broker_url) as proxy,
+        Client(
+            addresses.app, broker_url=proxy.url(servers.broker_url), tenant="acme", project="app"
+        ) as client,
+    ):
+        client.submit(PBI)
+        proxy.cut()
+        job = client.submit({**PBI, "id": "PBI-2"})
+        with client._database.tenant(client.tenant) as connection:
+            row: Any = connection.exec_driver_sql(
+                "select id from enrichment_job where enqueued_at is null"
+            ).one()
+        assert row.id == job, "the pump sends it"
