@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
 
     A database that is away in the middle leaves the claim to run out: the pump then sends the job again.
     """
-    limits = parts.job_limits
+    limits, begun = parts.job_limits, time.monotonic()
     with suppress(LarderError):
         with parts.database.tenant(tenant, durable=False) as connection:
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
@@ -47,6 +48,8 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, answer, level_of(answer))
             metrics.ended("done", level_of(answer))
+            took = time.monotonic() - begun
+            logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)
         except LeaseLost:
             logger.info("enrichment job %s was taken over by another worker", job_id)
         except LarderError as error:

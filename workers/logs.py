@@ -51,9 +51,8 @@ def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDi
     """What is away is told with its error; where in which library that was noticed would only hide it."""
     given = event.get("exc_info")
     error = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
-    if (
-        type(error).__name__ == "SchedulingError"
-    ):  # Beat's, around the error itself; it adds a stack to its message
+    if error is not None and type(error).__name__ == "SchedulingError":
+        # Beat's, around the error itself, with a stack in its message.
         error = error.__context__
         event["event"] = str(event["event"]).partition("\n")[0]
     if isinstance(error, OUTAGES) or (isinstance(error, LarderError) and error.transient):

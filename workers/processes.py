@@ -19,6 +19,10 @@ from workers.lifeline import Lifeline
 from workers.liveness import heartbeat_folder
 from workers.runtime import Runtime
 
+PATIENT = ("ingest", "embed")
+"""Queues that nobody waits for: where cores are short, their workers leave them to Step 4 first."""
+NICENESS = 5
+
 
 def _after_fork(**_: Any) -> None:
     runtime.current().forget_connections()
@@ -49,6 +53,8 @@ def _warm(**_: Any) -> None:
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
+    if queue in PATIENT:
+        os.nice(NICENESS)
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
         parts.register()

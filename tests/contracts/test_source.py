@@ -162,6 +162,7 @@ def test_every_connector_has_a_world() -> None:
     assert {name.partition(",")[0] for name in WORLDS} == set(SOURCES)
 
 
+@pytest.mark.req("001-009")
 def test_documents_are_valid(world: World) -> None:
     documents = _documents(world.source())
 

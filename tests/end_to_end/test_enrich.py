@@ -109,6 +109,30 @@ def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
     assert fleet.sql("select count(*) from enrichment_job") == before
 
 
+@pytest.mark.parametrize(
+    ("items", "code", "failed"),
+    [
+        ([], 0, []),
+        ([{"title": "Good"}, {"id": "BAD", "title": ["no", "text"]}, {"title": "Good too"}], 3, ["BAD"]),
+        ([{"id": "BAD", "title": 7}, {"id": "WORSE"}], 1, ["BAD", "WORSE"]),
+    ],
+)
+def test_a_file_of_which_some_or_none_can_be_enriched_says_so_by_its_exit(
+    fleet: Fleet, items: list[dict[str, Any]], code: int, failed: list[str]
+) -> None:
+    (fleet.root / "some.json").write_text(json.dumps({"scored_pbis": {"scored_pbis": items}}))
+    made = fleet.larder("enrich", "some.json", "--json")
+    assert made.returncode == code, made.stderr
+    told = json.loads(made.stdout)
+    assert told["success"] is (code == 0)
+    assert [one["pbi"] for one in told["enriched_pbis"]["enriched_pbis"]] == items
+    assert [one["pbi"] for one in told["errors"]] == failed
+    assert all("title" in one["reason"] for one in told["errors"])
+    levels = [one["context"]["degradation_level"] for one in told["enriched_pbis"]["enriched_pbis"]]
+    assert [level == 4 for level in levels] == [item.get("id") in failed for item in items]
+    assert "Traceback" not in made.stderr
+
+
 def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_comes(fleet: Fleet) -> None:
     with fleet.client() as client:
         job = client.submit(pbi("SLOW 3"))

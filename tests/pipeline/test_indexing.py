@@ -207,6 +207,7 @@ class TestChangedDocuments:
 
 
 class TestTheCache:
+    @pytest.mark.req("001-010", "001-097")
     def test_a_second_document_with_the_same_text_costs_nothing(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3), title="Same"))
         shop.index()

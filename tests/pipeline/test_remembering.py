@@ -135,6 +135,7 @@ def test_no_text_lies_in_the_caches(asker: Counting) -> None:
         assert not any(word in value for value in kept)
 
 
+@pytest.mark.req("001-010", "001-012")
 def test_the_vector_of_a_question_is_made_once(asker: Counting) -> None:
     asker.search(k=1)
     asker.search(k=2)

@@ -8,15 +8,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
 
 from pipeline.degradation import Health
 from pipeline.documents import Json
 from pipeline.embedding import Embedder
 from pipeline.errors import EmbedderUnavailable, SearchError
-from pipeline.ledger import pump as ledger_pump
 from tests.conftest import Addresses
-from workers import control, embedded, enriching, runtime
+from tests.workers.indexed import index
+from workers import embedded, enriching, runtime
 from workers.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
@@ -50,21 +49,6 @@ class Away:
         raise EmbedderUnavailable("the provider does not answer")
 
 
-def _index(parts: Runtime) -> None:
-    for one in parts.configured.values():
-        run = control.start_run(parts, one.tenant_id, one.id, trigger="manual")
-        assert run is not None
-        assert control.sync(parts, one.tenant_id, one.id, run)
-    for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
-        with parts.database.control() as connection:
-            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = ledger_pump.stroke(connection, parts.limits)
-        assert found is not None
-        for batch in found.batches:
-            step(batch.tenant_id, batch.items)
-    control.pump(parts)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -90,7 +74,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     made = Runtime(load(tmp_path / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
     made.register()
-    _index(made)
+    index(made)
     made.__dict__["health"] = Health(cache=False, clock=clock)
     yield made
     made.database.close()

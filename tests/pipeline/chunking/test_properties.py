@@ -90,7 +90,7 @@ def covers(text: str, contents: list[str], overlap: int) -> bool:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(data=st.data(), text=TEXT)
 @settings(max_examples=50, deadline=None)
-@pytest.mark.req("002-005", "001-094")
+@pytest.mark.req("002-005", "001-017", "001-094")
 def test_no_text_is_lost_and_no_chunk_is_too_long(strategy: str, data: st.DataObject, text: str) -> None:
     options = data.draw(option_sets(strategy))
     chunks = chunks_of(text, options)

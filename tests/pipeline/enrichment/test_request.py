@@ -44,6 +44,7 @@ def test_a_pbi_is_read_bare_or_wrapped_in_snake_or_camel_case_with_criteria_as_l
     assert request.question == "Export invoices\nAs a clerk.\nfast\ngiven a when b then c\nplain"
 
 
+@pytest.mark.req("001-037")
 def test_a_request_survives_json_with_all_it_does_not_know() -> None:
     request = EnrichmentRequest.from_json(
         {
@@ -70,6 +71,7 @@ def test_a_request_survives_json_with_all_it_does_not_know() -> None:
     assert again.numbers == {"similar_work": 5, "past_decisions": 5, "technical_docs": 1}
 
 
+@pytest.mark.req("001-037")
 def test_the_names_that_a_search_query_has_are_understood_too() -> None:
     request = EnrichmentRequest.from_json(
         {

@@ -1,0 +1,76 @@
+"""larder enrich with files that are none: what it says, and how it exits, before anything is started for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from workers.cli.enrich import enrich
+
+app = typer.Typer()
+app.command()(enrich)
+GOOD = {"id": "PBI-1", "title": "Warn of shallow water"}
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(content, *options)`: the command on a file of this content; no file for None."""
+    monkeypatch.chdir(tmp_path)
+    # Addresses where nothing listens: whoever starts or asks a server before the file is read, fails otherwise.
+    env = {
+        "LARDER_DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x",
+        "LARDER_BROKER_URL": "redis://127.0.0.1:1/0",
+    }
+
+    def invoke(content: bytes | None, *options: str) -> Result:
+        if content is not None:
+            Path("step-3.json").write_bytes(content)
+        return CliRunner().invoke(app, ["step-3.json", *options], env=env)
+
+    return invoke
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (None, 2, "cannot be read: No such file"),
+        (b"{not json", 1, "is not valid JSON"),
+        (b"\xff\xfe\x00", 1, "is no text in UTF-8"),
+        (b"7", 1, "has no PBIs"),
+        (b'{"unrelated": [], "other": 1}', 1, "it holds"),
+        (
+            json.dumps({"scored_pbis": {"scored_pbis": [GOOD, 7]}}).encode(),
+            1,
+            "scored_pbis.scored_pbis[1] is int",
+        ),
+        (
+            json.dumps({"scored_pbis": {"scored_pbis": [{"pbi": "text"}]}}).encode(),
+            1,
+            "scored_pbis.scored_pbis[0].pbi is str",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
+    run: Run, content: bytes | None, code: int, words: str
+) -> None:
+    for options in ((), ("--json",)):
+        result = run(content, *options)
+        assert result.exit_code == code, result.output
+        assert "step-3.json" in result.stderr
+        assert words in result.stderr
+        assert "Traceback" not in result.output
+    told = json.loads(result.stdout)
+    assert told["success"] is False
+    assert "step-3.json" in told["error"]["message"]
+    assert told["error"]["fix"]
+
+
+@pytest.mark.parametrize("options", [("--timeout", "0"), ("--timeout", "soon"), ("--unknown",)])
+def test_wrong_options_are_usage(run: Run, options: tuple[str, ...]) -> None:
+    assert run(b"[]", *options).exit_code == 2
