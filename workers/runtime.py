@@ -73,6 +73,8 @@ class Runtime:
         self._embedders: dict[str, Embedder] = {}
         """Those of other search indexes than the configured one, by model."""
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
+        self.patience: float | None = None
+        """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
 
     # -- who and what ------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class Runtime:
     @cached_property
     def database(self) -> Database:
         """Connections are opened on first use, in the process that uses them."""
-        return Database(self.addresses.database, self.addresses.control)
+        return Database(self.addresses.database, self.addresses.control, patience=self.patience)
 
     @cached_property
     def embedding_options(self) -> EmbeddingOptions:

@@ -230,6 +230,11 @@ def test_the_database_is_gone(drill: Drill) -> None:
     assert after[0] == {**before[0], "degradation_level": 2}
     assert after[1]["degradation_level"] == 4
     assert drill.status() == 4
+    (drill.fleet.root / "step-3.json").write_text(json.dumps([pbi(new())]))
+    made = drill.fleet.larder("enrich", "step-3.json", "--json")
+    assert made.returncode == 1
+    assert "Traceback" not in made.stderr
+    assert_valid(json.loads(made.stdout)["enriched_pbis"][0]["context"])
     drill.store.heal()
     drill.reaches(0, 60)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from pipeline.degradation import LEVELS, DegradationLevel, Health
+from pipeline.degradation import LEVELS, DegradationLevel, Health, HealthOptions
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -69,6 +71,20 @@ def desk() -> Desk:
 def test_all_well_is_one_try(desk: Desk) -> None:
     assert desk.ask() == Answer(result="full", level=FULL)
     assert desk.taken == [0]
+
+
+def test_a_try_that_took_long_is_not_repeated_by_the_next_request() -> None:
+    health = Health(HealthOptions(probe_seconds=0, calm_seconds=60, probe_share=0.01))
+    for _ in range(2):
+        health.note("embedder", ok=False)
+
+    def slowly(request: str) -> str:
+        time.sleep(0.05)
+        return request
+
+    ways: list[Way[str, str]] = [Way(level=FULL, run=slowly), Way(level=KEYWORDS, run=slowly)]
+    found = [answer("question", ways, health=health, static=str).level for _ in range(2)]
+    assert found == [FULL, KEYWORDS], "each was a try"
 
 
 @pytest.mark.req("001-101")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +12,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from pipeline.errors import StoreUnavailable
 from workers.cli import enriched
 from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened
+
+PATIENCE = 5.0
+"""Seconds in which the database must say something."""
 
 
 def enrich(
@@ -29,13 +35,12 @@ def enrich(
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
     with opened(config, as_json, data) as door:
-        from workers import backlog, indexing
-        from workers.celeryconfig import ENRICHING
+        from workers import backlog
 
         read = backlog.read_backlog(file)  # before any server is started for it
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
-        with indexing.borrowed_workers(door.parts, ENRICHING) as borrowed:
+        with _workers(door) as borrowed:
             if borrowed:
                 console.print("no workers are running: started some for this command (see `larder up`)")
             with _progress(console) as progress:
@@ -52,6 +57,21 @@ def enrich(
         _answer(door, made, console, output)
         if made.exit_code:
             raise typer.Exit(made.exit_code)
+
+
+@contextmanager
+def _workers(door: Door) -> Iterator[bool]:
+    """Workers for the length of the command, if none run; without a database each PBI says by itself what is wrong."""
+    from workers import indexing
+    from workers.celeryconfig import ENRICHING
+
+    door.parts.patience = PATIENCE
+    with ExitStack() as lent:
+        try:
+            borrowed = lent.enter_context(indexing.borrowed_workers(door.parts, ENRICHING))
+        except StoreUnavailable:
+            borrowed = False
+        yield borrowed
 
 
 def _answer(door: Door, made: Any, console: Console, output: Path | None) -> None:

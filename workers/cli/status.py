@@ -18,6 +18,8 @@ from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
 WATCH_SECONDS = 2.0
+PATIENCE = 10.0
+"""Seconds in which the database must say something."""
 MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
@@ -50,6 +52,7 @@ def status(
 def _look(door: Door) -> Json:
     from workers import status as figures
 
+    door.parts.patience = PATIENCE
     try:
         return figures.status(door.parts)
     except StoreError as error:

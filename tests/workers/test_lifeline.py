@@ -1,0 +1,93 @@
+"""Workers that look into the ledger themselves, while there is no broker to tell them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
+from workers import embedded, runtime
+from workers.client import Client, NoAnswerYet
+from workers.lifeline import Lifeline
+from workers.runtime import Runtime
+from workers.settings import load
+
+PBI = {"id": "PBI-1", "title": "Warn of shallow water"}
+
+
+@pytest.fixture
+def proxy(servers: embedded.Servers) -> Iterator[TcpProxy]:
+    with TcpProxy.to(servers.broker_url) as made:
+        yield made
+
+
+@pytest.fixture
+def parts(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, proxy: TcpProxy
+) -> Iterator[Runtime]:
+    (tmp_path / "larder.yaml").write_text("rag: {embedding: {provider: hashing}}")
+    where = runtime.Addresses(
+        database=addresses.app,
+        control=addresses.control,
+        admin=addresses.admin,
+        broker=proxy.url(servers.broker_url),
+    )
+    made = Runtime(load(tmp_path / "larder.yaml", {}), where)
+    yield made
+    made.database.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.05)
+
+
+def test_it_answers_while_the_broker_is_away_and_only_then(
+    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+) -> None:
+    line = Lifeline(parts, look=0.1, back=0.5)
+    line.start()
+    with Client(addresses.app) as client:
+        first = client.submit(PBI)
+        with pytest.raises(NoAnswerYet):
+            client.result(first, wait=1)
+        proxy.cut()
+        assert client.result(first, wait=20)["degradation_level"] == 0
+        proxy.heal()
+        until(lambda: not line._needed())
+        second = client.submit({**PBI, "id": "PBI-2"})
+        with pytest.raises(NoAnswerYet):
+            client.result(second, wait=1)
+        line.close()
+        assert client.job(second).crash_count == 0
+    assert not line._thread.is_alive()
+
+
+def test_a_database_that_is_away_as_well_is_waited_for(
+    parts: Runtime, proxy: TcpProxy, addresses: Addresses
+) -> None:
+    with TcpProxy.to(addresses.app) as store, Client(addresses.app) as client:
+        behind = runtime.Addresses(
+            database=store.url(addresses.app),
+            control=store.url(addresses.control),
+            admin=addresses.admin,
+            broker=parts.addresses.broker,
+        )
+        worker = Runtime(parts.settings, behind)
+        line = Lifeline(worker, look=0.1)
+        store.cut()
+        proxy.cut()
+        line.start()
+        job = client.submit(PBI)
+        with pytest.raises(NoAnswerYet):
+            client.result(job, wait=1)
+        store.heal()
+        assert client.result(job, wait=20)["degradation_level"] == 0
+        line.close()
+        worker.database.close()
