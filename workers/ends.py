@@ -35,7 +35,8 @@ def answer_of(job: JobRow) -> Json:
 def _why(job: JobRow) -> LarderError:
     if job.state == "failed":
         return EnrichmentFailed(
-            f"the enrichment failed: {job.error}", fix=f"it was tried {max(1, job.attempts)} times; ask again"
+            f"the enrichment failed: {job.error}",
+            fix=f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else "",
         )
     if job.state == "expired":
         return EnrichmentExpired(

@@ -114,7 +114,7 @@ def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
     [
         ([], 0, []),
         ([{"title": "Good"}, {"id": "BAD", "title": ["no", "text"]}, {"title": "Good too"}], 3, ["BAD"]),
-        ([{"id": "BAD", "title": 7}, {"id": "WORSE"}], 1, ["BAD", "WORSE"]),
+        ([{"id": "BAD", "title": {"no": "text"}}, {"id": "WORSE"}], 1, ["BAD", "WORSE"]),
     ],
 )
 def test_a_file_of_which_some_or_none_can_be_enriched_says_so_by_its_exit(

@@ -9,11 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
 
-from pipeline.ledger import pump as ledger_pump
 from pipeline.stores.pgvector import indexes
-from workers import clearing, control, embedded, upkeep
+from tests.workers.indexed import index
+from workers import clearing, embedded, upkeep
 from workers.app import configure
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
@@ -63,22 +62,6 @@ def write_pages(folder: Path, count: int) -> None:
             *(f"Paragraph {k} of page {number}: " + "words and more " * 12 for k in range(4)),
         ]
         (folder / "docs" / f"page-{number}.md").write_text("\n\n".join(lines))
-
-
-def index(parts: Runtime) -> None:
-    """What sync, pump and the three steps do, without a worker in between."""
-    one = next(iter(parts.configured.values()))
-    run = control.start_run(parts, one.tenant_id, one.id, trigger="manual")
-    assert run is not None
-    assert control.sync(parts, one.tenant_id, one.id, run)
-    for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
-        with parts.database.control() as connection:
-            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = ledger_pump.stroke(connection, parts.limits)
-        assert found is not None
-        for batch in found.batches:
-            step(batch.tenant_id, batch.items)
-    control.pump(parts)
 
 
 def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
