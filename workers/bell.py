@@ -1,4 +1,4 @@
-"""Publishing the message of an enrichment job without Celery, for pipelines that do not have it loaded."""
+"""Publishing the message of a job without Celery, for pipelines that do not have it loaded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from pipeline.ledger.jobs import ENRICH
+
 QUEUE = "enrich"
-TASK = "larder.enrich"
 SECONDS = 3.0
 """Longer is not worth waiting for: the pump sends what could not be sent."""
 REST_SECONDS = 5.0
@@ -27,7 +28,9 @@ class Bell:
         self._connection: Any = None
         self._resting_until = 0.0
 
-    def ring(self, tenant: UUID, job_id: UUID, *, priority: int, expires: float | None) -> bool:
+    def ring(
+        self, tenant: UUID, job_id: UUID, *, priority: int, expires: float | None, task: str = ENRICH
+    ) -> bool:
         """Tell the workers of a job; False if the broker does not take the message."""
         with self._lock:
             if time.monotonic() < self._resting_until:
@@ -35,7 +38,7 @@ class Bell:
             # A connection that lay idle may have been closed by the server: that alone deserves a second try.
             for _ in range(1 if self._connection is None else 2):
                 try:
-                    self._publish([str(tenant), str(job_id)], priority, expires)
+                    self._publish(task, [str(tenant), str(job_id)], priority, expires)
                 except Exception:  # noqa: BLE001 (kombu's errors, the client's, the socket's: nobody can list them)
                     self._drop()
                 else:
@@ -48,7 +51,7 @@ class Bell:
         with self._lock:
             self._drop()
 
-    def _publish(self, arguments: list[str], priority: int, expires: float | None) -> None:
+    def _publish(self, task: str, arguments: list[str], priority: int, expires: float | None) -> None:
         from kombu.connection import Connection
         from kombu.messaging import Producer
 
@@ -78,7 +81,7 @@ class Bell:
             delivery_mode=2,
             headers={
                 "lang": "py",
-                "task": TASK,
+                "task": task,
                 "id": message_id,
                 "root_id": message_id,
                 "parent_id": None,

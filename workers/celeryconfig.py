@@ -13,7 +13,7 @@ INDEXING = ("control", "ingest", "embed")
 """What a sync needs."""
 
 ENRICHING = ("control", "enrich")
-"""What an enrichment needs: the pump looks after lost messages."""
+"""What somebody waits for needs: the pump looks after lost messages."""
 
 ROUTES = {
     "larder.sync": "control",
@@ -26,6 +26,9 @@ ROUTES = {
     "larder.upsert": "ingest",
     "larder.embed": "embed",
     "larder.enrich": "enrich",
+    "larder.embedding.create": "enrich",
+    "larder.vector.store": "enrich",
+    "larder.vector.query": "enrich",
 }
 
 

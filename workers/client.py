@@ -15,7 +15,7 @@ from pipeline.database import Database
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
-from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
+from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
 from workers import metrics
 from workers.answered import CachedAnswers
@@ -116,6 +116,12 @@ class Client:
             StoreRejected: the database refuses.
         """
         asked = dict(request) if "pbi" in request else {"pbi": dict(request), "scores": {}}
+        return self.ask(ENRICH, asked, priority=priority, deadline=deadline)
+
+    def ask(
+        self, task: str, request: Json, *, priority: int = INTERACTIVE, deadline: float | None = None
+    ) -> UUID:
+        """Ask for the work of any task that answers jobs; the rest is as with `submit`."""
         seconds = self.deadline if deadline is None else deadline
         with self._store() as connection:
             if not self._known:
@@ -125,18 +131,19 @@ class Client:
                 connection,
                 self.tenant,
                 self.project,
-                asked,
+                request,
+                task=task,
                 priority=priority,
                 seconds=seconds,
                 sends=self._bell is not None,
             )
         self._known = True
         if self._bell is not None and job.new:
-            self._ring(self._bell, job.id, priority, seconds)
+            self._ring(self._bell, task, job.id, priority, seconds)
         return job.id
 
-    def _ring(self, bell: Bell, job_id: UUID, priority: int, seconds: float) -> None:
-        if not bell.ring(self.tenant, job_id, priority=priority, expires=seconds):
+    def _ring(self, bell: Bell, task: str, job_id: UUID, priority: int, seconds: float) -> None:
+        if not bell.ring(self.tenant, job_id, priority=priority, expires=seconds, task=task):
             with self._store() as connection:
                 jobs.unsent(connection, job_id)
 

@@ -32,10 +32,8 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
 
 
 def send_job(database: Database, due: jobs.Due) -> None:
-    """Ask for an enrichment; what the broker does not take is sent by the pump later."""
-    if not send(
-        "larder.enrich", str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority
-    ):
+    """Ask for a job's work; what the broker does not take is sent by the pump later."""
+    if not send(due.task, str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority):
         with database.tenant(due.tenant_id) as connection:
             jobs.unsent(connection, due.id)
 

@@ -1,4 +1,4 @@
-"""Enrichment jobs: asked once, worked on by one at a time, ended as done, failed or expired."""
+"""Jobs that somebody waits for: asked once, worked on by one at a time, ended as done, failed or expired."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ CHANNEL = "larder_enriched"
 
 INTERACTIVE, BULK = 0, 6
 """Priorities, the smaller the sooner: somebody waits, or a whole backlog is worked through."""
+
+ENRICH = "larder.enrich"
+"""The task of a job that names none."""
 
 State = Literal["queued", "running", "done", "failed", "expired"]
 ENDED = ("done", "failed", "expired")
@@ -89,6 +92,8 @@ class Due:
 
     tenant_id: UUID
     id: UUID
+    task: str
+    """The task that does the work."""
     priority: int
     seconds_left: float | None
     """Until its deadline."""
@@ -101,8 +106,9 @@ def submission_key(project: UUID, request: Json) -> bytes:
 
 
 _INSERT = text("""
-    insert into enrichment_job (id, tenant_id, project_id, request, priority, submission, deadline, enqueued_at)
-    values (:id, :tenant, :project, cast(:request as jsonb), :priority, :key,
+    insert into enrichment_job (id, tenant_id, project_id, request, task, priority, submission, deadline,
+                                enqueued_at)
+    values (:id, :tenant, :project, cast(:request as jsonb), :task, :priority, :key,
             now() + make_interval(secs => cast(:seconds as double precision)), case when :sends then now() end)
     on conflict (tenant_id, submission) do nothing returning id""")
 
@@ -131,21 +137,23 @@ def submit(
     project: UUID,
     request: Json,
     *,
+    task: str = ENRICH,
     priority: int = INTERACTIVE,
     seconds: float | None = None,
     sends: bool = True,
 ) -> Asked:
     """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
 
-    `seconds` is how long the asker waits at most: a job that has not begun by then expires. `sends` False leaves
-    the message to the pump.
+    Of another `task` than enrichment every job is a new one: what it does may be wanted twice. `seconds` is how long
+    the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump.
     """
-    key = submission_key(project, request)
+    key = submission_key(project, request) if task == ENRICH else None
     values = {
         "tenant": tenant,
         "project": project,
         "request": json.dumps(clean(request), default=str),
         "key": key,
+        "task": task,
         "priority": priority,
         "seconds": seconds,
         "sends": sends,
@@ -316,7 +324,7 @@ _DUE = text("""
             and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
           order by priority, created_at limit :most for update skip locked) w
     where j.id = w.id
-    returning j.tenant_id, j.id, j.priority, j.created_at,
+    returning j.tenant_id, j.id, j.task, j.priority, j.created_at,
               cast(extract(epoch from j.deadline - now()) as double precision) as seconds_left""")
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.collections.filters import same
 from pipeline.documents import Chunk, Json
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
@@ -250,20 +251,9 @@ def matches(document: StoredDocument, condition: Filter) -> bool:
         condition.until is None or (moment is not None and moment < condition.until),
         condition.project_id is None or document.project_id == condition.project_id,
         document.id not in condition.exclude,
-        all(k in document.metadata and _same(document.metadata[k], v) for k, v in condition.metadata.items()),
+        all(k in document.metadata and same(document.metadata[k], v) for k, v in condition.metadata.items()),
     )
     return all(checks)
-
-
-def _same(left: Any, right: Any) -> bool:
-    """Equal as JSON: 1 is 1.0, but true is not 1, although Python says so."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return bool(left == right)
 
 
 def _top(scores: Mapping[_Place, float], count: int) -> list[_Place]:

@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from workers.client import Client
+from workers.remote_actions import register_remote_actions
+
 Sql = Callable[..., list[tuple[Any, ...]]]
 Until = Callable[[Callable[[], bool], float], bool]
 
@@ -88,6 +91,22 @@ def test_ingest_takes_any_folder_and_updates_it(harbour: Any, sql: Sql) -> None:
     second = harbour.larder("ingest", "elsewhere", "--json")
     assert second.data["stats"]["documents_processed"] == 1
     assert sql("select count(*) from chunk where content like '%%nchors%%'") == [(1,)]
+
+
+@pytest.mark.req("003-001", "003-002", "003-003")
+def test_an_engine_elsewhere_calls_the_actions_through_the_queue(harbour: Any, sql: Sql) -> None:
+    found = state(harbour)
+    registry: dict[str, Callable[..., Any]] = {}
+    with Client(found["database_url"], broker_url=found["broker_url"], deadline=60) as client:
+        register_remote_actions(registry, client)
+        stored = registry["vector.store"]({}, ["Buoys are lit at dusk.", "Kedge anchors hold in sand."])
+        assert stored["stored"] == 2, stored
+        answer = registry["vector.query"]({}, "Which anchors hold?", k=1)
+        assert [one["id"] for one in answer["results"]] == stored["ids"][1:]
+        assert registry["embedding.create"]({}, "x")["dimensions"] == 384
+    assert sql("select collection, content from action_document order by number")[0] == (
+        "default", "Buoys are lit at dusk.",
+    )  # fmt: skip
 
 
 def test_a_killed_worker_is_started_again(harbour: Any, until: Until) -> None:

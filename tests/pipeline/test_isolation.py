@@ -53,6 +53,8 @@ SECRETS = {
     "lexeme_stat": ("lexeme",),
     "feedback": ("query_hash",),
     "audit": ("subject", "detail"),
+    "action_collection": ("name",),
+    "action_document": ("content", "metadata", "embedding"),
 }
 """What the control role must never read."""
 
@@ -98,6 +100,9 @@ def fill_rest(shop: Workshop) -> None:
         """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
            crash_count) values (:t, :s, :d, 1, 'fetched', 'E003', 'x', 0, 0)""",
         "select audit_append(:t, 'me', 'look', 'thing', '{}')",
+        "insert into action_collection (tenant_id, name, dimensions, model) values (:t, 'notes', 1, '')",
+        """insert into action_document (tenant_id, collection, id, content, metadata, embedding)
+           values (:t, 'notes', '1', 'x', '{}', '[1]')""",
         """insert into clarifai_user_story_embeddings (user_story_id, title, user_story_text, source_agent,
            embedding) values ('1', 't', 'x', 'a', array_fill(0.1, array[768])::vector)""",
     ):
@@ -175,7 +180,13 @@ TABLES = sorted(
     [
         *("project", "source", "sync_run", "document", "run_item", "document_body", "chunk_stage"),
         *("embedding_cache", "chunk", "lexeme_stat", "index_stat", "dead_letter", "audit", "enrichment_job"),
-        *("feedback", "clarifai_user_story_embeddings", "change_stamp"),
+        *(
+            "feedback",
+            "clarifai_user_story_embeddings",
+            "change_stamp",
+            "action_collection",
+            "action_document",
+        ),
     ]
 )
 

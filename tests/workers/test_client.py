@@ -21,10 +21,7 @@ import redis
 from pipeline.errors import EmbedderUnavailable, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
-from workers import control, embedded, enriching, runtime, upkeep
-from workers.app import configure
-from workers.broker import lists_of
-from workers.celeryconfig import QUEUES
+from workers import control, embedded, enriching, upkeep
 from workers.client import (
     BULK,
     Client,
@@ -34,40 +31,12 @@ from workers.client import (
     UnknownJob,
 )
 from workers.runtime import Runtime
-from workers.settings import load
 from workers.waking import Waking
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a sentence that must not leave the database"
 PBI = {"id": "PBI-1", "title": SECRET, "description": SECRET}
 SQL = psycopg.Connection[Any]
-CONFIG = """
-rag:
-  tenant: acme
-  project: app
-  embedding: {provider: hashing, dimensions: 64}
-"""
-
-
-@pytest.fixture
-def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    where = runtime.Addresses(
-        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
-    )
-    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
-    made = Runtime(settings, where)
-    configure(settings.rag.queue, servers.broker_url)
-    yield made
-    made.database.close()
-
-
-@pytest.fixture
-def broker(servers: embedded.Servers) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(servers.broker_url) as client:
-        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
-        yield client
-        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
 
 
 @pytest.fixture

@@ -1,0 +1,187 @@
+"""Actions that a remote engine asks for: what travels, what is kept, and what a caller is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+import redis
+
+from pipeline.actions import NAMES, register_actions
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.ledger import jobs
+from tests.conftest import Addresses
+from workers import acting, control, embedded
+from workers.app import app
+from workers.celeryconfig import ROUTES
+from workers.client import Client
+from workers.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
+from workers.runtime import Runtime
+
+TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]
+METHODS = {"larder.embedding.create": "embedding_create", "larder.vector.store": "vector_store", "larder.vector.query": "vector_query"}  # fmt: skip
+Registry = dict[str, Callable[..., Any]]
+
+
+@pytest.fixture
+def client(addresses: Addresses, servers: embedded.Servers, broker: redis.Redis) -> Iterator[Client]:
+    with Client(
+        addresses.app, broker_url=servers.broker_url, tenant="acme", project="app", deadline=30
+    ) as made:
+        yield made
+
+
+def message(broker: redis.Redis) -> tuple[str, UUID, UUID, bytes]:
+    """(task, tenant, job, everything) of the oldest message, taken from the queue."""
+    raw: Any = broker.rpop("enrich")
+    whole = json.loads(raw)
+    (tenant, job), _, _ = json.loads(base64.b64decode(whole["body"]))
+    return whole["headers"]["task"], UUID(tenant), UUID(job), raw + base64.b64decode(whole["body"])
+
+
+@pytest.fixture
+def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Registry]:
+    """The remote actions, with a thread that does what a worker does with a message: twice each, as brokers do."""
+    made: Registry = {}
+    register_remote_actions(made, client)
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.01):
+            if broker.llen("enrich"):
+                task, tenant, job, _ = message(broker)
+                for _ in range(2):
+                    acting.run(parts, tenant, job, METHODS[task])
+
+    worker = threading.Thread(target=serve)
+    worker.start()
+    yield made
+    over.set()
+    worker.join()
+
+
+@pytest.mark.req("003-007", "003-008")
+def test_remote_actions_answer_as_local_ones_do(registry: Registry) -> None:
+    local: Registry = {}
+    settings = {"rag": {"embedding_provider": "hashing", "embedding_dimensions": 64}}
+    register_actions(local, type("Engine", (), {"settings": settings}))
+    assert set(registry) == set(local)
+    calls: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        ("embedding.create", lambda: {"text": TEXTS[0]}),
+        ("embedding.create", lambda: {"text": iter(TEXTS), "batch": True}),
+        ("vector.query", lambda: {"query": "tide"}),
+        ("vector.store", lambda: {"texts": iter(TEXTS), "ids": ("a", "b"), "metadata": [{"n": 1}, {"n": 2}]}),
+        ("vector.store", lambda: {"texts": "x", "ids": "x", "embeddings": [1, 0], "collection": "given"}),
+        (
+            "vector.query",
+            lambda: {"embedding": (1.0, 0.0), "collection": "given", "include_embeddings": True},
+        ),
+        ("vector.store", lambda: {"texts": TEXTS, "ids": ["a"]}),
+        ("vector.query", lambda: {"query": "tide", "filter": {"n_gte": {}}}),
+        ("embedding.create", lambda: {"text": None}),
+    ]
+    for name, arguments in calls:
+        assert registry[name](state={}, **arguments()) == local[name](state={}, **arguments()), name
+    found = registry["vector.query"]({}, "when does the pilot wait for the tide", filter={"n_lt": 2})[
+        "results"
+    ]
+    assert [(one["id"], one["text"], one["metadata"]) for one in found] == [("a", TEXTS[0], {"n": 1})]
+
+
+@pytest.mark.req("003-002", "003-033")
+def test_a_call_delivered_twice_stores_once(registry: Registry) -> None:
+    stored = registry["vector.store"]({}, TEXTS, metadata={"type": "rule"})
+    found = registry["vector.query"]({}, "tide", k=9)["results"]
+    assert sorted(one["id"] for one in found) == sorted(stored["ids"])
+
+
+def test_a_worker_that_dies_and_another_store_under_the_same_ids(
+    client: Client, omniscient: psycopg.Connection[Any]
+) -> None:
+    RemoteActions(client, seconds=0).vector_store({}, iter(TEXTS))
+    row: Any = omniscient.execute("select request from enrichment_job").fetchone()
+    assert len({UUID(ident) for ident in row[0]["ids"]}) == 2
+
+
+def test_the_same_call_again_is_another_call(registry: Registry) -> None:
+    assert registry["vector.query"]({}, "tide")["results"] == []
+    registry["vector.store"]({}, TEXTS)
+    assert len(registry["vector.query"]({}, "tide")["results"]) == 2
+
+
+@pytest.mark.req("003-038", "001-118")
+def test_collections_belong_to_their_tenant(
+    registry: Registry, addresses: Addresses, servers: embedded.Servers
+) -> None:
+    registry["vector.store"]({}, TEXTS)
+    with Client(addresses.app, broker_url=servers.broker_url, tenant="other", deadline=30) as other:
+        assert RemoteActions(other).vector_query({}, "tide")["results"] == []
+    assert len(registry["vector.query"]({}, "tide")["results"]) == 2
+
+
+@pytest.mark.req("003-038")
+def test_the_message_holds_two_ids_and_no_text(client: Client, broker: redis.Redis) -> None:
+    remote = RemoteActions(client, seconds=0)
+    for task, answer in (
+        ("larder.embedding.create", remote.embedding_create({}, TEXTS[0])),
+        ("larder.vector.store", remote.vector_store({}, TEXTS)),
+        ("larder.vector.query", remote.vector_query({}, TEXTS[0])),
+    ):
+        assert answer["error"].startswith("no worker answered within 0 seconds")
+        name, tenant, _, everything = message(broker)
+        assert (name, tenant) == (task, client.tenant)
+        assert TEXTS[0].encode() not in everything
+        assert len(everything) < 2000
+
+
+def test_the_pump_sends_a_lost_message_to_the_right_task(
+    addresses: Addresses, parts: Runtime, broker: redis.Redis
+) -> None:
+    with Client(addresses.app, tenant="acme", project="app") as deaf:
+        job = deaf.ask("larder.vector.query", {"query": "tide"})
+        control.pump(parts)
+        assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
+        acting.run(parts, deaf.tenant, job, "vector_query")
+        assert deaf.result(job)["results"] == []
+
+
+def test_what_cannot_travel_is_refused_at_once(client: Client, broker: redis.Redis) -> None:
+    remote = RemoteActions(client)
+    for answer in (
+        remote.vector_store({}, "x" * MOST_BYTES),
+        remote.vector_store({}, "x", embeddings=[float("nan")]),
+        remote.vector_store({}, "x", metadata={"x": object()}),
+        remote.embedding_create({}, b"bytes"),
+    ):
+        assert set(answer) == {"error", "success"}
+    assert broker.llen("enrich") == 0
+
+
+@pytest.mark.req("003-026")
+def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
+    name = HashingEmbedder(64).model
+    assert registry["embedding.create"]({}, "x", model=name, dimensions=64)["model"] == name
+    for asked in ({"model": "ada"}, {"dimensions": 32}):
+        assert (
+            f"the workers embed with {name} of 64" in registry["embedding.create"]({}, "x", **asked)["error"]
+        )
+
+
+def test_a_job_of_no_known_task_cannot_be_written(
+    client: Client, omniscient: psycopg.Connection[Any]
+) -> None:
+    client.ask(jobs.ENRICH, {"pbi": {}})
+    with pytest.raises(psycopg.errors.CheckViolation):
+        omniscient.execute("update enrichment_job set task = 'larder.sync'")
+
+
+def test_every_task_has_a_method_and_a_queue() -> None:
+    app.loader.import_default_modules()
+    assert set(METHODS.values()) == set(NAMES)
+    assert all(ROUTES[task] == "enrich" and task in app.tasks for task in METHODS)
