@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.degradation import Health
 from pipeline.documents import Json
-from pipeline.embedding import Embedder
+from pipeline.embedding import Embedder, EmbedderLimits
 from pipeline.errors import EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
@@ -44,6 +44,10 @@ class Away:
     """An embedder whose service does not answer."""
 
     dimensions = 384
+    limits = EmbedderLimits()
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
 
     def embed_query(self, _text: str) -> Any:
         raise EmbedderUnavailable("the provider does not answer")

@@ -19,6 +19,7 @@ from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from workers import acting, control, embedded
 from workers.app import app
+from workers.broker import lists_of
 from workers.celeryconfig import ROUTES
 from workers.client import Client
 from workers.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
@@ -26,6 +27,8 @@ from workers.runtime import Runtime
 
 TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]
 METHODS = {"larder.embedding.create": "embedding_create", "larder.vector.store": "vector_store", "larder.vector.query": "vector_query"}  # fmt: skip
+URGENT, *LATER = lists_of("enrich")
+"""Where messages lie: questions that somebody waits for, and loads of texts."""
 Registry = dict[str, Callable[..., Any]]
 
 
@@ -38,8 +41,8 @@ def client(addresses: Addresses, servers: embedded.Servers, broker: redis.Redis)
 
 
 def message(broker: redis.Redis) -> tuple[str, UUID, UUID, bytes]:
-    """(task, tenant, job, everything) of the oldest message, taken from the queue."""
-    raw: Any = broker.rpop("enrich")
+    """(task, tenant, job, everything) of the oldest message, taken from the queue; questions first."""
+    raw: Any = next(found for part in (URGENT, *LATER) if (found := broker.rpop(part)))
     whole = json.loads(raw)
     (tenant, job), _, _ = json.loads(base64.b64decode(whole["body"]))
     return whole["headers"]["task"], UUID(tenant), UUID(job), raw + base64.b64decode(whole["body"])
@@ -54,7 +57,7 @@ def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Re
 
     def serve() -> None:
         while not over.wait(0.01):
-            if broker.llen("enrich"):
+            if broker.exists(URGENT, *LATER):
                 task, tenant, job, _ = message(broker)
                 for _ in range(2):
                     acting.run(parts, tenant, job, METHODS[task])
@@ -134,6 +137,7 @@ def test_the_message_holds_two_ids_and_no_text(client: Client, broker: redis.Red
         ("larder.vector.query", remote.vector_query({}, TEXTS[0])),
     ):
         assert answer["error"].startswith("no worker answered within 0 seconds")
+        assert broker.exists(URGENT) == (task == "larder.vector.query")  # loads step aside for Step 4
         name, tenant, _, everything = message(broker)
         assert (name, tenant) == (task, client.tenant)
         assert TEXTS[0].encode() not in everything
