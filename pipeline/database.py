@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
 from pgvector.psycopg import register_vector
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from pipeline.errors import StoreError, StoreRejected, StoreUnavailable
 from pipeline.patience import PatientConnection
@@ -19,21 +19,31 @@ from pipeline.patience import PatientConnection
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
 
+EF_SEARCH = 100
+"""Nearest neighbours that one step of the vector index looks for, unless a transaction sets more."""
+
 # A generic plan forgets the filter's selectivity: after five runs of a prepared statement recall fell to 8 %.
-# jit costs more than it saves on statements of milliseconds.
-_OPTIONS = "-c plan_cache_mode=force_custom_plan -c jit=off -c timezone=UTC"
+# jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
+# through; set here, since setting it in each transaction is one more way to the server.
+_OPTIONS = (
+    "-c plan_cache_mode=force_custom_plan -c jit=off -c timezone=UTC"
+    f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}"
+)
 
 
-def open_engine(url: str, *, role: str, pool_size: int = 2, patience: float | None = None) -> Engine:
+def open_engine(
+    url: str, *, role: str, pool_size: int = 2, patience: float | None = None, ping: bool = True
+) -> Engine:
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
-    With `patience` a server that says nothing for so many seconds counts as gone.
+    With `patience` a server that says nothing for so many seconds counts as gone. `ping` asks each connection before
+    its use whether it is still alive.
     """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=4,
-        pool_pre_ping=True,
+        pool_pre_ping=ping,
         connect_args={
             "options": f"{_OPTIONS} -c role={role}",
             "connect_timeout": 10,
@@ -62,6 +72,25 @@ _TENANT = text("select set_config('app.tenant', :t, true)")
 _TENANT_SOON = text(
     "select set_config('app.tenant', :t, true), set_config('synchronous_commit', 'off', true)"
 )
+_TENANT_ASKS = "select set_config('app.tenant', $1, true), set_config('hnsw.ef_search', $2, true)"
+_ONE_PLAN = ", set_config('plan_cache_mode', 'force_generic_plan', true)"
+
+
+_LOST = (None, "57P01", "57P02")
+"""What a connection says that the server has ended."""
+
+
+class _Numbered:
+    """Names of values in the order in which a statement uses them first; each is replaced by its number.
+
+    The driver does the same, a hundred times slower, and does not remember it for statements of 4,096 characters.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return f"${self.names.setdefault(name, len(self.names) + 1)}"
 
 
 class Database:
@@ -79,7 +108,7 @@ class Database:
 
         Work on many rows needs longer than a person waits, so by default nobody gives up.
         """
-        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience)
+        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False)
         self.controller = open_engine(
             control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
         )
@@ -97,9 +126,77 @@ class Database:
             StoreUnavailable: the server cannot be reached or broke off; worth a retry.
             StoreRejected: the server refuses what we sent.
         """
-        with translated(), self.app.begin() as connection:
-            connection.execute(_TENANT if durable else _TENANT_SOON, {"t": str(tenant_id)})
+        first = _TENANT if durable else _TENANT_SOON
+        with translated(), self._begun(first, {"t": str(tenant_id)}) as connection:
             yield connection
+            connection.commit()
+
+    def _begun(self, first: TextClause, values: Mapping[str, Any]) -> Connection:
+        """A connection in a transaction that begins with this statement.
+
+        It also tells whether a pooled connection is still alive, so that none has to be asked before.
+        """
+        try:
+            return _begun(self.app, first, values)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return _begun(self.app, first, values)
+
+    def ask(
+        self,
+        tenant_id: UUID,
+        statement: str,
+        values: Mapping[str, Any],
+        *,
+        ef_search: int = EF_SEARCH,
+        one_plan: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """The rows of one statement in a transaction as `tenant` begins it, all in a single way to the server.
+
+        For searches, where each way costs as much as the work. The statement has the driver's own placeholders.
+
+        `one_plan` True plans a repeated statement once for all values: right only where no value decides which
+        plan is good, and then it saves more than such a statement takes.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached or broke off twice.
+            StoreRejected: the server refuses what we sent.
+        """
+        first = _TENANT_ASKS + _ONE_PLAN if one_plan else _TENANT_ASKS
+        numbered = _Numbered()
+        query = statement % numbered
+        steps = (
+            (first, [str(tenant_id), str(ef_search)]),
+            (query, [values[name] for name in numbered.names]),
+        )
+        with translated():
+            try:
+                return self._sent(steps)
+            except psycopg.OperationalError as error:
+                if error.sqlstate not in _LOST:
+                    raise
+            # As a pooled connection to a server that was restarted is found to be; the others are no better.
+            self.app.dispose()
+            return self._sent(steps)
+
+    def _sent(self, steps: Sequence[tuple[str, list[Any]]]) -> list[tuple[Any, ...]]:
+        """The rows of the last of these statements, sent together and so one transaction without begin and commit."""
+        pooled = self.app.raw_connection()
+        driver = cast("psycopg.Connection[tuple[Any, ...]]", pooled.driver_connection)
+        try:
+            driver.autocommit = True
+            with driver.pipeline():
+                for query, given in steps:
+                    cursor = psycopg.RawCursor(driver)
+                    cursor.execute(query, given, binary=True)
+            return cursor.fetchall()
+        finally:
+            if driver.closed:
+                pooled.invalidate()
+            else:
+                driver.autocommit = False
+            pooled.close()
 
     @contextmanager
     def control(self) -> Iterator[Connection]:
@@ -118,12 +215,24 @@ class Database:
         self.controller.dispose()
 
 
+def _begun(engine: Engine, first: TextClause, values: Mapping[str, Any]) -> Connection:
+    connection = engine.connect()
+    try:
+        connection.execute(first, values)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn the driver's errors into ours; the statement and its values stay out of the message."""
     try:
         yield
     except DBAPIError as error:
+        raise translate(error.orig, lost=error.connection_invalidated) from error
+    except psycopg.Error as error:
         raise translate(error) from error
 
 
@@ -132,15 +241,10 @@ def translated() -> Iterator[None]:
 _PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "08006", "08001", "08003")
 
 
-def translate(error: DBAPIError) -> StoreError:
-    """The error of ours for one of SQLAlchemy's: passing trouble or refusal."""
-    original = error.orig
+def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
+    """The error of ours for one of the driver's: passing trouble or refusal."""
     state = getattr(original, "sqlstate", None)
-    if (
-        state in _PASSING
-        or error.connection_invalidated
-        or (isinstance(error, OperationalError) and not state)
-    ):
+    if state in _PASSING or lost or (isinstance(original, psycopg.OperationalError) and not state):
         return StoreUnavailable(
             f"the database does not answer ({type(original).__name__} {state or ''})".replace(" )", ")"),
             fix="see `larder doctor`; the work is kept and tried again",

@@ -4,9 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
-from pipeline.stores import Candidate, Mode
+from pipeline.stores import Mode
+
+
+class Scored(Protocol):
+    """A chunk with the scores of both arms; all that a ranking must know of it."""
+
+    @property
+    def document_id(self) -> UUID:
+        """Its document."""
+        ...
+
+    @property
+    def ord(self) -> int:
+        """Its number in the document."""
+        ...
+
+    @property
+    def similarity(self) -> float | None:
+        """Cosine similarity; None if the vector arm was left out."""
+        ...
+
+    @property
+    def bm25(self) -> float | None:
+        """BM25 score; None if the keyword arm was left out."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +46,7 @@ class FusionWeights:
 class Fused:
     """A candidate with its place in the ranking and what put it there: score = the sum of both parts."""
 
-    candidate: Candidate
+    candidate: Scored
     score: float
     """Hybrid: 0 to the sum of the weights. Vector: the similarity. Keyword: 0 to 1."""
     vector_part: float
@@ -32,7 +57,7 @@ DEFAULT_WEIGHTS = FusionWeights()
 
 
 def fuse(
-    candidates: Sequence[Candidate], weights: FusionWeights = DEFAULT_WEIGHTS, mode: Mode = "hybrid"
+    candidates: Sequence[Scored], weights: FusionWeights = DEFAULT_WEIGHTS, mode: Mode = "hybrid"
 ) -> list[Fused]:
     """The candidates, best first; equal scores are ordered by document id and ordinal.
 
@@ -58,35 +83,39 @@ def best_per_document(fused: Iterable[Fused]) -> list[Fused]:
     """The best chunk of each document, best document first."""
     best: dict[UUID, Fused] = {}
     for one in in_order(fused):
-        best.setdefault(one.candidate.document.id, one)
+        best.setdefault(one.candidate.document_id, one)
     return list(best.values())
 
 
 def in_order(fused: Iterable[Fused]) -> list[Fused]:
     """By score, highest first; then by document id and ordinal, so that a repeated search looks the same."""
-    return sorted(fused, key=lambda f: (-f.score, f.candidate.document.id, f.candidate.chunk.ord))
+    return sorted(fused, key=lambda f: (-f.score, f.candidate.document_id, f.candidate.ord))
 
 
-def _hybrid(candidates: Sequence[Candidate], weights: FusionWeights) -> list[Fused]:
-    vector = scaled([c.similarity for c in candidates])
-    keyword = scaled([c.bm25 for c in candidates])
-    return [
-        _fused(candidate, weights.vector * v, weights.keyword * k)
-        for candidate, v, k in zip(candidates, vector, keyword, strict=True)
-    ]
+def weighted(
+    similarities: Sequence[float | None], bm25s: Sequence[float | None], weights: FusionWeights
+) -> list[tuple[float, float]]:
+    """The vector part and the keyword part of each candidate's hybrid score."""
+    pairs = zip(scaled(similarities), scaled(bm25s), strict=True)
+    return [(weights.vector * v, weights.keyword * k) for v, k in pairs]
 
 
-def _vector_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> list[Fused]:
+def _hybrid(candidates: Sequence[Scored], weights: FusionWeights) -> list[Fused]:
+    parts = weighted([c.similarity for c in candidates], [c.bm25 for c in candidates], weights)
+    return [_fused(candidate, v, k) for candidate, (v, k) in zip(candidates, parts, strict=True)]
+
+
+def _vector_only(candidates: Sequence[Scored], _weights: FusionWeights) -> list[Fused]:
     return [_fused(c, c.similarity, 0.0) for c in candidates if c.similarity is not None]
 
 
-def _keyword_only(candidates: Sequence[Candidate], _weights: FusionWeights) -> list[Fused]:
+def _keyword_only(candidates: Sequence[Scored], _weights: FusionWeights) -> list[Fused]:
     hits = [c for c in candidates if c.bm25]
     return [_fused(c, 0.0, part) for c, part in zip(hits, scaled([c.bm25 for c in hits]), strict=True)]
 
 
 def reciprocal(
-    candidates: Sequence[Candidate], weights: FusionWeights = DEFAULT_WEIGHTS, rank_constant: int = 60
+    candidates: Sequence[Scored], weights: FusionWeights = DEFAULT_WEIGHTS, rank_constant: int = 60
 ) -> list[Fused]:
     """The candidates by reciprocal rank fusion, best first: only the place in each arm counts, not the distance.
 
@@ -112,7 +141,7 @@ def _places(values: Sequence[float | None], rank_constant: int) -> list[float]:
 _FUSE = {"hybrid": _hybrid, "vector": _vector_only, "keyword": _keyword_only}
 
 
-def _fused(candidate: Candidate, vector_part: float, keyword_part: float) -> Fused:
+def _fused(candidate: Scored, vector_part: float, keyword_part: float) -> Fused:
     score = vector_part + keyword_part
     return Fused(candidate=candidate, score=score, vector_part=vector_part, keyword_part=keyword_part)
 
@@ -126,7 +155,7 @@ def scaled(values: Sequence[float | None]) -> list[float]:
     return [0.0 if v is None else (v - low) / (high - low) for v in values]
 
 
-def _reaches(candidate: Candidate, min_similarity: float) -> bool:
+def _reaches(candidate: Scored, min_similarity: float) -> bool:
     if candidate.bm25 is not None and candidate.bm25 > 0.0:
         return True
     return candidate.similarity is None or candidate.similarity >= min_similarity

@@ -92,7 +92,7 @@ def process(text: str, synonyms: Synonyms | None = None, *, variants: int = 1) -
         keywords=keywords(text),
         intent=intent_of(text),
         synonyms=(synonyms or Synonyms()).added_to(text),
-        variants=expand(text)[: max(1, variants)],
+        variants=expand(text)[:variants] if variants > 1 else (text,),
     )
 
 

@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 from uuid import UUID
 
-from pipeline.fusion import Fused, FusionWeights, fuse, in_order, reciprocal, scaled
+from pipeline.fusion import Fused, FusionWeights, fuse, in_order, reciprocal, scaled, weighted
 from pipeline.retrieval.records import Fusion, Weights
-from pipeline.standing import standing
-from pipeline.stores import Candidate, Mode
-from pipeline.stores.pgvector_query import LedgerCandidate
+from pipeline.stores import Mode
+from pipeline.stores.pgvector_query import ChunkScores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked(Fused):
     """A candidate in the final order; the score is the sum of the parts."""
 
+    candidate: ChunkScores
     title_part: float = 0.0
     rare_part: float = 0.0
     rerank: float | None = None
     rerank_part: float = 0.0
     standing_part: float = 0.0
 
+    @property
+    def place(self) -> tuple[UUID, int]:
+        """Which chunk it is."""
+        return self.candidate.document_id, self.candidate.ord
+
 
 def rank(
-    candidates: Sequence[LedgerCandidate], weights: Weights, mode: Mode, fusion: Fusion = "weighted"
+    candidates: Sequence[ChunkScores], weights: Weights, mode: Mode, fusion: Fusion = "weighted"
 ) -> list[Ranked]:
     """The candidates by score; title, rare words and whole document count in a hybrid search only."""
     if mode != "hybrid":
         return [Ranked(**vars(fused)) for fused in fuse(candidates, weights, mode)]
-    own = [_with_document(c, weights.centroid) for c in candidates]
+    likeness = [_with_document(c, weights.centroid) for c in candidates]
     if fusion == "rrf":
+        own = [c._replace(similarity=s) for c, s in zip(candidates, likeness, strict=True)]
         whole = weights.vector + weights.keyword or 1.0
-        return [_ranked(f, f.candidate, 0.0, 0.0, whole) for f in reciprocal(own, weights)]
+        return [
+            _ranked(cast("ChunkScores", f.candidate), (f.vector_part, f.keyword_part), 0.0, 0.0, whole)
+            for f in reciprocal(own, weights)
+        ]
     whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
     arms = FusionWeights(vector=weights.vector, keyword=weights.keyword * _covered(candidates))
+    parts = weighted(likeness, [c.bm25 for c in candidates], arms)
     titles = scaled([c.title for c in candidates])
-    given = {_place(c): (c, weights.title * title) for c, title in zip(candidates, titles, strict=True)}
-    ranked = []
-    for fused in fuse(own, arms, mode):
-        candidate, title_part = given[_place(fused.candidate)]
-        ranked.append(_ranked(fused, candidate, title_part, weights.rare * candidate.rare, whole))
-    return cast("list[Ranked]", in_order(ranked))
+    found = [
+        _ranked(candidate, part, weights.title * title, weights.rare * candidate.rare, whole)
+        for candidate, part, title in zip(candidates, parts, titles, strict=True)
+    ]
+    return cast("list[Ranked]", in_order(found))
 
 
 def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
@@ -52,13 +61,14 @@ def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
 
     0.7 was the best of five ways of mixing that were measured (docs/search.md).
     """
+    if len(rankings) == 1:
+        return list(rankings[0])
     best: dict[tuple[UUID, int], Ranked] = {}
     for share, ranking in zip((1.0, *[0.7] * len(rankings)), rankings, strict=False):
         for one in ranking:
             counted = one if share == 1.0 else _times(one, share)
-            place = _place(one.candidate)
-            if place not in best or best[place].score < counted.score:
-                best[place] = counted
+            if one.place not in best or best[one.place].score < counted.score:
+                best[one.place] = counted
     return cast("list[Ranked]", in_order(best.values()))
 
 
@@ -81,13 +91,13 @@ def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]
     return sorted(moved, key=lambda r: -r.score)
 
 
-def lowered(ranked: Sequence[Ranked], share: float) -> list[Ranked]:
+def lowered(ranked: Sequence[Ranked], share: float, outdated: Collection[tuple[UUID, int]]) -> list[Ranked]:
     """The same, with documents that no longer hold brought down to `share` of their score."""
-    if share == 1.0:
+    if share == 1.0 or not outdated:
         return list(ranked)
     found = [
         replace(r, score=r.score * share, standing_part=r.score * (share - 1.0))
-        if r.score > 0.0 and standing(r.candidate.document)
+        if r.score > 0.0 and r.place in outdated
         else r
         for r in ranked
     ]
@@ -99,7 +109,7 @@ def _spread(values: Sequence[float]) -> list[float]:
     return [(v - low) / (high - low) if high > low else 1.0 for v in values]
 
 
-def _covered(candidates: Sequence[LedgerCandidate]) -> float:
+def _covered(candidates: Sequence[ChunkScores]) -> float:
     """How much of a short question the best candidate has in words.
 
     The best keyword match counts as 1 however weak it is, so a page that shares only common words with a question
@@ -109,12 +119,15 @@ def _covered(candidates: Sequence[LedgerCandidate]) -> float:
     return max((c.covered for c in candidates if c.covered is not None), default=1.0)
 
 
-def _ranked(fused: Fused, candidate: Candidate, title: float, rare: float, whole: float) -> Ranked:
+def _ranked(
+    candidate: ChunkScores, part: tuple[float, float], title: float, rare: float, whole: float
+) -> Ranked:
+    vector, keyword = part
     return Ranked(
         candidate=candidate,
-        score=(fused.score + title + rare) / whole,
-        vector_part=fused.vector_part / whole,
-        keyword_part=fused.keyword_part / whole,
+        score=(vector + keyword + title + rare) / whole,
+        vector_part=vector / whole,
+        keyword_part=keyword / whole,
         title_part=title / whole,
         rare_part=rare / whole,
     )
@@ -131,13 +144,9 @@ def _times(one: Ranked, share: float) -> Ranked:
     )
 
 
-def _with_document(candidate: LedgerCandidate, share: float) -> LedgerCandidate:
-    """The candidate with the likeness of its document mixed into its own, where that is known."""
+def _with_document(candidate: ChunkScores, share: float) -> float | None:
+    """The candidate's likeness with that of its document mixed in, where that is known."""
     if candidate.similarity is None or candidate.centroid is None:
-        return candidate
+        return candidate.similarity
     share = min(share, 1.0)
-    return replace(candidate, similarity=(1 - share) * candidate.similarity + share * candidate.centroid)
-
-
-def _place(candidate: Candidate) -> tuple[UUID, int]:
-    return candidate.document.id, candidate.chunk.ord
+    return (1 - share) * candidate.similarity + share * candidate.centroid

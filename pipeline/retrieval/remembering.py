@@ -9,24 +9,27 @@ from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import Connection, text
 
 from pipeline.caching import Cache
 from pipeline.embedding import Vectors
 from pipeline.retrieval.records import Explanation, Hit, RetrievalOptions, SearchRequest
 from pipeline.standing import standing
 from pipeline.stores.pgvector import SearchIndex
-from pipeline.stores.pgvector_query import read
+from pipeline.stores.pgvector_query import ACTIVE, Ask
+from pipeline.stores.pgvector_texts import read
+
+_STATE = f"""
+    select coalesce(string_agg(cast(stamp as text), ' ' order by slot), ''), {ACTIVE} from change_stamp"""
 
 
-def state(connection: Connection) -> str:
-    """Names the state of what the tenant's searches may show; empty if nothing was ever indexed.
+def state(ask: Ask) -> tuple[str, int | None]:
+    """Names the state of what the tenant's searches may show, empty if nothing was ever indexed; the active index.
 
     It differs after every change, from the moment in which that becomes visible. An answer is kept under the state
     that was read before the search: if that state still holds, nothing has changed since before it was made.
     """
-    stamps = "select coalesce(string_agg(cast(stamp as text), ' ' order by slot), '') from change_stamp"
-    return str(connection.execute(text(stamps)).scalar_one())
+    ((stamps, active),) = ask(_STATE, {})
+    return str(stamps), active
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +84,7 @@ def written(hits: Sequence[Hit]) -> bytes:
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
-def reread(
-    connection: Connection, index: SearchIndex, kept: bytes, request: SearchRequest
-) -> list[Hit] | None:
+def reread(ask: Ask, index: SearchIndex, kept: bytes, request: SearchRequest) -> list[Hit] | None:
     """The hits of a kept answer with their texts, as the caller may see them now; None if any of them is gone."""
     try:
         rows = json.loads(kept)
@@ -92,7 +93,7 @@ def reread(
         scores = [float(row["score"]) for row in rows]
     except (ValueError, TypeError, KeyError):
         return None  # written by another version of ours
-    found = read(connection, index.id, places, request.filter)
+    found = read(ask, index.id, places, request.filter)
     if any(place not in found for place in places):
         return None
     return [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
 from uuid import UUID
 
 from pipeline.caching import Caches
@@ -14,12 +13,13 @@ from pipeline.degradation import Part
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import EmbeddingError
-from pipeline.fusion import above_threshold, best_per_document
 from pipeline.ledger.storable import clean
-from pipeline.queries import ProcessedQuery, process
+from pipeline.queries import process
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.retrieval import remembering
-from pipeline.retrieval.ranking import Ranked, looked_at, lowered, merged, rank
+from pipeline.retrieval.ground import Ground, known, look
+from pipeline.retrieval.looking import Asked, Found, Look
+from pipeline.retrieval.ranking import Ranked, looked_at, lowered
 from pipeline.retrieval.records import (
     CACHED_ONLY,
     FULL,
@@ -33,22 +33,12 @@ from pipeline.retrieval.records import (
     SearchResults,
 )
 from pipeline.standing import standing
-from pipeline.stores import Mode, StoreQuery, statistics
-from pipeline.stores.pgvector import PgVectorStore, SearchIndex, active_index
-from pipeline.stores.pgvector_query import LedgerCandidate
+from pipeline.stores import Mode
+from pipeline.stores.pgvector import SearchIndex
+from pipeline.stores.pgvector_texts import Text
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A question with all that its answer depends on."""
-
-    request: SearchRequest
-    query: ProcessedQuery
-    mode: Mode
-    level: int
 
 
 class Retriever:
@@ -73,6 +63,7 @@ class Retriever:
         self.options = options or RetrievalOptions()
         self.reranker = reranker
         self.rerank = rerank or RerankOptions()
+        self.look = Look(database=database, tenant=tenant, options=self.options)
         self.watch = watch
         kept = caches or Caches()
         self._vectors = remembering.memory(kept.vectors, "vector", tenant)
@@ -92,50 +83,67 @@ class Retriever:
         if level >= STATIC_ONLY:
             return SearchResults(degradation_level=level)
         question = str(clean(request.text.replace("\x00", " ")))
-        with self.watch("store"), self.database.tenant(self.tenant) as connection:
-            index = active_index(connection)
-            now = remembering.state(connection) if self._results else ""
-        if index is None or not question.strip():
-            return SearchResults(model=index.model if index else "", degradation_level=level)
-        asked = _Asked(
-            request=request,
-            query=process(question, self.options.synonyms, variants=self.options.queries),
-            mode="keyword" if level >= KEYWORD_ONLY else request.mode,
-            level=level,
-        )
-        key = remembering.key_of(request, index, now, self.options, repr(self.rerank)) if now else ""
-        found = self._remembered(asked, index, key)
+        on, now = self._start()
+        if on is None or not question.strip():
+            return SearchResults(model=on.index.model if on else "", degradation_level=level)
+        asked = self._asked(request, question, level)
+        key = remembering.key_of(request, on.index, now, self.options, repr(self.rerank)) if now else ""
+        found = self._remembered(asked, on.index, key)
         if found is not None:
             return found
         if level == CACHED_ONLY:
-            return SearchResults(model=index.model, degradation_level=level, intent=asked.query.intent)
-        return self._fresh(asked, index, key)
+            return SearchResults(model=on.index.model, degradation_level=level, intent=asked.query.intent)
+        return self._fresh(asked, on, key)
 
-    def _fresh(self, asked: _Asked, index: SearchIndex, key: str) -> SearchResults:
+    def _asked(self, request: SearchRequest, question: str, level: int) -> Asked:
+        k = max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k))
+        mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
+        return Asked(
+            request=request,
+            query=process(question, self.options.synonyms, variants=self.options.queries),
+            mode=mode,
+            level=level,
+            k=k,
+            read_first=max(k, self.rerank.candidates) if self._reranks(mode, level) else k,
+        )
+
+    def _start(self) -> tuple[Ground | None, str]:
+        """The index to embed the question for, and the state of the data if answers are kept."""
+        on = known(self.database, self.tenant)
+        if on is not None and not self._results:
+            return on, ""
+        with self.watch("store"):
+            on = on or look(self.database, self.tenant)
+            if on is None or not self._results:
+                return on, ""
+            now, active = remembering.state(self.look.ask())
+            return (on if active == on.index.id else look(self.database, self.tenant)), now
+
+    def _fresh(self, asked: Asked, on: Ground, key: str) -> SearchResults:
         """An answer that was searched for, and is kept if it is as good as it can be."""
-        found = self._rankings(index, asked)
-        while isinstance(found, SearchIndex):
-            # Another index was made active while the question was embedded; the key names the old one.
-            index, key = found, ""
-            found = self._rankings(index, asked)
-        rankings, level = found
-        results = self._answer(merged(rankings), index, level, asked)
+        found = self._search(on, asked)
+        while isinstance(found, Ground):
+            # Another index is active than the one the question was embedded for; the key names the old one.
+            on, key = found, ""
+            found = self._search(on, asked)
+        explain = asked.request.explain or asked.request.trace or bool(key)
+        results = self._answer(found, on.index, asked, explain=explain)
         full = results.degradation_level == FULL and not asked.request.trace
         if self._results and key and full:
             self._results.put(key, remembering.written(results.hits))
-        if asked.request.explain:
+        if asked.request.explain or not explain:
             return results
         return replace(results, hits=[replace(hit, explanation=None) for hit in results.hits])
 
-    def _remembered(self, asked: _Asked, index: SearchIndex, key: str) -> SearchResults | None:
+    def _remembered(self, asked: Asked, index: SearchIndex, key: str) -> SearchResults | None:
         """The answer that was given to the same question before, if nothing has changed since."""
         if self._results is None or not key or asked.request.trace or asked.level >= KEYWORD_ONLY:
             return None
         kept = self._results.get(key)
         if kept is None:
             return None
-        with self.watch("store"), self.database.tenant(self.tenant) as connection:
-            hits = remembering.reread(connection, index, kept, asked.request)
+        with self.watch("store"):
+            hits = remembering.reread(self.look.ask(), index, kept, asked.request)
         if hits is None:
             return None
         return SearchResults(
@@ -145,21 +153,6 @@ class Retriever:
             remembered=True,
             intent=asked.query.intent,
         )
-
-    def _rankings(self, index: SearchIndex, asked: _Asked) -> tuple[list[list[Ranked]], int] | SearchIndex:
-        """A ranking for each way to ask, and the level; or the index that is active by now, if it is another."""
-        rankings = []
-        level = asked.level
-        for way in asked.query.variants:
-            vector, reached = self._vector(index, way, asked.mode)
-            level = max(level, reached)
-            words = asked.query.words if way == asked.query.text else way
-            found = self._candidates(index, words, vector, asked)
-            if isinstance(found, SearchIndex):
-                return found
-            mode: Mode = "keyword" if vector is None else asked.mode
-            rankings.append(rank(found, self.options.weights, mode, self.options.fusion))
-        return rankings, level
 
     def _vector(self, index: SearchIndex, question: str, mode: Mode) -> tuple[Vectors | None, int]:
         """The question's vector, made outside of any transaction; and the degradation level."""
@@ -180,52 +173,53 @@ class Retriever:
             self._vectors.put(key, remembering.vector_bytes(vector))
         return vector, FULL
 
-    def _candidates(
-        self, index: SearchIndex, words: str, vector: Vectors | None, asked: _Asked
-    ) -> list[LedgerCandidate] | SearchIndex:
-        """Both arms; or the index that is active by now, if it is another one."""
-        with self.watch("store"), self.database.tenant(self.tenant) as connection:
-            now = active_index(connection)
-            if now is not None and now.id != index.id:
-                return now
-            statistics.ensure(connection, self.tenant, index.id)
-            store = PgVectorStore(connection, index, self.tenant, exact_below=self.options.exact_below)
-            return store.scored(
-                StoreQuery(
-                    text=words,
-                    vector=vector,
-                    keywords=asked.mode != "vector",
-                    candidates=self.options.candidates,
-                    filter=asked.request.filter,
-                    top=None if asked.request.trace or not asked.request.dedupe else self._k(asked.request),
-                )
-            )
+    def _search(self, on: Ground, asked: Asked) -> Found | Ground:
+        """What is found; or what there is by now, if the index is another one than the question was embedded for.
 
-    def _k(self, request: SearchRequest) -> int:
-        """How many hits may come back."""
-        return max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k))
+        Each statement that searches reads the active index, too, so vectors of two models never meet.
+        """
+        level, vectors = asked.level, []
+        for way in asked.query.variants:
+            vector, reached = self._vector(on.index, way, asked.mode)
+            level = max(level, reached)
+            vectors.append(vector)
+        by_meaning = asked.mode == "vector" and len(vectors) == 1 and not asked.request.trace
+        with self.watch("store"):
+            found = (self.look.by_meaning if by_meaning else self.look.by_both)(on, asked, vectors)
+            if found.active != on.index.id:
+                now = look(self.database, self.tenant)
+                if now is not None and now.index.id != on.index.id:
+                    return now
+            return replace(found, level=level)
 
-    def _answer(self, ranked: list[Ranked], index: SearchIndex, level: int, asked: _Asked) -> SearchResults:
-        request, least = asked.request, self.options.threshold(index.model, asked.request.min_similarity)
-        reaching = cast("list[Ranked]", above_threshold(ranked, min_similarity=least))
-        kept = cast("list[Ranked]", best_per_document(reaching)) if request.dedupe else reaching
-        kept, level = self._second_look(kept, level, asked)
+    def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
+        k, texts = asked.k, found.texts
+        kept = [r for r in found.kept if r.place in texts]
+        kept, level = self._second_look(kept, texts, found.level, asked)
         if asked.mode != "vector":
-            kept = lowered(kept, self.options.weights.outdated)
-        k = self._k(request)
-        passed = {id(r) for r in reaching}
+            outdated = {place for place, text in texts.items() if standing(text.document)}
+            kept = lowered(kept, self.options.weights.outdated, outdated)
+        passed = {id(r) for r in found.reaching}
+        below = [r for r in found.ranked if asked.request.trace and id(r) not in passed and r.place in texts]
+        beyond = kept[k:] if asked.request.trace else []
+        least = found.least if explain else None
         return SearchResults(
-            hits=[_hit(r, least) for r in kept[:k]],
+            hits=[_hit(r, texts[r.place], least) for r in kept[:k]],
             degradation_level=level,
             model=index.model,
-            below=tuple(_hit(r, least) for r in ranked if request.trace and id(r) not in passed),
-            beyond=tuple(_hit(r, least) for r in kept[k:] if request.trace),
+            below=tuple(_hit(r, texts[r.place], least) for r in below),
+            beyond=tuple(_hit(r, texts[r.place], least) for r in beyond),
             intent=asked.query.intent,
         )
 
-    def _second_look(self, ranked: list[Ranked], level: int, asked: _Asked) -> tuple[list[Ranked], int]:
+    def _reranks(self, mode: Mode, level: int) -> bool:
+        return self.rerank.enabled and mode == "hybrid" and level == FULL
+
+    def _second_look(
+        self, ranked: list[Ranked], texts: Mapping[tuple[UUID, int], Text], level: int, asked: Asked
+    ) -> tuple[list[Ranked], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""
-        if not self.rerank.enabled or asked.mode != "hybrid" or level != FULL or not ranked:
+        if not self._reranks(asked.mode, level) or not ranked:
             return ranked, level
         first, rest = ranked[: self.rerank.candidates], ranked[self.rerank.candidates :]
         try:
@@ -233,32 +227,36 @@ class Retriever:
                 reranker = self.reranker()
                 if reranker is None:
                     return ranked, level
-                texts = [r.candidate.chunk.embedding_text for r in first]
-                return looked_at(first, reranker.scores(asked.query.text, texts)) + rest, level
+                read_by_it = [texts[r.place].chunk.embedding_text for r in first]
+                return looked_at(first, reranker.scores(asked.query.text, read_by_it)) + rest, level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
             return ranked, max(level, NO_RERANKING)
 
 
-def _hit(ranked: Ranked, least: float) -> Hit:
-    candidate = cast("LedgerCandidate", ranked.candidate)
+def _hit(ranked: Ranked, text: Text, least: float | None) -> Hit:
     return Hit(
-        document=candidate.document,
-        chunk=candidate.chunk,
+        document=text.document,
+        chunk=text.chunk,
         score=ranked.score,
-        standing=standing(candidate.document),
-        explanation=Explanation(
-            similarity=candidate.similarity,
-            bm25=candidate.bm25,
-            title_bm25=candidate.title,
-            centroid=candidate.centroid,
-            rare=candidate.rare,
-            vector_part=ranked.vector_part,
-            keyword_part=ranked.keyword_part,
-            title_part=ranked.title_part,
-            rare_part=ranked.rare_part,
-            min_similarity=least,
-            rerank=ranked.rerank,
-            rerank_part=ranked.rerank_part,
-            standing_part=ranked.standing_part,
-        ),
+        standing=standing(text.document),
+        explanation=None if least is None else _explanation(ranked, least),
+    )
+
+
+def _explanation(ranked: Ranked, least: float) -> Explanation:
+    candidate = ranked.candidate
+    return Explanation(
+        similarity=candidate.similarity,
+        bm25=candidate.bm25,
+        title_bm25=candidate.title,
+        centroid=candidate.centroid,
+        rare=candidate.rare,
+        vector_part=ranked.vector_part,
+        keyword_part=ranked.keyword_part,
+        title_part=ranked.title_part,
+        rare_part=ranked.rare_part,
+        min_similarity=least,
+        rerank=ranked.rerank,
+        rerank_part=ranked.rerank_part,
+        standing_part=ranked.standing_part,
     )

@@ -96,6 +96,16 @@ class Candidate:
     bm25: float | None
     """BM25 score, 0 and up; None if the keyword arm was left out."""
 
+    @property
+    def document_id(self) -> UUID:
+        """The document's id."""
+        return self.document.id
+
+    @property
+    def ord(self) -> int:
+        """The chunk's number in its document."""
+        return self.chunk.ord
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoreStats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,9 @@ from pipeline.stores import (
     StoreStats,
     diff,
 )
-from pipeline.stores.pgvector_query import LedgerCandidate, Place, find
+from pipeline.stores.pgvector_bm25 import Statistics
+from pipeline.stores.pgvector_query import Place, scores, steps
+from pipeline.stores.pgvector_texts import LedgerCandidate, candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +43,20 @@ class SearchIndex:
     keyword_built: bool = False
 
 
-_INDEX_COLUMNS = ", ".join(SearchIndex.__dataclass_fields__)
+INDEX_COLUMNS = tuple(SearchIndex.__dataclass_fields__)
+_INDEX = ", ".join(INDEX_COLUMNS)
 
 
 def active_index(connection: Connection) -> SearchIndex | None:
     """The index that searches read; None before the first document."""
-    row = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index where status = 'active'"))
+    row = connection.execute(text(f"select {_INDEX} from search_index where status = 'active'"))
     found = row.mappings().one_or_none()
     return SearchIndex(**found) if found else None
 
 
 def indexes(connection: Connection) -> list[SearchIndex]:
     """All search indexes, oldest first."""
-    rows = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index order by id"))
+    rows = connection.execute(text(f"select {_INDEX} from search_index order by id"))
     return [SearchIndex(**row) for row in rows.mappings()]
 
 
@@ -74,7 +77,7 @@ def open_index(
             "pipeline": pipeline,
         },
     ).scalar_one()
-    row = connection.execute(text(f"select {_INDEX_COLUMNS} from search_index where id = :id"), {"id": made})
+    row = connection.execute(text(f"select {_INDEX} from search_index where id = :id"), {"id": made})
     return SearchIndex(**row.mappings().one())
 
 
@@ -238,14 +241,21 @@ class PgVectorStore:
     def scored(self, query: StoreQuery) -> list[LedgerCandidate]:
         """`candidates` with the scores of title and whole document."""
         check_query(query.vector, self.index.dimensions)
-        place = Place(
-            index=self.index.id,
-            model=self.index.model,
-            dimensions=self.index.dimensions,
-            tenant_id=self.tenant_id,
-            exact_below=self.exact_below,
+        ef_search = {"ef": str(steps(query.candidates))}
+        self._ask("select set_config('hnsw.ef_search', %(ef)s, true)", ef_search)
+        place = place_of(self.index, self.tenant_id, self.exact_below)
+        found = scores(self._ask, place, query, self._counted())
+        return candidates(self._ask, self.index.id, found.chunks, query.filter)
+
+    def _counted(self) -> Statistics:
+        rows = self._ask(
+            "select chunks, mean_length from index_stat where tenant_id = %(tenant)s and index_id = %(index)s",
+            {"tenant": self.tenant_id, "index": self.index.id},
         )
-        return find(self.connection, place, query)
+        return Statistics(chunks=rows[0][0], mean_length=rows[0][1]) if rows else Statistics()
+
+    def _ask(self, statement: str, values: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
+        return self.connection.exec_driver_sql(statement, dict(values)).fetchall()
 
     def stats(self) -> StoreStats:
         """Counts over the tenant's rows of this index."""
@@ -254,6 +264,17 @@ class PgVectorStore:
             {"index": self.index.id},
         ).one()
         return StoreStats(documents=row.d, chunks=row.c)
+
+
+def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int) -> Place:
+    """Where to search a tenant's chunks of this index."""
+    return Place(
+        index=index.id,
+        model=index.model,
+        dimensions=index.dimensions,
+        tenant_id=tenant_id,
+        exact_below=exact_below,
+    )
 
 
 def check_vectors(replacement: Replacement, dimensions: int) -> None:

@@ -7,12 +7,10 @@ the 256 that a tsvector holds. k1 = 1.2, b = 0.75 (Robertson and Zaragoza 2009).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
-
-from sqlalchemy import Connection, text
 
 from pipeline.lexemes import searchable
 
@@ -59,27 +57,31 @@ class Statistics:
     mean_length: float = 0.0
 
 
-_WEIGH = text("""
-    select w.lexeme, w.chunks, w.times * ln(1 + (greatest(:total - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
+_WEIGH = """
+    select w.lexeme, w.chunks, w.times * ln(1 + (greatest(%(total)s - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
     from (select u.lexeme, s.lexeme is null as unlisted, coalesce(cardinality(u.positions), 1) as times,
                  coalesce(s.chunks, 1) as chunks,
                  row_number() over (partition by s.lexeme is null
                                     order by coalesce(s.chunks, 1), u.positions[1], u.lexeme) as place
-          from unnest(to_tsvector('english', :words)) as u
-          left join lexeme_stat s on s.tenant_id = :tenant and s.index_id = :index and s.lexeme = u.lexeme) w
-    where w.place <= case when w.unlisted then cast(:most_unlisted as bigint) else :most end
-    order by w.chunks, w.lexeme""")
+          from unnest(to_tsvector('english', %(words)s)) as u
+          left join lexeme_stat s on s.tenant_id = %(tenant)s and s.index_id = %(index)s and s.lexeme = u.lexeme) w
+    where w.place <= case when w.unlisted then cast(%(most_unlisted)s as bigint) else %(most)s end
+    order by w.chunks, w.lexeme"""
 
 
 def weigh(
-    connection: Connection, index: int, tenant_id: UUID, question: str, counted: Statistics
+    ask: Callable[[str, Mapping[str, Any]], Sequence[tuple[Any, ...]]],
+    index: int,
+    tenant_id: UUID,
+    question: str,
+    counted: Statistics,
 ) -> list[Term]:
     """The question's lexemes, rarest first.
 
     One that the last count does not list is new since then or nowhere at all, as most words of a log are: it
     counts as being in one chunk, and there is a limit to how many of them take part.
     """
-    rows = connection.execute(
+    rows = ask(
         _WEIGH,
         {
             "words": searchable(question[:MOST_CHARACTERS]),
@@ -90,7 +92,7 @@ def weigh(
             "most_unlisted": MOST_UNLISTED,
         },
     )
-    return [Term(lexeme=row.lexeme, weight=float(row.weight), chunks=row.chunks) for row in rows]
+    return [Term(lexeme=lexeme, weight=float(weight), chunks=chunks) for lexeme, chunks, weight in rows]
 
 
 def selector(terms: list[Term], counted: Statistics) -> str:
@@ -113,11 +115,11 @@ def score(terms: list[Term], *, lexemes: str, k: str, where: str = BODY) -> str:
     expression per term and no join: half the time of a subquery over a table of terms.
     """
     parts = [
-        f"cast(:w{n} as float8) / (round(1 / (1.64493406685 * (1.0000001 - "
-        f"ts_rank('{where}', {lexemes}, cast(:q{n} as tsquery)))) - 0.5) + {k})"
+        f"%(w{n})s::float8 / (round(1 / (1.64493406685 * (1.0000001 - "
+        f"ts_rank('{where}', {lexemes}, %(q{n})s::tsquery))) - 0.5) + {k})"
         for n in range(len(terms))
     ]
-    return f"greatest(2.2 * (cast(:total as float8) - {k} * ({' + '.join(parts)})), 0)"
+    return f"greatest(2.2 * (%(total)s::float8 - {k} * ({' + '.join(parts)})), 0)"
 
 
 def rare_share(terms: list[Term], counted: Statistics, *, lexemes: str) -> str:
@@ -126,11 +128,11 @@ def rare_share(terms: list[Term], counted: Statistics, *, lexemes: str) -> str:
     Its parameters are those of `values`.
     """
     parts = [
-        f"case when {lexemes} @@ cast(:q{n} as tsquery) then cast(:w{n} as float8) else 0 end"
+        f"case when {lexemes} @@ %(q{n})s::tsquery then %(w{n})s::float8 else 0 end"
         for n, term in enumerate(terms)
         if term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks)
     ]
-    return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)" if parts else "0"
+    return f"({' + '.join(parts)}) / nullif(%(total)s::float8, 0)" if parts else "0"
 
 
 def covered_share(terms: list[Term], *, lexemes: str) -> str:
@@ -141,15 +143,15 @@ def covered_share(terms: list[Term], *, lexemes: str) -> str:
     if not terms or len(terms) > MOST_COVERED:
         return "null"
     parts = [
-        f"case when {lexemes} @@ cast(:q{n} as tsquery) then cast(:w{n} as float8) else 0 end"
+        f"case when {lexemes} @@ %(q{n})s::tsquery then %(w{n})s::float8 else 0 end"
         for n in range(len(terms))
     ]
-    return f"({' + '.join(parts)}) / nullif(cast(:total as float8), 0)"
+    return f"({' + '.join(parts)}) / nullif(%(total)s::float8, 0)"
 
 
 def saturation(length: str) -> str:
     """k1 * (1 - b + b * length / mean) of a row whose length stands in this column."""
-    return f"({_SATURATION} * (0.25 + 0.75 * cast({length} as float8) / cast(:mean as float8)))"
+    return f"({_SATURATION} * (0.25 + 0.75 * cast({length} as float8) / %(mean)s::float8))"
 
 
 FLAT_SATURATION = str(_SATURATION)

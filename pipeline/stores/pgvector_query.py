@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgvector import HalfVector
-from sqlalchemy import Connection, Row, text
 
-from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery
+from pipeline.database import EF_SEARCH
+from pipeline.stores import StoreQuery
 from pipeline.stores import pgvector_bm25 as bm25
+from pipeline.stores.pgvector_filter import CONDITIONS, OF_CHUNKS, LedgerFilter, conditions
+
+__all__ = ["Ask", "ChunkScores", "LedgerFilter", "Place", "Scores", "nearest", "scores"]
+
+Ask = Callable[[str, Mapping[str, Any]], Sequence[tuple[Any, ...]]]
+"""Runs a statement for the tenant and gives its rows."""
 
 KEYWORD_ROWS = "searchable_chunk"
 """What the keyword arm reads. Row-level security keeps `@@` out of an index scan, since that operator is not
@@ -21,30 +25,23 @@ leakproof; a view with the same condition and an owner that may read all rows do
 
 MOST_EF_SEARCH = 1000
 FEW_TERMS = 8
+CHUNKS_PER_DOCUMENT = 4
+"""Candidates looked at first for each document wanted, by meaning alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerFilter(Filter):
-    """A filter that may also ask for what the ledger knows."""
+class ChunkScores(NamedTuple):
+    """A chunk that an arm found, and its scores; its text stays where it is. A tuple, since a search reads hundreds."""
 
-    sources: tuple[str, ...] = ()
-    """Names of configured sources; the document comes from one of them."""
-    texts: tuple[tuple[str, str], ...] = ()
-    """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
-    only: tuple[UUID, ...] = ()
-    """No other documents than these."""
-    security_levels: tuple[str, ...] = ()
-    """The document's is one of these: what the caller may see."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerCandidate(Candidate):
-    """A candidate with the scores that only this store can tell."""
-
-    title: float | None
-    """BM25 of its title and headings alone; None if the keyword arm was left out."""
-    centroid: float | None
+    document_id: UUID
+    ord: int
+    similarity: float | None
+    """Cosine similarity, -1 to 1; None if the vector arm was left out."""
+    centroid: float | None = None
     """Cosine similarity of the whole document; None if not known or the vector arm was left out."""
+    bm25: float | None = None
+    """BM25 score, 0 and up; None if the keyword arm was left out."""
+    title: float | None = None
+    """BM25 of its title and headings alone; None if the keyword arm was left out."""
     rare: float = 0.0
     """Share of the question's weight that lies in its rarest words and stands in this chunk, 0 to 1."""
     covered: float | None = None
@@ -68,125 +65,149 @@ class Place:
         return f"|{self.model}:{self.dimensions}"
 
 
-_CONDITIONS = {
-    "source_types": "d.source_type = any(:source_types)",
-    "kinds": "d.kind = any(:kinds)",
-    "tags": "d.tags @> cast(:tags as text[])",
-    "since": "coalesce(d.updated_at, d.created_at) >= :since",
-    "until": "coalesce(d.updated_at, d.created_at) < :until",
-    # Equal, not contained: {"path": "x"} is not {"path": "x", "more": 1}.
-    "metadata": """not exists (select from jsonb_each(cast(:metadata as jsonb)) m
-                   where d.metadata -> m.key is distinct from m.value)""",
-    "project_id": "c.project_id = :project_id",
-    "exclude": "not c.document_id = any(:exclude)",
-    "texts": """not exists (select from unnest(cast(:keys as text[]), cast(:texts as text[])) m(key, value)
-                where (d.metadata ->> m.key = m.value or jsonb_exists(d.metadata -> m.key, m.value)) is not true)""",
-    "only": "c.document_id = any(:only)",
-    "security_levels": "d.security_level = any(:security_levels)",
-    "sources": "d.source_id in (select id from source where name = any(:sources))",
-}
+class Scores(NamedTuple):
+    """What both arms found, each chunk once, in no order."""
 
-_OF_CHUNKS = {name for name, condition in _CONDITIONS.items() if "c." in condition}
-"""Parts of a filter that need no look at the document."""
+    chunks: list[ChunkScores]
+    active: int | None
+    """The index that was active when the arms were read; None if they found nothing."""
 
 
-def conditions(wanted: Filter) -> tuple[str, dict[str, Any]]:
-    """The filter as SQL over `c` (chunk) and `d` (document), and its parameters."""
-    values: dict[str, Any] = {k: v for k, v in vars(wanted).items() if v not in ((), None, {})}
-    parts = ["not d.hidden", "not d.deleted", *(_CONDITIONS[name] for name in values)]
-    for name, value in values.items():
-        if isinstance(value, tuple):
-            values[name] = [str(v) if isinstance(v, str) else v for v in value]
-    if "texts" in values:
-        values["keys"], values["texts"] = (list(part) for part in zip(*values["texts"], strict=True))
-    if "metadata" in values:
-        values["metadata"] = json.dumps(dict(wanted.metadata), default=str)
-    return " and ".join(parts), values
-
-
-def find(connection: Connection, place: Place, query: StoreQuery) -> list[LedgerCandidate]:
-    """The union of both arms, each chunk scored in every arm asked for, best similarity first."""
-    counted = _prepare(connection, place, query)
+def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) -> Scores:
+    """The union of both arms, each chunk scored in every arm asked for; `counted` as of the last refresh."""
+    terms = bm25.weigh(ask, place.index, place.tenant_id, query.text, counted) if query.keywords else []
     where, values = conditions(query.filter)
-    values |= {"index": place.index, "limit": query.candidates}
     arms = []
     if query.vector is not None:
-        values["vector"] = HalfVector(query.vector)
-        few = query.top is not None and not query.keywords
-        values["top"] = query.top
-        arms.append(_nearest(place, where, exact=counted.chunks < place.exact_below, few=few))
-    terms: list[bm25.Term] = []
-    if query.keywords:
-        terms = bm25.weigh(connection, place.index, place.tenant_id, query.text, counted)
+        arms.append(_near(place, query, where, counted, query.candidates))
+        values |= {"vector": HalfVector(query.vector), "tail": place.tail}
     if terms:
+        arms.append(_matching(place, query, terms))
         values |= {**bm25.values(terms, counted), "any_of": bm25.selector(terms, counted)}
-        arms.append(_matching(terms, query.filter))
-    return _scored(connection, place, arms, query, terms, counted, values) if arms else []
+    if not arms:
+        return Scores(chunks=[], active=None)
+    rows = ask(_statement(arms, query, terms, counted), values)
+    # A chunk that both arms found has the same scores in both.
+    found = {(row[1], row[2]): ChunkScores._make(row[1:]) for row in rows}
+    return Scores(chunks=list(found.values()), active=rows[0][0] if rows else None)
 
 
-def _prepare(connection: Connection, place: Place, query: StoreQuery) -> bm25.Statistics:
-    """Settings of this transaction and the counts of the last refresh, in one round trip."""
-    row = connection.execute(
-        text("""
-            select set_config('hnsw.iterative_scan', 'relaxed_order', true),
-                   set_config('hnsw.ef_search', :ef, true), s.chunks, s.mean_length
-            from (select) one left join index_stat s on s.tenant_id = :tenant and s.index_id = :index"""),
-        {
-            # Fewer than the candidates asked for would come back as fewer rows.
-            "ef": str(max(100, min(MOST_EF_SEARCH, query.candidates))),
-            "tenant": place.tenant_id,
-            "index": place.index,
-        },
-    ).one()
-    return bm25.Statistics(chunks=row.chunks or 0, mean_length=row.mean_length or 0.0)
+def nearest(
+    place: Place, query: StoreQuery, counted: bm25.Statistics, first: int, *, dedupe: bool
+) -> tuple[str, dict[str, Any]]:
+    """A statement for (document_id, ord, similarity, centroid, rows) of the first `query.top`, and its values.
+
+    By meaning alone, from the `first` nearest chunks, of which there are `rows`; with `dedupe` one of a document.
+    """
+    if query.vector is None:
+        raise ValueError("a search by meaning needs a vector")
+    where, values = conditions(query.filter)
+    values |= {"vector": HalfVector(query.vector), "tail": place.tail}
+    once = "distinct on (f.document_id)" if dedupe else ""
+    # Planned for all candidates and stopped after the first: told of a few only, the planner would take the vector
+    # index through the narrowest filter, which takes longer than comparing all that pass and finds fewer.
+    return (
+        f"""
+        with near as materialized ({_near(place, query, where, counted, query.candidates)}),
+        first as materialized (select n.document_id, n.ord, n.distance, n.centroid from near n limit {first})
+        select b.document_id, b.ord, {_SIMILARITY.format("b.distance")} as similarity, b.centroid,
+               (select count(*) from first) as rows
+        from (select {once} f.document_id, f.ord, f.distance, f.centroid from first f
+              order by f.document_id, f.distance, f.ord) b
+        order by b.distance, b.document_id, b.ord limit {query.top}""",
+        values,
+    )
 
 
-def _distance(dimensions: int) -> str:
+ACTIVE = "(select i.id from search_index i where i.status = 'active')"
+"""Read in the statement that searches: by this a search knows whether it asked the right index."""
+
+
+# An arm gives (document_id, ord, lexemes, length, distance, centroid) of its chunks. Laterals with `offset 0` keep the
+# order: first the ids, then rows by key. Left to itself and without statistics, right after a first load, the planner
+# takes a thousand times as long.
+
+
+def _distance(place: Place, query: StoreQuery) -> str:
     """The very expression that the vector index is built on."""
-    return rf"((c.embedding\:\:halfvec({dimensions})) <=> :vector)"
+    if query.vector is None:
+        return "cast(null as float8)"
+    return f"((c.embedding::halfvec({place.dimensions})) <=> %(vector)s)"
 
 
-def _nearest(place: Place, where: str, *, exact: bool, few: bool) -> str:
-    """The vector arm; `few` leaves the best chunk of the best `top` documents, so that no text is read in vain."""
-    # An index cannot give the order of a sum, so the exact path is taken.
-    order = _distance(place.dimensions) + (" + 0" if exact else "")
-    nearest = f"""
-        select c.document_id, c.ord, {order} as distance from chunk c join document d on d.id = c.document_id
-        where c.index_id = :index and {where} order by {order} limit :limit"""
-    if not few:
-        return f"select n.document_id, n.ord from ({nearest}) n"
-    return f"""
-        select b.document_id, b.ord
-        from (select distinct on (n.document_id) n.document_id, n.ord, n.distance from ({nearest}) n
-              order by n.document_id, n.distance, n.ord) b
-        order by b.distance, b.document_id limit :top"""
+def _centroid(query: StoreQuery) -> str:
+    """The likeness of the whole document `d`.
+
+    The vectors of two models must not meet: a centroid is that of the last model that embedded the document.
+    """
+    if query.vector is None:
+        return "cast(null as float8)"
+    return """case when right(d.indexed_pipeline, length(%(tail)s)) = %(tail)s
+                   then nullif(1 - (d.centroid <=> %(vector)s), 'NaN') end"""
 
 
-def _matching(terms: list[bm25.Term], condition: Filter) -> str:
+def _near(place: Place, query: StoreQuery, where: str, counted: bm25.Statistics, limit: int) -> str:
+    """The vector arm: in the order of the index, or every vector compared if there are few."""
+    distance = _distance(place, query)
+    if counted.chunks >= place.exact_below:
+        return f"""
+            select c.document_id, c.ord, c.lexemes, c.length, {distance} as distance,
+                   {_centroid(query)} as centroid
+            from chunk c join document d on d.id = c.document_id
+            where c.index_id = {place.index} and {where} order by {distance} limit {limit}"""
+    # An index cannot give the order of a sum.
+    ids = f"""
+        select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
+        where c.index_id = {place.index} and {where} order by {distance} + 0 limit {limit}"""
+    return _by_key(place, query, _with_centroid(query, ids))
+
+
+def _matching(place: Place, query: StoreQuery, terms: list[bm25.Term]) -> str:
     """The keyword arm: the best chunks of those that hold one of the rarest lexemes.
 
     A filter on documents lets few chunks through, so it comes first. With none, documents are only looked at for
     being hidden, which few are: chunks are scored first, and documents are read until the list is full.
     """
-    where, values = conditions(condition)
+    where, values = conditions(query.filter)
     score = bm25.score(terms, lexemes="x.flat", k="x.k")
     chunks = f"select c.document_id, c.ord, {_flat(terms)} as flat, {bm25.saturation('c.length')} as k"
-    match = "c.index_id = :index and c.lexemes @@ cast(:any_of as tsquery)"
-    if not values.keys() <= _OF_CHUNKS:
-        return f"""
+    match = f"c.index_id = {place.index} and c.lexemes @@ cast(%(any_of)s as tsquery)"
+    if not values.keys() <= OF_CHUNKS:
+        ids = f"""
             select x.document_id, x.ord
             from ({chunks} from {KEYWORD_ROWS} c join document d on d.id = c.document_id
                   where {match} and {where} offset 0) x
-            order by {score} desc, x.document_id, x.ord limit :limit"""
-    own = " and ".join([match, *(_CONDITIONS[name] for name in values)])
-    return f"""
-        select x.document_id, x.ord
+            order by {score} desc, x.document_id, x.ord limit {query.candidates}"""
+        return _by_key(place, query, _with_centroid(query, ids))
+    own = " and ".join([match, *(CONDITIONS[name] for name in values)])
+    return _by_key(
+        place,
+        query,
+        f"""
+        select x.document_id, x.ord, d.centroid
         from (select x.document_id, x.ord, {score} as score
               from ({chunks} from {KEYWORD_ROWS} c where {own} offset 0) x
               order by score desc, x.document_id, x.ord offset 0) x
-        cross join lateral (select from document d
+        cross join lateral (select {_centroid(query)} as centroid from document d
                             where d.id = x.document_id and not d.hidden and not d.deleted offset 0) d
-        limit :limit"""
+        limit {query.candidates}""",
+    )
+
+
+def _with_centroid(query: StoreQuery, ids: str) -> str:
+    return f"""
+        select w.document_id, w.ord, d.centroid from ({ids}) w
+        cross join lateral (select {_centroid(query)} as centroid from document d
+                            where d.id = w.document_id offset 0) d"""
+
+
+def _by_key(place: Place, query: StoreQuery, wanted: str) -> str:
+    """An arm of (document_id, ord, centroid) with what the scores read of each chunk."""
+    return f"""
+        select w.document_id, w.ord, x.lexemes, x.length, x.distance, w.centroid from ({wanted}) w
+        cross join lateral (
+            select c.lexemes, c.length, {_distance(place, query)} as distance from chunk c
+            where c.index_id = {place.index} and c.document_id = w.document_id and c.ord = w.ord offset 0) x"""
 
 
 def _flat(terms: list[bm25.Term]) -> str:
@@ -198,113 +219,32 @@ def _flat(terms: list[bm25.Term]) -> str:
     return "c.lexemes || ''" if len(terms) > FEW_TERMS else "c.lexemes"
 
 
-# Laterals with `offset 0` keep the order: the arms' ids, then chunks by key, then documents by key. Left to itself and
-# without statistics, right after a first load, the planner takes a thousand times as long.
-_SCORED = """
-    select x.document_id, x.ord, x.version, x.content, x.context, {similarity} as similarity,
-           {centroid} as centroid, {bm25} as bm25, {title} as title_bm25, {rare} as rare,
-           {covered} as covered, d.title,
-           d.source_type, d.kind, d.source, d.url, d.tags, cast(d.metadata as text) as metadata, d.project_id,
-           d.created_at, d.updated_at
-    from ({wanted}) as w(id, ord)
-    cross join lateral (
-        select c.*, {flat} as flat, {k} as k from chunk c
-        where c.index_id = :index and c.document_id = w.id and c.ord = w.ord offset 0) x
-    cross join lateral (
-        select d.*, s.name as source from document d join source s on s.id = d.source_id
-        where d.id = w.id offset 0) d
-    order by similarity desc nulls last, bm25 desc, x.document_id, x.ord"""
+# The distance to a vector of zeros is not a number.
+_SIMILARITY = "coalesce(nullif(1 - {}, 'NaN'), 0)"
 
 
-def _scored(
-    connection: Connection,
-    place: Place,
-    arms: list[str],
-    query: StoreQuery,
-    terms: list[bm25.Term],
-    counted: bm25.Statistics,
-    values: dict[str, Any],
-) -> list[LedgerCandidate]:
-    """Each chunk that an arm finds, with its document and all scores: one statement, since each way there costs."""
-    parts = {"similarity": "null", "centroid": "null", "bm25": "0", "title": "0", "k": "0", "rare": "0"}
-    parts |= {"wanted": " union ".join(f"({arm})" for arm in arms), "flat": _flat(terms)}
-    parts["covered"] = bm25.covered_share(terms, lexemes="x.flat")
-    if query.vector is not None:
-        distance = _distance(place.dimensions)
-        # The distance to a vector of zeros is not a number.
-        parts["similarity"] = f"coalesce(nullif(1 - {distance.replace('c.', 'x.')}, 'NaN'), 0)"
-        # The vectors of two models must not meet: the centroid is that of the last model that embedded it.
-        parts["centroid"] = """case when right(d.indexed_pipeline, length(:tail)) = :tail
-                                    then nullif(1 - (d.centroid <=> :vector), 'NaN') end"""
-    if terms:
-        parts["bm25"] = bm25.score(terms, lexemes="x.flat", k="x.k")
-        parts["title"] = bm25.score(terms, lexemes="x.flat", k=bm25.FLAT_SATURATION, where=bm25.TITLE)
-        parts["k"] = bm25.saturation("c.length")
-        parts["rare"] = bm25.rare_share(terms, counted, lexemes="x.flat")
-    rows = connection.execute(text(_SCORED.format(**parts)), {**values, "tail": place.tail})
-    return _candidates(rows, query)
+def steps(candidates: int) -> int:
+    """How many neighbours a step of the vector index looks for: fewer than asked for would come back as fewer rows."""
+    return max(EF_SEARCH, min(MOST_EF_SEARCH, candidates))
 
 
-def read(
-    connection: Connection, index: int, wanted: list[tuple[UUID, int]], condition: Filter
-) -> dict[tuple[UUID, int], LedgerCandidate]:
-    """These chunks with their documents, without scores; what is gone or kept out by the filter is left out."""
-    where, values = conditions(condition)
-    rows = connection.execute(
-        text(f"""
-            select c.document_id, c.ord, c.version, c.content, c.context, null as similarity, null as centroid,
-                   0 as bm25, 0 as title_bm25, 0 as rare, null as covered, d.title, d.source_type, d.kind,
-                   s.name as source, d.url, d.tags, cast(d.metadata as text) as metadata, d.project_id, d.created_at,
-                   d.updated_at
-            from unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as w(id, ord)
-            join chunk c on c.index_id = :index and c.document_id = w.id and c.ord = w.ord
-            join document d on d.id = c.document_id join source s on s.id = d.source_id
-            where {where}"""),
-        {**values, "index": index, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},
-    )
-    found = _candidates(rows, StoreQuery(text="", keywords=False))
-    return {(candidate.document.id, candidate.chunk.ord): candidate for candidate in found}
-
-
-def _candidates(rows: Iterable[Row[Any]], query: StoreQuery) -> list[LedgerCandidate]:
-    """Rows as candidates; a document that several chunks belong to is made once."""
-    documents: dict[tuple[UUID, int], StoredDocument] = {}
-    found = []
-    for row in rows:
-        key = (row.document_id, row.version)
-        if key not in documents:
-            documents[key] = _document(row)
-        found.append(
-            LedgerCandidate(
-                document=documents[key],
-                chunk=Chunk(ord=row.ord, content=row.content, context=row.context),
-                similarity=_number(row.similarity),
-                bm25=float(row.bm25) if query.keywords else None,
-                title=float(row.title_bm25) if query.keywords else None,
-                centroid=_number(row.centroid),
-                rare=float(row.rare),
-                covered=_number(row.covered),
-            )
+def _statement(arms: list[str], query: StoreQuery, terms: list[bm25.Term], counted: bm25.Statistics) -> str:
+    """Each chunk of the arms with all its scores: one statement, since each way to the server costs."""
+    similarity = "null" if query.vector is None else _SIMILARITY.format("u.distance")
+    found = " union all ".join(f"({arm})" for arm in arms)
+    of_meaning = f"select {ACTIVE}, u.document_id, u.ord, {similarity}, u.centroid"
+    if not terms:
+        words = (
+            "cast(0 as float8), cast(0 as float8), cast(0 as float8)"
+            if query.keywords
+            else "null, null, cast(0 as float8)"
         )
-    return found
-
-
-def _document(row: Row[Any]) -> StoredDocument:
-    return StoredDocument(
-        id=row.document_id,
-        version=row.version,
-        title=row.title,
-        source_type=SourceType(row.source_type),
-        kind=Kind(row.kind),
-        source=row.source,
-        url=row.url,
-        tags=tuple(row.tags),
-        metadata=json.loads(row.metadata),
-        project_id=row.project_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+        return f"{of_meaning}, {words}, null from ({found}) u"
+    title = bm25.score(terms, lexemes="u.flat", k=bm25.FLAT_SATURATION, where=bm25.TITLE)
+    return f"""
+        {of_meaning}, {bm25.score(terms, lexemes="u.flat", k="u.k")}, {title},
+               cast({bm25.rare_share(terms, counted, lexemes="u.flat")} as float8),
+               {bm25.covered_share(terms, lexemes="u.flat")}
+        from (select c.document_id, c.ord, c.distance, c.centroid, {_flat(terms)} as flat,
+                     {bm25.saturation("c.length")} as k
+              from ({found}) c offset 0) u"""

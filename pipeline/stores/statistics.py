@@ -36,12 +36,17 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
     connection.execute(_MEASURE, {"t": tenant_id, "i": index})
 
 
-def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
-    """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
+def ensure(connection: Connection, tenant_id: UUID, index: int) -> bool:
+    """Count if that was never done, so that the first search after the first documents ranks as the later ones.
+
+    True if there may be counts now that were not there before.
+    """
+    if not _uncounted(connection, tenant_id, index):
+        return False
+    _lock(connection, tenant_id)
     if _uncounted(connection, tenant_id, index):
-        _lock(connection, tenant_id)
-        if _uncounted(connection, tenant_id, index):
-            refresh(connection, tenant_id, index)
+        refresh(connection, tenant_id, index)
+    return True
 
 
 def _uncounted(connection: Connection, tenant_id: UUID, index: int) -> bool:

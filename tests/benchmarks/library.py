@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -233,10 +234,10 @@ class Library:
     def weigh(self, question: Question) -> tuple[list[bm25.Term], bm25.Statistics]:
         """The question's words with their weights; looked up once."""
         if question.text not in self._weighed:
-            with self.database.tenant(self.tenant) as connection:
-                row = connection.execute(text("select chunks, mean_length from index_stat")).one()
-                counted = bm25.Statistics(chunks=row.chunks, mean_length=row.mean_length)
-                terms = bm25.weigh(connection, self.index.id, self.tenant, question.text, counted)
+            ask = partial(self.database.ask, self.tenant)
+            ((chunks, mean_length),) = ask("select chunks, mean_length from index_stat", {})
+            counted = bm25.Statistics(chunks=chunks, mean_length=mean_length)
+            terms = bm25.weigh(ask, self.index.id, self.tenant, question.text, counted)
             self._weighed[question.text] = (terms, counted)
         return self._weighed[question.text]
 

@@ -12,7 +12,7 @@ import json
 import statistics as stats
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,6 @@ import numpy as np
 import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
-from sqlalchemy import event
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -169,8 +168,8 @@ class Bare:
             "any_of": bm25.selector(terms, counted),
             "vector": HalfVector(question.vector),
         }
-        score = _plain(bm25.score(terms, lexemes="x.flat", k="x.k"), values)
-        k = _plain(bm25.saturation("c.length"), values)
+        score = bm25.score(terms, lexemes="x.flat", k="x.k")
+        k = bm25.saturation("c.length")
         return (
             f"""
             with near as (select ctid from {self.table} c order by {self.distance} limit 100),
@@ -189,13 +188,6 @@ class Bare:
             from both_arms, bounds order by score desc limit {K}""",
             values,
         )
-
-
-def _plain(expression: str, values: dict[str, Any]) -> str:
-    """SQLAlchemy's `:name` as the driver's `%(name)s`, longest names first."""
-    for name in sorted(values, key=len, reverse=True):
-        expression = expression.replace(f"(:{name} as", f"(%({name})s as")
-    return expression
 
 
 def recall(wanted: list[list[tuple[UUID, int]]], got: list[list[tuple[UUID, int]]]) -> float:
@@ -266,20 +258,21 @@ def filtered(library: Library, product: Product) -> Iterator[Line]:
 def profile(library: Library, product: Product, mode: str, condition: Filter | None = None) -> None:
     """Where the time of a search goes, statement by statement."""
     spent: dict[str, list[float]] = {}
-    begun: list[float] = []
-    app = library.database.app
-    event.listen(app, "before_cursor_execute", lambda *_: begun.append(time.perf_counter()))
+    plain = library.database.ask
 
-    def done(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        took = (time.perf_counter() - begun.pop()) * 1000
-        spent.setdefault(" ".join(statement.split())[:90], []).append(took)
+    def ask(tenant: UUID, statement: str, values: Mapping[str, Any], **options: Any) -> list[tuple[Any, ...]]:
+        begun = time.perf_counter()
+        rows = plain(tenant, statement, values, **options)
+        spent.setdefault(" ".join(statement.split())[:90], []).append((time.perf_counter() - begun) * 1000)
+        return rows
 
-    event.listen(app, "after_cursor_execute", done)
+    library.database.ask = ask  # type: ignore[method-assign, assignment]
     way = product.ask(mode, condition)
     start = time.perf_counter()
     for question in library.stock.questions:
         way(question)
     whole = (time.perf_counter() - start) * 1000
+    library.database.ask = plain  # type: ignore[method-assign]
     count = len(library.stock.questions)
     print(f"-- {mode} {condition or ''}: {whole / count:.2f} ms a search")
     for statement, times in spent.items():

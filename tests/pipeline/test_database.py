@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -50,9 +54,83 @@ def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database:
     assert "select" not in str(caught.value)
 
 
-def test_plans_are_never_generic(database: Database) -> None:
+def test_plans_are_generic_only_where_that_is_asked_for(database: Database) -> None:
     with database.tenant(uuid4()) as connection:
         assert connection.execute(text("show plan_cache_mode")).scalar() == "force_custom_plan"
+    mode = "select current_setting('plan_cache_mode')"
+    assert database.ask(uuid4(), mode, {}, one_plan=True) == [("force_generic_plan",)]
+    assert database.ask(uuid4(), mode, {}) == [("force_custom_plan",)]
+
+
+# --- one statement, one way to the server ---
+
+
+def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: Database) -> None:
+    tenant = uuid4()
+    asked = (
+        "select current_tenant(), current_user, current_setting('hnsw.ef_search'), %(n)s::int + %(n)s::int"
+    )
+    assert database.ask(tenant, asked, {"n": 2, "unused": 3}, ef_search=300) == [
+        (tenant, "larder_app", "300", 4)
+    ]
+    kept = (
+        "select current_tenant(), current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan')"
+    )
+    with database.app.begin() as connection:
+        assert tuple(connection.exec_driver_sql(kept).one()) == (None, "100", "relaxed_order")
+
+
+def test_what_is_asked_is_one_transaction(database: Database) -> None:
+    """The tenant is set for a transaction, and the statement that follows is in the same."""
+    same = "select current_setting('app.tenant') = %(t)s, pg_current_xact_id() = pg_current_xact_id()"
+    tenant = uuid4()
+    assert database.ask(tenant, same, {"t": str(tenant)}) == [(True, True)]
+    with pytest.raises(StoreRejected):
+        database.ask(tenant, "select cast(%(v)s as integer)", {"v": "sesame"})
+    with database.tenant(tenant) as connection:
+        connection.execute(text("insert into tenant (id, name) values (:t, 'x')"), {"t": tenant})
+    assert database.ask(tenant, "select name from tenant", {}) == [("x",)]
+    assert database.ask(uuid4(), "select name from tenant", {}) == []
+
+
+def test_a_refused_question_shows_no_values_and_harms_no_later_one(database: Database) -> None:
+    for _ in range(3):
+        with pytest.raises(StoreRejected) as caught:
+            database.ask(uuid4(), "select cast(%(v)s as integer)", {"v": "sesame"})
+        assert not caught.value.transient
+        assert "select" not in str(caught.value)
+        with database.tenant(uuid4()) as connection:
+            assert connection.execute(text("select 1")).scalar() == 1
+        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+
+
+def test_connections_that_the_server_has_ended_are_replaced(
+    database: Database, addresses: Addresses, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    """No connection is asked beforehand whether it is alive, so the first use must find out."""
+
+    def end_all() -> None:
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(database.tenant(uuid4()))
+        with superuser("postgres") as owner:
+            owner.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (addresses.name,)
+            )
+
+    for _ in range(2):
+        end_all()
+        with database.tenant(uuid4()) as connection:
+            assert connection.execute(text("select 1")).scalar() == 1
+        end_all()
+        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+        assert database.ask(uuid4(), "select 2", {}) == [(2,)]
+
+
+def test_a_question_to_a_server_that_is_away_is_passing_trouble() -> None:
+    away = Database("postgresql://larder_app:x@127.0.0.1:1/larder")
+    with pytest.raises(StoreUnavailable):
+        away.ask(uuid4(), "select 1", {})
 
 
 def test_whoever_has_no_time_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
@@ -82,4 +160,18 @@ def test_in_the_middle_of_a_transaction_as_well(addresses: Addresses) -> None:
         proxy.thaw()
         with database.tenant(uuid4()) as connection:
             assert connection.execute(text("select 3")).scalar() == 3
+        database.close()
+
+
+def test_a_question_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
+    with TcpProxy.to(addresses.app) as proxy:
+        database = Database(proxy.url(addresses.app), patience=0.5)
+        assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+        proxy.freeze()
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            database.ask(uuid4(), "select 2", {})
+        assert 0.4 < time.monotonic() - begun < 20
+        proxy.thaw()
+        assert database.ask(uuid4(), "select 3", {}) == [(3,)]
         database.close()

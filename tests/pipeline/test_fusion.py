@@ -25,7 +25,7 @@ def candidate(
 
 
 def places(fused: list[Fused]) -> list[tuple[int, int]]:
-    return [(f.candidate.document.id.int, f.candidate.chunk.ord) for f in fused]
+    return [(f.candidate.document_id.int, f.candidate.ord) for f in fused]
 
 
 def numbers(fused: list[Fused]) -> list[int]:
@@ -159,8 +159,8 @@ def test_a_models_own_scale_does_not_matter(scores: list[tuple[float, float]], f
     moved = fuse(
         [candidate(n, round(s, 3) * factor, round(b, 3) * factor) for n, (s, b) in enumerate(scores)]
     )
-    by_number = {f.candidate.document.id: f.score for f in moved}
-    assert [by_number[f.candidate.document.id] for f in plain] == pytest.approx(
+    by_number = {f.candidate.document_id: f.score for f in moved}
+    assert [by_number[f.candidate.document_id] for f in plain] == pytest.approx(
         [f.score for f in plain], abs=1e-6
     )
 
@@ -177,6 +177,6 @@ def test_by_places_the_distance_does_not_count() -> None:
 
 def test_by_places_equals_share_one_and_no_match_is_worth_nothing() -> None:
     fused = reciprocal([candidate(1, 0.5, 0.0), candidate(2, 0.5, 2.0), candidate(3, None, 2.0)])
-    parts = {f.candidate.document.id.int: (f.vector_part, f.keyword_part) for f in fused}
+    parts = {f.candidate.document_id.int: (f.vector_part, f.keyword_part) for f in fused}
     assert parts == {1: (0.7, 0.0), 2: (0.7, 0.3), 3: (0.0, 0.3)}
     assert reciprocal([]) == []

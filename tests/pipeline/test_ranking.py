@@ -10,40 +10,30 @@ from uuid import UUID
 import pytest
 
 from pipeline.database import Database
-from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.documents import Kind
+from pipeline.embedding import Vectors
+from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.queries import Synonyms
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
 from pipeline.retrieval.ranking import Ranked, looked_at, lowered, merged
-from pipeline.stores import StoredDocument
-from pipeline.stores.pgvector_query import LedgerCandidate, LedgerFilter
-from tests.pipeline.stores.depot import Depot
+from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter
+from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 PLAIN = Weights(title=0.0, centroid=0.0, rare=0.0)
 
 
-def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **changes: Any) -> LedgerCandidate:
-    metadata = changes.pop("metadata", {})
-    of = StoredDocument(
-        id=UUID(int=name),
-        version=1,
-        title=str(name),
-        source_type=SourceType.TEXT,
-        kind=Kind.WORK,
-        metadata=metadata,
-    )
-    scores: dict[str, Any] = {"title": 0.0, "centroid": None, **changes}
-    return LedgerCandidate(
-        document=of, chunk=Chunk(ord=0, content=""), similarity=similarity, bm25=bm25, **scores
-    )
+def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **scores: Any) -> ChunkScores:
+    given = {"title": 0.0, "centroid": None, **scores}
+    return ChunkScores(document_id=UUID(int=name), ord=0, similarity=similarity, bm25=bm25, **given)
 
 
-def ranked(name: int, score: float, **changes: Any) -> Ranked:
-    return Ranked(candidate=candidate(name, **changes), score=score, vector_part=score, keyword_part=0.0)
+def ranked(name: int, score: float) -> Ranked:
+    return Ranked(candidate=candidate(name), score=score, vector_part=score, keyword_part=0.0)
 
 
 def order(found: Sequence[Any]) -> list[int]:
-    return [r.candidate.document.id.int for r in found]
+    return [r.candidate.document_id.int for r in found]
 
 
 # --- words that cover the question ---
@@ -237,15 +227,16 @@ def test_each_part_is_watched(depot: Depot) -> None:
 
 
 def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
-    gone = {"resolution": "duplicate"}
-    three = [ranked(1, 0.9, metadata=gone), ranked(2, 0.8), ranked(3, 0.6)]
-    found = lowered(three, 0.75)
+    first = {(UUID(int=1), 0)}
+    three = [ranked(1, 0.9), ranked(2, 0.8), ranked(3, 0.6)]
+    found = lowered(three, 0.75, first)
     assert order(found) == [2, 1, 3]
     assert [r.score for r in found] == pytest.approx([0.8, 0.675, 0.6])
     assert found[1].standing_part == pytest.approx(-0.225)
     assert found[0].standing_part == 0
-    assert order(lowered(three, 1.0)) == [1, 2, 3]
-    assert order(lowered([ranked(1, -0.1, metadata=gone), ranked(2, -0.2)], 0.5)) == [1, 2]
+    assert order(lowered(three, 1.0, first)) == [1, 2, 3]
+    assert order(lowered(three, 0.75, set())) == [1, 2, 3]
+    assert order(lowered([ranked(1, -0.1), ranked(2, -0.2)], 0.5, first)) == [1, 2]
 
 
 def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:
@@ -291,12 +282,22 @@ def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> No
 def test_several_ways_to_ask_find_more(depot: Depot) -> None:
     depot.put("zebra", title="z")
     words = "zebra zebra zebra. " + "kestrel " * 30
-    requests: list[int] = []
+    embedded: list[str] = []
+
+    class Listening(HashingEmbedder):
+        def embed_query(self, text: str) -> Vectors:
+            embedded.append(text)
+            return super().embed_query(text)
+
     for queries in (1, 3):
-        with depot.statements() as seen:
-            ask(depot, RetrievalOptions(queries=queries), words)
-        requests.append(sum("similarity desc" in statement for statement, _ in seen))
-    assert requests == [1, 3]
+        made = Retriever(
+            depot.database,
+            depot.tenant,
+            lambda _index: Listening(DIMENSIONS),
+            RetrievalOptions(queries=queries),
+        )
+        made.search(SearchRequest(text=words))
+    assert embedded == [words, words, "zebra zebra zebra.", "kestrel zebra"]
 
 
 @pytest.mark.req("001-032")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -287,8 +288,7 @@ def test_an_answer_made_while_a_change_becomes_visible_is_not_kept_as_new(shop: 
 
 def test_the_ledgers_own_steps_change_no_state(shop: Workshop) -> None:
     def now() -> str:
-        with shop.database.tenant(shop.tenant) as connection:
-            return state(connection)
+        return state(partial(shop.database.ask, shop.tenant))[0]
 
     before = now()
     shop.set("one", "attempts = attempts + 1, due_at = now(), state = 'pending', lease_until = now()")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
 
 from pipeline.database import Database
-from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors
 from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreUnavailable
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
-from pipeline.stores import Filter, StoredDocument
+from pipeline.stores import Filter, Mode
 from pipeline.stores.pgvector import SearchIndex, open_index
-from pipeline.stores.pgvector_query import LedgerCandidate
+from pipeline.stores.pgvector_query import ChunkScores
+from tests.conftest import Addresses
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 
@@ -174,13 +176,10 @@ def candidate(
     title: float | None = 0.0,
     centroid: float | None = None,
     rare: float = 0.0,
-) -> LedgerCandidate:
-    of = StoredDocument(
-        id=UUID(int=name), version=1, title=str(name), source_type=SourceType.TEXT, kind=Kind.REFERENCE
-    )
-    return LedgerCandidate(
-        document=of,
-        chunk=Chunk(ord=0, content=""),
+) -> ChunkScores:
+    return ChunkScores(
+        document_id=UUID(int=name),
+        ord=0,
         similarity=similarity,
         bm25=bm25,
         title=title,
@@ -189,15 +188,15 @@ def candidate(
     )
 
 
-def order(candidates: Sequence[LedgerCandidate], weights: Weights, mode: str = "hybrid") -> list[int]:
-    return [r.candidate.document.id.int for r in rank(candidates, weights, mode)]  # type: ignore[arg-type]
+def order(candidates: Sequence[ChunkScores], weights: Weights, mode: str = "hybrid") -> list[int]:
+    return [r.candidate.document_id.int for r in rank(candidates, weights, mode)]  # type: ignore[arg-type]
 
 
 @pytest.mark.req("001-093")
 def test_meaning_weighs_seventy_and_words_thirty() -> None:
     three = [candidate(1, 0.9, 0.0), candidate(2, 0.1, 9.0), candidate(3, 0.5, 4.5)]
     plain = Weights(title=0.0, centroid=0.0, rare=0.0)
-    scores = {r.candidate.document.id.int: r.score for r in rank(three, plain, "hybrid")}
+    scores = {r.candidate.document_id.int: r.score for r in rank(three, plain, "hybrid")}
     assert scores == pytest.approx({1: 0.7, 2: 0.3, 3: 0.5})
     assert order(three, Weights(vector=0.3, keyword=0.7, title=0.0, rare=0.0)) == [2, 3, 1]
 
@@ -354,3 +353,123 @@ def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: 
     found = Retriever(database, tenant, Switching).search(SearchRequest(text="kestrel"))
     assert asked == [f"{MODEL}: kestrel", "newer: kestrel"]
     assert found.model == "newer"
+
+
+def test_a_switch_by_another_process_is_noticed_by_the_next_search(database: Database, tenant: UUID) -> None:
+    """What this process remembers of the active index saves a way to the server, and decides nothing."""
+    depot = Depot(database, tenant, exact_below=10_000)
+    depot.put("kestrel")
+    depot.count()
+    embedders: list[str] = []
+
+    class Listening(Broken):
+        def __init__(self, index: SearchIndex) -> None:
+            self.index = index
+
+        def embed_query(self, text: str) -> Vectors:
+            embedders.append(f"{self.index.model}: {text}")
+            return np.full(self.index.dimensions, 0.5, dtype=np.float32)
+
+    def ask(mode: Mode, words: str = "kestrel") -> SearchResults:
+        made = Retriever(database, tenant, Listening)
+        return made.search(SearchRequest(text=words, mode=mode, min_similarity=-1.0))
+
+    def activate(index: SearchIndex) -> None:
+        with database.control() as connection:
+            connection.exec_driver_sql(f"select activate_search_index({index.id})")
+
+    assert ask("hybrid").model == MODEL
+    with database.tenant(tenant) as connection:
+        newer = open_index(
+            connection, provider="x", model="newer", dimensions=8, chunker="structure", pipeline="p"
+        )
+    modes: tuple[Mode, ...] = ("vector", "hybrid", "keyword")
+    for mode in modes:
+        activate(newer)
+        found = ask(mode)
+        assert (found.model, found.hits) == ("newer", []), mode
+        activate(depot.index)
+        found = ask(mode)
+        assert (found.model, len(found.hits)) == (MODEL, 1), mode
+    assert ask("hybrid", "nothing of this").model == MODEL
+    assert {noted.partition(":")[0] for noted in embedders} == {MODEL, "newer"}
+
+
+# --- few texts are read ---
+
+
+class Noting(Database):
+    """Notes how many texts each statement of a search reads."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        super().__init__(addresses.app, addresses.control)
+        self.read: list[int] = []
+
+    def ask(
+        self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
+    ) -> list[tuple[Any, ...]]:
+        rows = super().ask(tenant_id, statement, values, **options)
+        if "c.content" in statement:
+            self.read.append(len(rows))
+        return rows
+
+
+@pytest.fixture(scope="module")
+def noting(shared_addresses: Addresses) -> Iterator[Noting]:
+    made = Noting(shared_addresses)
+    yield made
+    made.close()
+
+
+def read_by(depot: Depot, noting: Noting, **request: Any) -> tuple[SearchResults, list[int]]:
+    """What a search finds, and how many texts each of its statements reads."""
+    noting.read.clear()
+    options = RetrievalOptions(min_similarity=-1.0)
+    made = Retriever(noting, depot.tenant, lambda _index: depot.embedder, options)
+    return made.search(SearchRequest(text="kestrel", **request)), list(noting.read)
+
+
+@pytest.fixture(scope="module")
+def many(shared_database: Database) -> Depot:
+    """30 documents of three chunks; the ten with most of the word are duplicates."""
+    made = Depot(shared_database, exact_below=10_000)
+    for n in range(30):
+        old = {"resolution": "duplicate"} if n < 10 else {}
+        texts = [f"{'kestrel ' * (40 - n)} part {part}" for part in range(3)]
+        made.put(*texts, title=f"{n:02}", kind=Kind.WORK, metadata=old)
+    made.count()
+    return made
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "keyword"])
+def test_texts_are_read_until_enough_documents_hold(many: Depot, noting: Noting, mode: str) -> None:
+    """What no longer holds is brought down, so a document that comes later may come to be shown."""
+    whole, counts = read_by(many, noting, mode=mode, trace=True, k=5)
+    assert sum(counts) == 90
+    found, counts = read_by(many, noting, mode=mode, k=5)
+    assert [hit.id for hit in found.hits] == [hit.id for hit in whole.hits]
+    assert [hit.score for hit in found.hits] == [hit.score for hit in whole.hits]
+    assert 5 <= sum(counts) <= 35
+    assert len(counts) <= 3
+
+
+@pytest.mark.parametrize("dedupe", [True, False])
+def test_a_search_by_meaning_alone_is_one_statement(many: Depot, noting: Noting, dedupe: bool) -> None:
+    whole, _ = read_by(many, noting, mode="vector", dedupe=dedupe, trace=True, k=7)
+    found, counts = read_by(many, noting, mode="vector", dedupe=dedupe, k=7)
+    assert counts == [7]
+    assert [hit.id for hit in found.hits] == [hit.id for hit in whole.hits]
+    assert [hit.score for hit in found.hits] == pytest.approx([hit.score for hit in whole.hits])
+
+
+def test_documents_of_many_chunks_do_not_hide_the_others(shared_database: Database, noting: Noting) -> None:
+    """The first chunks looked at may all belong to one document."""
+    depot = Depot(shared_database, exact_below=10_000)
+    depot.put(*["kestrel"] * 30, title="long")
+    for n in range(4):
+        depot.put(f"kestrel {'otter ' * (n + 1)}", title=str(n))
+    depot.count()
+    found, counts = read_by(depot, noting, mode="vector", k=4)
+    assert titles(found)[0] == "long"
+    assert len(set(titles(found))) == 4
+    assert counts == [1, 4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,8 +18,9 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
 from pipeline.stores import Replacement, StoredDocument, StoreQuery, statistics
-from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index
-from pipeline.stores.pgvector_query import LedgerCandidate
+from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index, place_of
+from pipeline.stores.pgvector_bm25 import Statistics
+from pipeline.stores.pgvector_texts import LedgerCandidate, Nearest, nearest_texts
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -134,6 +136,15 @@ class Depot:
                 connection.execute(text(settings))
             store = PgVectorStore(connection, self.index, self.tenant, exact_below=self.exact_below)
             return store.scored(StoreQuery(text=words, **changes))
+
+    def nearest(self, vector: Vectors, top: int, *, first: int, dedupe: bool = True) -> Nearest:
+        """The first by meaning alone, as the retriever asks for them."""
+        place = place_of(self.index, self.tenant, self.exact_below)
+        query = StoreQuery(text="", vector=vector, keywords=False, top=top)
+        ask = partial(self.database.ask, self.tenant)
+        ((chunks, mean_length),) = ask("select chunks, mean_length from index_stat", {})
+        counted = Statistics(chunks=chunks, mean_length=mean_length)
+        return nearest_texts(ask, place, query, counted, first, dedupe=dedupe)
 
     @contextmanager
     def statements(self) -> Iterator[list[tuple[str, Any]]]:

@@ -1,0 +1,152 @@
+"""One look into the store: the candidates ranked, and the texts of those that can come to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import cast
+from uuid import UUID
+
+from pipeline.database import Database
+from pipeline.embedding import Vectors
+from pipeline.fusion import above_threshold, best_per_document
+from pipeline.queries import ProcessedQuery
+from pipeline.retrieval.ground import Ground
+from pipeline.retrieval.ranking import Ranked, merged, rank
+from pipeline.retrieval.records import FULL, RetrievalOptions, SearchRequest
+from pipeline.standing import standing
+from pipeline.stores import Mode, StoreQuery
+from pipeline.stores.pgvector import SearchIndex, check_query, place_of
+from pipeline.stores.pgvector_filter import filtered
+from pipeline.stores.pgvector_query import Ask, scores, steps
+from pipeline.stores.pgvector_texts import Text, nearest_texts, read
+
+CHUNKS_PER_DOCUMENT = 4
+"""Chunks looked at first for each document wanted, by meaning alone."""
+CHUNKS_PER_HIT = 2
+"""The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question with all that its answer depends on."""
+
+    request: SearchRequest
+    query: ProcessedQuery
+    mode: Mode
+    level: int
+    k: int
+    """How many hits may come back."""
+    read_first: int
+    """How many texts are read at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was found for a question, best first."""
+
+    ranked: Sequence[Ranked]
+    reaching: Sequence[Ranked]
+    """Those that pass the threshold."""
+    kept: Sequence[Ranked]
+    """Of these the best of each document, or all."""
+    least: float
+    active: int | None
+    """The index that was active when they were read; None if nothing was found."""
+    level: int = FULL
+    texts: Mapping[tuple[UUID, int], Text] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Looks for one tenant; each statement is a transaction of its own."""
+
+    database: Database
+    tenant: UUID
+    options: RetrievalOptions
+
+    def ask(self, *, one_plan: bool = False) -> Ask:
+        """A way to run the statements of a search."""
+        ef_search = steps(self.options.candidates)
+        return partial(self.database.ask, self.tenant, ef_search=ef_search, one_plan=one_plan)
+
+    def by_meaning(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
+        """The first by the vector arm alone, with their texts; for one way to ask."""
+        (vector,), request, k = vectors, asked.request, asked.k
+        check_query(vector, on.index.dimensions)
+        place = place_of(on.index, self.tenant, self.options.exact_below)
+        ask = self.ask(one_plan=not filtered(request.filter))
+        query = StoreQuery(
+            text="",
+            vector=vector,
+            keywords=False,
+            candidates=self.options.candidates,
+            filter=request.filter,
+            top=k,
+        )
+        # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
+        # with a filter, each candidate that is not needed costs many steps of the index.
+        enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
+        for first in (min(enough, query.candidates), query.candidates):
+            found = nearest_texts(ask, place, query, on.counted, first, dedupe=request.dedupe)
+            if len(found.chunks) >= k or found.rows < first:
+                break
+        ranked = rank(found.chunks, self.options.weights, "vector")
+        return self._passing(ranked, on, asked, active=found.active, texts=found.texts)
+
+    def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
+        """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""
+        place = place_of(on.index, self.tenant, self.options.exact_below)
+        ask = self.ask()
+        rankings, active = [], None
+        for way, vector in zip(asked.query.variants, vectors, strict=True):
+            check_query(vector, on.index.dimensions)
+            query = StoreQuery(
+                text=asked.query.words if way == asked.query.text else way,
+                vector=vector,
+                keywords=asked.mode != "vector",
+                candidates=self.options.candidates,
+                filter=asked.request.filter,
+            )
+            found = scores(ask, place, query, on.counted)
+            active = found.active or active
+            mode: Mode = "keyword" if vector is None else asked.mode
+            rankings.append(rank(found.chunks, self.options.weights, mode, self.options.fusion))
+        found_ = self._passing(merged(rankings), on, asked, active=active)
+        return replace(found_, texts=self._texts(ask, on.index, found_, asked))
+
+    def _passing(
+        self,
+        ranked: list[Ranked],
+        on: Ground,
+        asked: Asked,
+        *,
+        active: int | None,
+        texts: Mapping[tuple[UUID, int], Text] | None = None,
+    ) -> Found:
+        least = self.options.threshold(on.index.model, asked.request.min_similarity)
+        reaching = cast("list[Ranked]", above_threshold(ranked, min_similarity=least))
+        kept = cast("list[Ranked]", best_per_document(reaching)) if asked.request.dedupe else reaching
+        return Found(
+            ranked=ranked, reaching=reaching, kept=kept, least=least, active=active, texts=texts or {}
+        )
+
+    def _texts(
+        self, ask: Ask, index: SearchIndex, found: Found, asked: Asked
+    ) -> Mapping[tuple[UUID, int], Text]:
+        """The texts of those that can come to be shown, which are a few of many.
+
+        Documents that no longer hold are brought down later, so as many are read as it takes to have `k` that hold.
+        """
+        condition = asked.request.filter
+        if asked.request.trace:
+            return read(ask, index.id, [r.place for r in found.ranked], condition)
+        texts: dict[tuple[UUID, int], Text] = {}
+        at, holding, step = 0, 0, asked.read_first
+        while at < len(found.kept) and (at < asked.read_first or holding < asked.k):
+            more = read(ask, index.id, [r.place for r in found.kept[at : at + step]], condition)
+            texts |= more
+            holding += sum(standing(m.document) is None for m in more.values())
+            at, step = at + step, 2 * step
+        return texts
