@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pipeline.documents import Kind, SourceType  # noqa: E402
-from pipeline.embedding import Embedder, Vectors  # noqa: E402
+from pipeline.embedding import Embedder, EmbedderLimits, Vectors  # noqa: E402
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
 from pipeline.stores import Filter  # noqa: E402
 from pipeline.stores import pgvector_bm25 as bm25  # noqa: E402
@@ -47,12 +47,16 @@ class Prepared:
 
     model = "prepared"
     dimensions = DIMENSIONS
+    limits = EmbedderLimits()
 
     def __init__(self) -> None:
         self.vector: Vectors = np.zeros(DIMENSIONS, np.float32)
 
     def embed_query(self, _text: str) -> Vectors:
         return self.vector
+
+    def count_tokens(self, text: str) -> int:
+        return len(text) // 4
 
 
 @dataclass(frozen=True)

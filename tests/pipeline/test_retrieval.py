@@ -364,7 +364,7 @@ def test_a_switch_by_another_process_is_noticed_by_the_next_search(database: Dat
 
     class Listening(Broken):
         def __init__(self, index: SearchIndex) -> None:
-            self.index = index
+            self.index, self.model, self.dimensions = index, index.model, index.dimensions
 
         def embed_query(self, text: str) -> Vectors:
             embedders.append(f"{self.index.model}: {text}")
