@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors
 from pipeline.embedding.answers import Answer, judge
-from pipeline.embedding.remote import RemoteEmbedder, RemoteModel, rows_of, unreadable
+from pipeline.embedding.remote import Charged, RemoteEmbedder, RemoteModel, rows_of, unreadable
 from pipeline.embedding.service import Service
 from pipeline.errors import EmbedderRefused, TextRejected
 
@@ -21,7 +21,8 @@ def open_ollama(options: EmbeddingOptions) -> Embedder:
         ConfigurationError: dimensions or batch size do not fit it.
     """
     model = RemoteModel.of(options)
-    return RemoteEmbedder(model, Calls(Service(model.access)).ask)
+    calls = Calls(Service(model.access))
+    return RemoteEmbedder(model, calls.ask, charged=calls.charged)
 
 
 class Calls:
@@ -34,6 +35,7 @@ class Calls:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.charged = Charged()
         self._old_server = False
 
     def ask(self, texts: Sequence[str]) -> Vectors:
@@ -42,6 +44,7 @@ class Calls:
             # Without `truncate: false` a long text would be cut in silence.
             answer = self._sent("embed", {"input": list(texts), "truncate": False})
             if answer is not None:
+                self.charged.note(answer.get("prompt_eval_count"))
                 return rows_of(answer.get("embeddings"), self._service.access)
             self._old_server = True
         return rows_of([self._one(text) for text in texts], self._service.access)

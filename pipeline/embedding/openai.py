@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors
-from pipeline.embedding.remote import RemoteEmbedder, RemoteModel, rows_of, unreadable
+from pipeline.embedding.remote import Charged, RemoteEmbedder, RemoteModel, rows_of, unreadable
 from pipeline.embedding.service import Access, Service
 
 TOKENS_A_CALL = 300_000
@@ -24,7 +24,7 @@ def open_openai(options: EmbeddingOptions) -> Embedder:
     """
     model = RemoteModel.of(options)
     calls = Calls(Service(model.access), shortened=_shortened(model), packed=not options.base_url)
-    return RemoteEmbedder(model, calls.ask, tokens=TOKENS_A_CALL)
+    return RemoteEmbedder(model, calls.ask, tokens=TOKENS_A_CALL, charged=calls.charged)
 
 
 def _shortened(model: RemoteModel) -> int | None:
@@ -38,6 +38,7 @@ class Calls:
     def __init__(self, service: Service, *, shortened: int | None = None, packed: bool = False) -> None:
         """`packed` asks for numbers as base64, a quarter of the bytes; not every compatible server knows it."""
         self._service = service
+        self.charged = Charged()
         self._more: dict[str, Any] = {} if shortened is None else {"dimensions": shortened}
         if packed:
             self._more["encoding_format"] = "base64"
@@ -50,6 +51,8 @@ class Calls:
         items = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise unreadable(access)
+        usage = answer.get("usage")
+        self.charged.note(usage.get("total_tokens") if isinstance(usage, dict) else None)
         if any("index" in item for item in items):
             items = _in_order(items, access)
         return rows_of([_numbers(item.get("embedding"), access) for item in items], access)

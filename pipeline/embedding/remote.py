@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,11 +73,23 @@ class RemoteModel:
         )
 
 
+class Charged(threading.local):
+    """What a service said it charged for the last call of this thread."""
+
+    tokens: int | None = None
+
+    def note(self, tokens: Any) -> None:
+        """Remember a number of tokens; anything else is as if nothing was said."""
+        self.tokens = tokens if isinstance(tokens, int) and tokens > 0 else None
+
+
 class RemoteEmbedder:
     """Puts a model's prefixes before the texts, asks the service, and brings its vectors to length 1."""
 
-    def __init__(self, model: RemoteModel, ask: Ask, *, tokens: int | None = None) -> None:
-        """`tokens` is the most of one call."""
+    def __init__(
+        self, model: RemoteModel, ask: Ask, *, tokens: int | None = None, charged: Charged | None = None
+    ) -> None:
+        """`tokens` is the most of one call; `charged` is told by `ask` what each call cost."""
         self.model = model.name
         self.dimensions = model.dimensions
         facts = model.facts
@@ -89,6 +102,12 @@ class RemoteEmbedder:
         )
         self._ask = ask
         self._access = model.access
+        self._charged = charged or Charged()
+
+    @property
+    def used_tokens(self) -> int | None:
+        """What the service charged for the last call of this thread; None if it did not tell."""
+        return self._charged.tokens
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """One vector per text, in order.
