@@ -20,7 +20,7 @@
     |  `- LeaseLost                          transient   somebody else owns this work now
     `- SearchError                     E004              a query that cannot be answered
 
-`workers/retry.py` asks for the mark and `retry_after`, never for a class.
+`workers/retry.py` asks for the marks and `retry_after`, never for a class.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class LarderError(Exception):
     code: ClassVar[str] = "E003"
     name: ClassVar[str] = "INDEXING_FAILURE"
     transient: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+    """True: nothing that met it is to blame, so coming back later is no failed try, however often."""
     exit_code: ClassVar[int] = 1
 
     def __init__(
@@ -105,6 +107,7 @@ class EmbedderUnavailable(EmbeddingError):
     """The embedding provider does not answer."""
 
     transient = True
+    waits = True
 
 
 class BudgetSpent(EmbedderUnavailable):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from uuid import UUID
 
 import numpy as np
@@ -16,42 +14,15 @@ from pipeline import staging
 from pipeline.chunking import Chunker
 from pipeline.database import Database
 from pipeline.documents import Chunk, Document, SourceType
+from pipeline.embed_step import EmbedStep, Terms
 from pipeline.embedding import Embedder, Vectors
-from pipeline.embedding.calls import embed_checked
-from pipeline.errors import DocumentRejected, LarderError, StoreRejected, TextRejected
+from pipeline.errors import DocumentRejected, LarderError, StoreRejected
 from pipeline.ledger import Item, Stage, work
+from pipeline.steps import Decide, Decision, Step
 from pipeline.stores import Replacement, StoredDocument
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex
 
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What an error means for the documents that met it."""
-
-    delay: float
-    """Seconds until the next try."""
-    dead: bool
-    """True: no further try."""
-
-
-class Decide(Protocol):
-    """`workers.retry.decide`: a pure question, error and number of tries in, decision out."""
-
-    def __call__(self, error: LarderError, attempts: int) -> Decision:
-        """The decision for the `attempts`-th try that failed."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What a step leaves to send: documents ready for the next stage, and some to look at once more."""
-
-    ready: list[Item] = field(default_factory=list)
-    stage: Stage = Stage.DONE
-    again: list[Item] = field(default_factory=list)
-    again_stage: Stage = Stage.DONE
-    sizes: dict[UUID, int] = field(default_factory=dict)
-    """Chunks per document, for cutting messages of even weight."""
+__all__ = ["Decide", "Decision", "Indexer", "Step", "centroid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +41,8 @@ class Indexer:
     lease: float = 120.0
     slice_seconds: float = 60.0
     """After this long an embed step stops and is sent again: no message may outlive its time limit."""
+    terms: Terms = field(default_factory=Terms)
+    """Under which the embedder is asked."""
 
     def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Cut documents into staged chunks."""
@@ -116,99 +89,16 @@ class Indexer:
 
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make the vectors that the cache does not have."""
-        embedder = self.embedder()
-        with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(connection, tenant, Stage.CHUNKED, items, lease=self.lease)
-            staging.refill(connection, tenant, self.model, self.index(connection).id, claim.ids)
-            hashes = staging.staged_hashes(connection, claim.ids)
-            every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
-            wanted = staging.missing(connection, tenant, self.model, every)
-            texts = staging.texts(connection, claim.ids, list(wanted))
-        if not claim.ids:
-            return Step()
-        done: set[bytes] = set()
-        refused: set[bytes] = set()
-        try:
-            self._embed_missing(embedder, claim, texts, done, refused)
-        except LarderError as error:
-            with self.database.tenant(tenant, durable=False) as connection:
-                # What was embedded before is kept and was paid for: it counts now.
-                work.count_texts(connection, claim, _attribute(hashes, done, wanted - done)[0], {})
-                self._fail(connection, claim, claim.ids, error)
-            return Step()
-        return self._finish_embed(claim, hashes, wanted, done, refused)
-
-    def _embed_missing(
-        self,
-        embedder: Embedder,
-        claim: work.Claim,
-        texts: dict[bytes, str],
-        done: set[bytes],
-        refused: set[bytes],
-    ) -> None:
-        """Note the hashes embedded and refused; stops early when its slice of time is over."""
-        order = list(texts)
-        started = renewed = time.monotonic()
-        size = embedder.limits.texts
-        for start in range(0, len(order), size):
-            part = order[start : start + size]
-            vectors, bad = self._embed_part(embedder, [texts[h] for h in part])
-            refused |= {part[n] for n in bad}
-            good = [h for n, h in enumerate(part) if n not in bad]
-            now = time.monotonic()
-            # Durable: these vectors may have cost money.
-            with self.database.tenant(claim.tenant_id) as connection:
-                if good:
-                    staging.cache_vectors(connection, claim.tenant_id, self.model, good, vectors)
-                if now - renewed > self.lease / 3:
-                    work.renew(connection, claim, lease=self.lease)
-                    renewed = now
-            done |= set(good)
-            if now - started > self.slice_seconds:
-                break
-
-    @staticmethod
-    def _embed_part(embedder: Embedder, texts: list[str]) -> tuple[Vectors, set[int]]:
-        """Vectors of the accepted texts, and the places of the refused ones."""
-        try:
-            return embed_checked(embedder, texts), set()
-        except TextRejected as error:
-            bad = set(getattr(error, "indexes", ()))
-            if not bad:
-                raise
-        good = [t for n, t in enumerate(texts) if n not in bad]
-        empty: Vectors = np.zeros((0, embedder.dimensions), dtype=np.float32)
-        return (embed_checked(embedder, good) if good else empty), bad
-
-    def _finish_embed(
-        self,
-        claim: work.Claim,
-        hashes: dict[UUID, list[bytes]],
-        wanted: set[bytes],
-        done: set[bytes],
-        refused: set[bytes],
-    ) -> Step:
-        late = wanted - done - refused
-        embedded, reused = _attribute(hashes, done, late)
-        with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            ours = work.still_ours(connection, claim)
-            bad = [i for i in ours if refused & set(hashes[i])]
-            slow = [i for i in ours if i not in bad and late & set(hashes[i])]
-            work.count_texts(connection, claim, embedded, {i: n for i, n in reused.items() if i not in slow})
-            if bad:
-                self._fail(
-                    connection, claim, bad, TextRejected("the embedding provider refuses one of its texts")
-                )
-            again = work.put_back(connection, claim, slow)
-            fine = [i for i in ours if i not in bad and i not in slow]
-            ready = work.advance(connection, claim, fine, Stage.EMBEDDED)
-        return Step(
-            ready=ready,
-            stage=Stage.EMBEDDED,
-            again=again,
-            again_stage=Stage.CHUNKED,
-            sizes={i: len(hashes[i]) for i in claim.ids},
-        )
+        return EmbedStep(
+            database=self.database,
+            embedder=self.embedder,
+            model=self.model,
+            index=self.index,
+            decide=self.decide,
+            lease=self.lease,
+            slice_seconds=self.slice_seconds,
+            terms=self.terms,
+        ).run(tenant, items)
 
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make documents searchable in their wanted version."""
@@ -286,21 +176,6 @@ class Indexer:
             same = [i for i in ids if claim.attempts[i] == attempts]
             decision = self.decide(error, attempts + 1)
             work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
-
-
-def _attribute(
-    hashes: dict[UUID, list[bytes]], done: set[bytes], late: set[bytes]
-) -> tuple[dict[UUID, int], dict[UUID, int]]:
-    """(embedded, reused) texts per document: a text that several share counts as embedded for the first."""
-    embedded: dict[UUID, int] = {}
-    reused: dict[UUID, int] = {}
-    fresh = set(done)
-    for document, own in hashes.items():
-        mine = set(own) & fresh
-        fresh -= mine
-        embedded[document] = len(mine)
-        reused[document] = len([h for h in own if h not in late]) - len(mine)
-    return embedded, reused
 
 
 def centroid(vectors: Vectors) -> HalfVector | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from pipeline.ledger import Item, Limits, Stage, runs, work
 
@@ -35,15 +36,18 @@ class Pumped:
     """True if due documents may be left for the next stroke."""
 
 
-def stroke(connection: Connection, limits: Limits) -> Pumped | None:
-    """One stroke; None if another pump is at it right now."""
+def stroke(connection: Connection, limits: Limits, *, embed: int | None = None) -> Pumped | None:
+    """One stroke; None if another pump is at it right now.
+
+    At most `embed` documents are sent for embedding; None: as many as there is room for.
+    """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     crashed = _expire(connection, limits)
     syncs = [
         (r["tenant_id"], r["source_id"], r["id"]) for r in runs.sync_due(connection, resend=limits.resend)
     ]
-    batches, more = _choose(connection, limits)
+    batches, more = _choose(connection, limits, embed)
     return Pumped(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed, more=more)
 
 
@@ -69,14 +73,15 @@ def _expire(connection: Connection, limits: Limits) -> int:
 _DUE = text("""
     update document d set enqueued_at = now()
     from (select id from document
-          where state = 'pending' and due_at <= now() and (lease_until is null or lease_until < now())
+          where state = 'pending' and stage = any(:stages) and due_at <= now()
+            and (lease_until is null or lease_until < now())
             and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
           order by due_at, id limit :room for update skip locked) w
     where d.id = w.id
     returning d.id, d.tenant_id, d.stage, d.desired_version, d.crash_count, d.source_id""")
 
 
-def _choose(connection: Connection, limits: Limits) -> tuple[list[Batch], bool]:
+def _choose(connection: Connection, limits: Limits, embed: int | None) -> tuple[list[Batch], bool]:
     """Due documents up to the room that is left, in batches; those that crashed before travel alone."""
     flying = connection.execute(
         text("""
@@ -89,7 +94,7 @@ def _choose(connection: Connection, limits: Limits) -> tuple[list[Batch], bool]:
         return [], True
     groups: dict[tuple[UUID, str], list[Item]] = defaultdict(list)
     batches: list[Batch] = []
-    rows = connection.execute(_DUE, {"resend": limits.resend, "room": room}).all()
+    rows = _due(connection, limits, room, embed)
     for row in rows:
         item = Item(row.id, row.desired_version)
         if row.crash_count > 0:
@@ -101,6 +106,17 @@ def _choose(connection: Connection, limits: Limits) -> tuple[list[Batch], bool]:
             part = tuple(items[start : start + limits.batch])
             batches.append(Batch(tenant_id=tenant, stage=Stage(stage), items=part))
     return batches, len(rows) == room
+
+
+def _due(connection: Connection, limits: Limits, room: int, embed: int | None) -> list[Row[Any]]:
+    """Stamp and return due documents: of all stages together, or few of those that wait to be embedded."""
+    stages = [stage for stage in Stage if embed is None or stage is not Stage.CHUNKED]
+    values = {"resend": limits.resend, "room": room, "stages": stages}
+    rows = list(connection.execute(_DUE, values))
+    few = min(embed or 0, room - len(rows))
+    if few > 0:
+        rows += connection.execute(_DUE, {**values, "room": few, "stages": [Stage.CHUNKED]})
+    return rows
 
 
 def unsent(connection: Connection, items: list[Item]) -> None:

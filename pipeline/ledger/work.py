@@ -26,6 +26,7 @@ class Claim:
     documents: Mapping[UUID, StoredDocument]
     pipelines: Mapping[UUID, str] = field(default_factory=dict)
     attempts: Mapping[UUID, int] = field(default_factory=dict)
+    waits: Mapping[UUID, int] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[UUID]:
@@ -47,7 +48,7 @@ _CLAIM = text("""
            crash_count = crash_count + 1
     from free, source s where d.id = free.id and s.id = d.source_id
     returning d.id, d.desired_version as version, d.title, d.source_type, d.kind, s.name as source, d.url, d.tags,
-              d.metadata, d.project_id, d.created_at, d.updated_at, d.pipeline_version, d.attempts""")
+              d.metadata, d.project_id, d.created_at, d.updated_at, d.pipeline_version, d.attempts, d.waits""")
 
 
 def claim(
@@ -65,11 +66,12 @@ def claim(
             "lease": lease,
         },
     )
-    documents, pipelines, attempts = {}, {}, {}
+    documents, pipelines, attempts, waits = {}, {}, {}, {}
     for row in rows.mappings():
         documents[row["id"]] = _stored(row)
         pipelines[row["id"]] = row["pipeline_version"]
         attempts[row["id"]] = row["attempts"]
+        waits[row["id"]] = row["waits"]
     return Claim(
         tenant_id=tenant_id,
         token=token,
@@ -77,6 +79,7 @@ def claim(
         documents=documents,
         pipelines=pipelines,
         attempts=attempts,
+        waits=waits,
     )
 
 
@@ -125,7 +128,7 @@ def advance(connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: 
     rows = connection.execute(
         text("""
             update document set stage = :stage, crash_count = 0, lease_token = null, lease_until = null,
-                   enqueued_at = now(), last_error = null
+                   enqueued_at = now(), last_error = null, waits = 0
             where id = any(:ids) and lease_token = :token returning id, desired_version"""),
         {"ids": list(ids), "token": claimed.token, "stage": stage},
     )

@@ -21,6 +21,7 @@ WITHOUT_TENANT = {
     "search_index": "models and sizes, the same for all",
     "worker": "processes of the installation",
     "canary": "when each queue was last served",
+    "embedding_hold": "a configuration that the provider refuses, the same for all",
     "tenant": "its own id is the tenant; row-level security all the same",
 }
 """Tables that have no tenant_id, and why."""
@@ -48,6 +49,7 @@ SECRETS = {
     "chunk": ("content", "context", "embedding", "lexemes"),
     "chunk_stage": ("content", "context"),
     "embedding_cache": ("vector", "hash"),
+    "embedding_claim": ("hash",),
     "clarifai_user_story_embeddings": ("title", "user_story_text", "embedding"),
     "enrichment_job": ("request", "result"),
     "lexeme_stat": ("lexeme",),
@@ -94,6 +96,8 @@ def fill_rest(shop: Workshop) -> None:
     values = {"t": tenant, "p": shop.project, "d": doc, "s": shop.source, "i": uuid4()}
     for statement in (
         "insert into lexeme_stat values (:t, 1, 'word', 1)",
+        "insert into embedding_claim values (:t, 'm', 'h', :i, now())",
+        "insert into embedding_usage (tenant_id, day, provider, model, kind) values (:t, now(), 'p', 'm', 'query')",
         "insert into index_stat (tenant_id, index_id, chunks, mean_length) values (:t, 1, 1, 1)",
         "insert into feedback (tenant_id, document_id, query_hash, verdict) values (:t, :d, 'h', 'up')",
         "insert into enrichment_job (id, tenant_id, project_id, request) values (:i, :t, :p, '{}')",
@@ -180,13 +184,8 @@ TABLES = sorted(
     [
         *("project", "source", "sync_run", "document", "run_item", "document_body", "chunk_stage"),
         *("embedding_cache", "chunk", "lexeme_stat", "index_stat", "dead_letter", "audit", "enrichment_job"),
-        *(
-            "feedback",
-            "clarifai_user_story_embeddings",
-            "change_stamp",
-            "action_collection",
-            "action_document",
-        ),
+        *("feedback", "clarifai_user_story_embeddings", "change_stamp", "action_collection", "action_document"),
+        *("embedding_claim", "embedding_usage"),
     ]
 )
 

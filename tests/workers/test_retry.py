@@ -7,6 +7,7 @@ import random
 import pytest
 
 from pipeline.errors import (
+    BudgetSpent,
     ConfigurationError,
     DocumentRejected,
     EmbedderUnavailable,
@@ -51,9 +52,7 @@ def test_never_before_the_time_that_was_asked_for(asked: float | None, seconds: 
     assert delay(1, OPTIONS, asked, chance=0.0) == seconds
 
 
-@pytest.mark.parametrize(
-    "error", [EmbedderUnavailable(), SourceUnavailable(), RateLimited(), StoreUnavailable(), LeaseLost()]
-)
+@pytest.mark.parametrize("error", [SourceUnavailable(), RateLimited(), StoreUnavailable(), LeaseLost()])
 def test_passing_trouble_is_tried_again_until_the_last_time(
     error: LarderError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +81,23 @@ def test_the_provider_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.0)
     assert decide(RateLimited("busy", retry_after=42), 1, OPTIONS) == Decision(delay=42, dead=False)
     assert decide(RateLimited("busy", retry_after=42), 8, OPTIONS) == Decision(delay=0.0, dead=True)
+
+
+@pytest.mark.parametrize("error", [EmbedderUnavailable(), BudgetSpent()])
+def test_a_wait_grows_and_is_never_the_last(error: LarderError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+    found = [decide(error, waits, OPTIONS) for waits in (1, 2, 5, 8, 5000)]
+    assert [d.delay for d in found] == [2.0, 4.0, 32.0, 100.0, 100.0]
+    assert not any(d.dead for d in found)
+
+
+@pytest.mark.parametrize(("chance", "delay"), [(0.0, 30.0), (1.0, 31.0)])
+def test_a_wait_that_was_asked_for_does_not_grow(
+    chance: float, delay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: chance)
+    for waits in (1, 5000):
+        assert decide(BudgetSpent(retry_after=30), waits, OPTIONS) == Decision(delay=delay, dead=False)
 
 
 def test_seven_waits_last_long_enough_for_a_rate_limit() -> None:

@@ -22,9 +22,9 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
         connection.execute(text("delete from sync_run"))
 
 
-def stroke(shop: Workshop, **limits: float) -> pump.Pumped:
+def stroke(shop: Workshop, *, embed: int | None = None, **limits: float) -> pump.Pumped:
     with shop.database.control() as connection:
-        found = pump.stroke(connection, Limits(**limits))  # type: ignore[arg-type]
+        found = pump.stroke(connection, Limits(**limits), embed=embed)  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -33,6 +33,41 @@ def names(shop: Workshop, batch: pump.Batch) -> list[str]:
     rows = shop.sql("select id, external_id from document")
     known = {row["id"]: row["external_id"] for row in rows}
     return [known[item.document_id] for item in batch.items]
+
+
+class TestEmbedding:
+    """While nothing may be embedded, all else goes on."""
+
+    def sent(self, shop: Workshop, embed: int | None, **limits: float) -> dict[Stage, int]:
+        for name in "abcdef":
+            shop.admit(document(name))
+        for name in "abc":
+            shop.set(name, "stage = 'chunked', due_at = now() - interval '1 hour'")
+        shop.set("d", "stage = 'embedded'")
+        found = stroke(shop, embed=embed, **limits)
+        return {b.stage: len(b.items) for b in found.batches}
+
+    @pytest.mark.parametrize(
+        ("embed", "sent"),
+        [
+            (None, {Stage.FETCHED: 2, Stage.EMBEDDED: 1, Stage.CHUNKED: 3}),
+            (0, {Stage.FETCHED: 2, Stage.EMBEDDED: 1}),
+            (2, {Stage.FETCHED: 2, Stage.EMBEDDED: 1, Stage.CHUNKED: 2}),
+        ],
+    )
+    def test_only_so_many_are_sent_for_embedding(
+        self, shop: Workshop, embed: int | None, sent: dict[Stage, int]
+    ) -> None:
+        assert self.sent(shop, embed) == sent
+
+    def test_a_probe_takes_no_more_room_than_there_is(self, shop: Workshop) -> None:
+        found = self.sent(shop, 4, in_flight=4)
+        assert sum(found.values()) == 4
+
+    def test_what_was_left_out_goes_when_it_may(self, shop: Workshop) -> None:
+        self.sent(shop, 0)
+        (batch,) = stroke(shop).batches
+        assert (batch.stage, names(shop, batch)) == (Stage.CHUNKED, ["a", "b", "c"])
 
 
 class TestChoosing:

@@ -1,0 +1,372 @@
+"""Embedding for money on a real database: no text is paid twice, no document dies of a provider's trouble."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pipeline.embed_step import Terms
+from pipeline.embedding import EmbedderLimits, Vectors
+from pipeline.embedding.budget import Budget, Cost, Grant
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import (
+    BudgetSpent,
+    ConfigurationError,
+    EmbedderRefused,
+    EmbedderUnavailable,
+    EmbeddingError,
+    LarderError,
+    ModelMissing,
+    TextRejected,
+)
+from pipeline.ledger import holds, usage, waits
+from pipeline.ledger.usage import Meter, Used
+from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop, document, paragraphs
+
+PROBE = 300.0
+
+
+@dataclass
+class Paid:
+    """The hashing embedder, with a bill; `meanwhile` happens before each call, `trouble` instead of it."""
+
+    bill: list[str] = field(default_factory=list)
+    calls: int = 0
+    trouble: LarderError | None = None
+    meanwhile: Callable[[], None] | None = None
+    model: str = MODEL
+    dimensions: int = DIMENSIONS
+    limits: EmbedderLimits = field(default_factory=lambda: EmbedderLimits(texts=4))
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        self.calls += 1
+        if self.meanwhile:
+            self.meanwhile()
+        if self.trouble:
+            raise self.trouble
+        self.bill += texts
+        return HashingEmbedder(DIMENSIONS).embed_documents(texts)
+
+    def embed_query(self, text: str) -> Vectors:
+        vector: Vectors = self.embed_documents([text])[0]
+        return vector
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+
+@dataclass
+class Purse:
+    """A budget of so many calls, that remembers how each grant ended."""
+
+    calls: int = 1_000
+    retry_after: float = 7.0
+    texts: int | None = None
+    tokens: int | None = None
+    ends: list[str] = field(default_factory=list)
+
+    def take(self, cost: Cost) -> Grant:
+        if not self.calls:
+            raise BudgetSpent("nothing left", retry_after=self.retry_after)
+        self.calls -= 1
+        return Grant(cost=cost)
+
+    def spent(self, grant: Grant, tokens: int | None) -> None:
+        self.ends.append(f"spent {tokens or grant.cost.texts}")
+
+    def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
+        self.ends.append(f"failed {grant.cost.texts}: {error.message}")
+
+    def refused(self, grant: Grant) -> None:
+        self.ends.append(f"refused {grant.cost.texts}")
+
+
+def terms(purse: Budget | None = None, name: str = "here", **changes: Any) -> Terms:
+    budget: Callable[[UUID], Budget] = lambda _tenant: purse or Purse()  # noqa: E731
+    return Terms(
+        **{"provider": "paid", "budget": budget, "fingerprint": name, "probe_seconds": PROBE, **changes}
+    )
+
+
+def chunked(shop: Workshop, **documents: str) -> None:
+    """Documents that wait to be embedded."""
+    shop.admit(*(document(name, body, title="Same") for name, body in documents.items()))
+    shop.indexer().chunk(shop.tenant, shop.items())
+
+
+def stages(shop: Workshop) -> dict[str, tuple[str, int, int]]:
+    """Stage, waits and tries of each document."""
+    rows = shop.sql("select external_id, stage, waits, attempts from document")
+    return {r["external_id"]: (r["stage"], r["waits"], r["attempts"]) for r in rows}
+
+
+def wake(shop: Workshop) -> None:
+    shop.sql("update document set due_at = now()")
+
+
+def standing(shop: Workshop, name: str) -> holds.Hold | None:
+    with shop.database.control() as connection:
+        return holds.standing(connection, name, probe_seconds=PROBE)
+
+
+class TestSharedTexts:
+    def test_a_text_that_another_worker_embeds_right_now_is_left_to_it(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(3), b=paragraphs(3))
+        other = Paid()
+
+        def second_worker() -> None:
+            shop.embedder = other
+            shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
+
+        mine = Paid(meanwhile=second_worker)
+        shop.embedder = mine
+        step = shop.indexer(terms=terms()).embed(shop.tenant, shop.items("a"))
+        assert (len(mine.bill), other.bill) == (3, [])
+        assert [i.document_id for i in step.ready] == [shop.id("a")]
+        assert stages(shop) == {"a": ("embedded", 0, 0), "b": ("chunked", 1, 0)}
+        wake(shop)
+        shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
+        assert (other.bill, stages(shop)["b"][0]) == ([], "embedded")
+
+    def test_what_the_other_one_finished_in_the_meantime_is_not_embedded_again(
+        self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between looking for vectors and claiming texts there is time enough for a whole step of another worker."""
+        from pipeline.ledger import vectors
+
+        chunked(shop, a=paragraphs(3), b=paragraphs(3))
+        shop.embedder = paid = Paid()
+        claim = vectors.claim
+
+        def late(*args: Any, **options: Any) -> set[bytes]:
+            monkeypatch.setattr(vectors, "claim", claim)
+            shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
+            return claim(*args, **options)
+
+        monkeypatch.setattr(vectors, "claim", late)
+        shop.indexer(terms=terms()).embed(shop.tenant, shop.items("a"))
+        assert len(paid.bill) == 3
+        assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
+
+    def test_many_workers_with_the_same_texts_pay_once(self, alone: Workshop) -> None:
+        shop = alone
+        names = [f"d{n}" for n in range(12)]
+        chunked(shop, **dict.fromkeys(names, paragraphs(9)))
+        shop.embedder = paid = Paid()
+
+        def worker(mine: list[str]) -> None:
+            shop.indexer(terms=terms()).embed(shop.tenant, shop.items(*mine))
+
+        threads = [threading.Thread(target=worker, args=(names[n::4],)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wake(shop)
+        worker(names)
+        assert (len(paid.bill), len(set(paid.bill))) == (9, 9)
+        assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
+        assert shop.sql("select * from embedding_claim") == []
+
+    def test_the_texts_of_a_worker_that_died_are_free_when_its_documents_are(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(6))
+
+        def die() -> None:
+            raise KeyboardInterrupt
+
+        shop.embedder = dead = Paid(meanwhile=lambda: die() if dead.calls == 2 else None)
+        with pytest.raises(KeyboardInterrupt):
+            shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
+        assert shop.value("select count(*) from embedding_claim") == 6
+        shop.sql("update document set lease_until = now() - interval '1 second'")
+        shop.sql("update embedding_claim set until = now() - interval '1 second'")
+        shop.embedder = second = Paid()
+        shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
+        assert (len(dead.bill), len(second.bill), stages(shop)["a"][0]) == (4, 2, "embedded")
+
+    def test_texts_are_kept_as_long_as_the_documents(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(9))
+        left: list[bool] = []
+
+        def look() -> None:
+            same = "select bool_and(c.until = d.lease_until) from embedding_claim c, document d"
+            left.append(bool(shop.value(same)))
+
+        shop.embedder = Paid(meanwhile=look)
+        shop.indexer(terms=terms(), lease=0.001).embed(shop.tenant, shop.items())
+        assert left == [True, True, True]
+
+    def test_a_free_model_claims_nothing(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(3))
+        seen: list[int] = []
+        shop.embedder = Paid(
+            meanwhile=lambda: seen.append(shop.value("select count(*) from embedding_claim"))
+        )
+        shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
+        assert seen == [0]
+
+
+class TestWaits:
+    def test_what_is_paid_is_kept_when_the_budget_ends(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(4, "a"), b=paragraphs(4, "b"), c=paragraphs(4, "c"))
+        shop.embedder = paid = Paid()
+        purse = Purse(calls=2)
+        shop.indexer(terms=terms(purse)).embed(shop.tenant, shop.items())
+        assert (len(paid.bill), purse.ends) == (8, ["spent 4", "spent 4"])
+        late = [r for r in stages(shop).values() if r[0] == "chunked"]
+        assert late
+        assert set(late) == {("chunked", 1, 0)}
+        wake(shop)
+        shop.indexer(terms=terms(Purse())).embed(shop.tenant, shop.items())
+        assert len(paid.bill) == len(set(paid.bill)) == 12
+
+    def test_waiting_documents_are_counted_for_the_operator(self, alone: Workshop) -> None:
+        chunked(alone, a=paragraphs(1), b=paragraphs(2, "b"))
+        alone.embedder = Paid()
+        with alone.database.control() as connection:
+            assert waits.waiting(connection) is None
+        alone.indexer(terms=terms(Purse(calls=0))).embed(alone.tenant, alone.items())
+        with alone.database.control() as connection:
+            found = waits.waiting(connection)
+            assert found is not None
+            assert (found.documents, found.waits, found.reason) == (2, 1, "nothing left")
+            waits.wake(connection)
+            assert waits.waiting(connection) is None
+
+    def test_each_grant_ends_once(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(1))
+        for trouble, end in (
+            (EmbedderUnavailable("away", retry_after=1), "failed 1: away"),
+            (TextRejected("rude"), "refused 1"),
+            (EmbedderRefused("key"), "refused 1"),
+        ):
+            purse = Purse()
+            shop.embedder = Paid(trouble=trouble)
+            shop.set("a", "due_at = now(), state = 'pending'")
+            shop.sql("delete from embedding_hold")
+            shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items("a"))
+            assert purse.ends == [end], trouble
+
+    @pytest.mark.parametrize(
+        ("limits", "calls"),
+        [({"texts": 2}, 4), ({"tokens": 50}, 4), ({"tokens": 1}, 8), ({"texts": 100, "tokens": 10**6}, 2)],
+    )
+    def test_a_call_the_budget_could_never_allow_is_cut(
+        self, shop: Workshop, limits: dict[str, int], calls: int
+    ) -> None:
+        chunked(shop, a=paragraphs(8))
+        shop.embedder = paid = Paid()
+        purse = Purse(texts=limits.get("texts"), tokens=limits.get("tokens"))
+        shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items())
+        assert (paid.calls, len(paid.bill)) == (calls, 8)
+
+
+class TestHolds:
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            EmbedderRefused("wrong key"),
+            ModelMissing("gone"),
+            ConfigurationError("odd"),
+            EmbeddingError("shape"),
+        ],
+    )
+    def test_a_refused_configuration_blames_no_document(self, shop: Workshop, trouble: LarderError) -> None:
+        chunked(shop, a=paragraphs(6), b=paragraphs(6, "b"))
+        shop.embedder = paid = Paid(trouble=trouble)
+        indexer = shop.indexer(terms=terms(name=str(shop.tenant)))
+        indexer.embed(shop.tenant, shop.items("a"))
+        indexer.embed(shop.tenant, shop.items("b"))
+        assert paid.calls == 1
+        assert stages(shop) == {"a": ("chunked", 1, 0), "b": ("chunked", 1, 0)}
+        assert shop.dead_letters() == []
+        held = standing(shop, str(shop.tenant))
+        assert held is not None
+        assert held.error == trouble.message
+        assert shop.row("b")["last_error"] == trouble.message
+
+    def test_a_model_that_cannot_be_opened_is_held_too(self, shop: Workshop) -> None:
+        def missing() -> Any:
+            raise ModelMissing("no such folder")
+
+        chunked(shop, a=paragraphs(1))
+        shop.indexer(terms=terms(name=str(shop.tenant)), embedder=missing).embed(shop.tenant, shop.items())
+        assert standing(shop, str(shop.tenant)) is not None
+        assert stages(shop) == {"a": ("chunked", 1, 0)}
+
+    def test_another_configuration_is_not_held(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(1), b=paragraphs(1, "b"))
+        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.indexer(terms=terms(name=f"bad {shop.tenant}")).embed(shop.tenant, shop.items("a"))
+        shop.embedder = good = Paid()
+        wake(shop)
+        shop.indexer(terms=terms(name=f"good {shop.tenant}")).embed(shop.tenant, shop.items())
+        assert len(good.bill) == 2
+        assert standing(shop, f"bad {shop.tenant}") is not None
+
+    def test_one_probe_finds_out_and_ends_it(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(1), b=paragraphs(1, "b"), c=paragraphs(1, "c"))
+        shop.embedder = paid = Paid(trouble=EmbedderRefused("wrong key"))
+        indexer = shop.indexer(terms=terms(name=str(shop.tenant)))
+
+        def again(name: str) -> int:
+            """How many calls a message about this document leads to when it is time to probe."""
+            before = paid.calls
+            shop.sql("update embedding_hold set probe_at = now()")
+            wake(shop)
+            indexer.embed(shop.tenant, shop.items(name))
+            indexer.embed(shop.tenant, shop.items(*"abc".replace(name, "")))
+            return paid.calls - before
+
+        indexer.embed(shop.tenant, shop.items("a"))
+        assert again("a") == 1
+        paid.trouble = None
+        assert again("b") == 2
+        assert standing(shop, str(shop.tenant)) is None
+        assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
+
+    def test_documents_that_need_no_call_go_on(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(2), b=paragraphs(2, "b"))
+        shop.embedder = Paid()
+        shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items("a"))
+        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items("b"))
+        shop.admit(document("again", paragraphs(2), title="Same"))
+        shop.indexer().chunk(shop.tenant, shop.items("again"))
+        shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items("again"))
+        assert stages(shop)["again"][0] == "embedded"
+        assert standing(shop, str(shop.tenant)) is not None
+
+    def test_a_hold_that_nobody_confirms_is_forgotten(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(1))
+        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items())
+        shop.sql("update embedding_hold set seen_at = now() - interval '16 minutes'")
+        assert standing(shop, str(shop.tenant)) is None
+
+
+class TestUsage:
+    def test_a_free_model_is_counted_with_its_cache_hits(self, shop: Workshop) -> None:
+        told: list[tuple[Meter, Used]] = []
+        free = terms(budget=None, counted=lambda meter, used: told.append((meter, used)))
+        chunked(shop, a=paragraphs(5))
+        shop.embedder = Paid()
+        shop.indexer(terms=free).embed(shop.tenant, shop.items())
+        chunked(shop, b=paragraphs(5))
+        shop.indexer(terms=free).embed(shop.tenant, shop.items("b"))
+        (row,) = shop.sql("select * from embedding_usage")
+        assert (row["provider"], row["model"], row["kind"]) == ("paid", MODEL, "document")
+        assert (row["calls"], row["texts"], row["cache_hits"]) == (2, 5, 5)
+        assert [(used.texts, used.cache_hits) for _, used in told] == [(5, 0), (0, 5)]
+
+    def test_the_operator_sees_the_use_of_every_tenant(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(2))
+        shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
+        with shop.database.control() as connection:
+            (row,) = [r for r in usage.today(connection) if r["tenant"] == str(shop.tenant)]
+        assert (row["tenant"], row["texts"], row["cost"]) == (str(shop.tenant), 2, 0.0)
