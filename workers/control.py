@@ -72,7 +72,7 @@ def pump(parts: Runtime) -> None:
     _open_due(parts)
     _close_settled(parts)
     with parts.database.control() as connection:
-        found = ledger_pump.stroke(connection, parts.limits)
+        found = ledger_pump.stroke(connection, parts.limits, embed=parts.allowance.room(connection))
     if found is None:
         return
     for tenant, source, run in found.syncs:

@@ -29,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     Check(name="built indexes", look=server.deferred, repair=server.build_deferred),
     Check(name="valid indexes", look=server.invalid_indexes),
     Check(name="waiting documents", look=work.waiting, repair=work.pump),
+    Check(name="embedding", look=work.embedding),
     Check(name="open runs", look=work.open_runs),
     Check(name="workers", look=work.workers),
     Check(name="dead letters", look=work.dead_letters),

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from sqlalchemy import text
 
 from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import admission, runs, sources
+from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError
+from pipeline.ledger import admission, holds, runs, sources, waits
 from workers import dispatch
 from workers.celeryconfig import INDEXING
 from workers.control import start_run
@@ -21,6 +21,8 @@ from workers.runtime import Configured, Runtime
 
 POLL_SECONDS = 0.2
 RING_SECONDS = 1.0
+LONG_SECONDS = 900.0
+"""A command does not sit out a longer wait of embedding; the work goes on without it."""
 
 
 @dataclass
@@ -75,6 +77,7 @@ def _await_open(parts: Runtime, one: Configured) -> None:
             if runs.open_of(connection, one.id) is None:
                 return
         if time.monotonic() - rung > RING_SECONDS:
+            raise_if_stuck(parts)
             dispatch.send("larder.pump", expires=5)
             rung = time.monotonic()
         time.sleep(POLL_SECONDS)
@@ -89,8 +92,13 @@ def _read(parts: Runtime, one: Configured, run_id: int) -> runs.RunRow:
 
 
 def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
-    """Until every run is closed; `show` is called at each look."""
-    rung = time.monotonic()
+    """Until every run is closed; `show` is called at each look.
+
+    Raises:
+        EmbedderRefused: nothing is embedded until somebody mends the configuration.
+        BudgetSpent: the rest is embedded much later; it may be tomorrow.
+    """
+    rung = looked = time.monotonic()
     while True:
         for one in watched:
             if one.run.finished_at is None:
@@ -103,7 +111,28 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
             # All its documents are through: the pump need not wait for the next tick to close it.
             dispatch.send("larder.pump", expires=5)
             rung = time.monotonic()
+        if time.monotonic() - looked > RING_SECONDS and not any(
+            w.run.state == "discovering" for w in watched
+        ):
+            raise_if_stuck(parts)
+            looked = time.monotonic()
         time.sleep(POLL_SECONDS)
+
+
+def raise_if_stuck(parts: Runtime) -> None:
+    """When the walks are through, what is left to wait for may take a person, or a day."""
+    kept = "the work is kept and goes on by itself: larder status"
+    with parts.database.control() as connection:
+        terms = parts.allowance.terms
+        held = holds.standing(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
+        waiting = waits.waiting(connection)
+    if held is not None:
+        raise EmbedderRefused(f"nothing is embedded: {held.error}", fix=kept)
+    if waiting is not None and (waiting.until - datetime.now(UTC)).total_seconds() > LONG_SECONDS:
+        said = (
+            f"{waiting.documents} documents wait until {waiting.until:%Y-%m-%d %H:%M} UTC: {waiting.reason}"
+        )
+        raise BudgetSpent(said, fix=kept)
 
 
 def _look(parts: Runtime, one: Watched) -> None:

@@ -23,12 +23,13 @@ from pipeline.embedding.identity import options_for, vector_key
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
 from pipeline.known_models import KNOWN
-from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
+from pipeline.ledger import Limits, Stage, absence, holds, jobs, source_id, sources, waits
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, open_index
 from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
 from workers import dispatch, metrics, retry, schedule
+from workers.allowance import Allowance
 from workers.opening import source_of
 from workers.settings import SOURCE_TYPES, EmbeddingModel, Settings, SourceSettings
 
@@ -127,7 +128,7 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("indexer", "syncer", "gate", "caches", "health", "rewording"):
+        for name in ("indexer", "syncer", "gate", "caches", "health", "rewording", "allowance"):
             self.__dict__.pop(name, None)
         self._enrichers.clear()
 
@@ -179,6 +180,11 @@ class Runtime:
         described = [self.embedding_options, *([self._options_of(previous)] if previous else [])]
         return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
 
+    @cached_property
+    def allowance(self) -> Allowance:
+        """How much may be embedded, shared with all other workers."""
+        return Allowance(self.rag, self.model, self.database, self.addresses.broker)
+
     def embedder_of(self, index: SearchIndex) -> Embedder:
         """The model an index was made with, which questions to it must be asked in."""
         if index.model == self.model:
@@ -197,9 +203,11 @@ class Runtime:
         if not self.addresses.broker:
             return Caches(vectors=near)
         from workers.caches import ValkeyCache
+        from workers.metering import CountedCache
 
         far = ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl)
-        return Caches(vectors=LayeredCache(near, far), results=far)
+        vectors = LayeredCache(CountedCache("near", near), CountedCache("far", far))
+        return Caches(vectors=vectors, results=far)
 
     @cached_property
     def health(self) -> Health:
@@ -295,6 +303,7 @@ class Runtime:
             decide=self.decide,
             lease=q.lease_seconds,
             slice_seconds=min(60.0, q.soft_time_limit / 4),
+            terms=self.allowance.terms,
         )
 
     @cached_property
@@ -402,6 +411,10 @@ class Runtime:
         for one in self.configured.values():
             by_tenant.setdefault(one.tenant_id, []).append(one)
         now = datetime.now(UTC)
+        with self.database.control() as connection:
+            # Whoever starts has perhaps mended what was refused, or raised what was used up.
+            holds.release_others(connection, self.allowance.fingerprint)
+            waits.wake(connection)
         for tenant, ones in by_tenant.items():
             with self.database.tenant(tenant) as connection:
                 if tenant == self.tenant:

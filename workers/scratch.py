@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from pipeline.ledger import Item, admission, runs, source_id, sources
 from pipeline.measures import DEPTH
 from pipeline.syncing import Schedule, Syncer
 from workers import embedded, upkeep
+from workers.indexing import raise_if_stuck
 from workers.judged import Judged, JudgedSource
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
@@ -92,7 +94,9 @@ def index(parts: Runtime, judged: Judged, show: Show) -> int:
     show("indexing", 0, len(todo))
     if todo:
         _ = parts.embedder, parts.indexer  # built once, before threads share them
+    while todo:
         _run(parts, [todo[at : at + BATCH] for at in range(0, len(todo), BATCH)], show)
+        todo = _put_off(parts)
     with parts.database.control() as connection:
         runs.close(connection, [run.id for run in runs.settled(connection)])
     upkeep.refresh_tenant(parts, parts.tenant)
@@ -172,6 +176,25 @@ def _waiting(parts: Runtime) -> list[Item]:
             text("select id, desired_version from document where state = 'pending' order by number")
         )
         return [Item(row.id, row.desired_version) for row in rows]
+
+
+def _put_off(parts: Runtime) -> list[Item]:
+    """What had to wait for the embedder, when it may be asked again; nothing is the rule.
+
+    Raises:
+        EmbedderRefused, BudgetSpent: it takes a person, or a day.
+    """
+    raise_if_stuck(parts)
+    with parts.database.tenant(parts.tenant) as connection:
+        wait = connection.execute(
+            text("""
+                select cast(extract(epoch from max(due_at) - now()) as double precision) from document
+                where state = 'pending' and waits > 0""")
+        ).scalar()
+    if wait is None:
+        return []
+    time.sleep(max(0.0, wait))
+    return _waiting(parts)
 
 
 def _failed(parts: Runtime, judged: Judged) -> int:

@@ -75,10 +75,11 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         queries=r.queries,
         synonyms=synonyms.read(parts.settings.resolve(r.synonyms)) if r.synonyms else Synonyms(),
     )
+    owner = tenant or parts.tenant
     return Retriever(
         parts.database,
-        tenant or parts.tenant,
-        parts.embedder_of,
+        owner,
+        lambda index: parts.allowance.within(owner, parts.embedder_of(index), index.model),
         options,
         caches=parts.caches,
         reranker=lambda: parts.reranker,

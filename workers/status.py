@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import overview
-from workers import broker
+from workers import broker, embedding_state
 from workers.celeryconfig import INDEXING, QUEUES
 from workers.liveness import DEAF_SECONDS
 from workers.runtime import Runtime
@@ -33,6 +33,7 @@ def status(parts: Runtime) -> Json:
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
+            "embedding": embedding_state.state(parts, connection),
             "database": "ok",
         }
         enrichment = overview.enrichment(connection)
@@ -54,6 +55,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "workers": [],
         "canaries": {},
         "index": None,
+        "embedding": None,
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "error",
         "broker": "error" if queues is None else "ok",
@@ -92,6 +94,11 @@ def _workers(status_: Json) -> str:
     return f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
 
 
+def _embedding(status_: Json) -> str:
+    embedding = status_["embedding"]
+    return f"nothing is embedded: {embedding['error']}" if embedding["state"] == "held" else ""
+
+
 def _dead(status_: Json) -> str:
     counted = [(s["dead"], s["name"]) for s in status_["sources"] if s["dead"]]
     total = sum(n for n, _ in counted)
@@ -126,5 +133,14 @@ def _empty(status_: Json) -> str:
     return f"{never['name']} was never synced: larder index" if never and idle else ""
 
 
-_RULES: tuple[Callable[[Json], str], ...] = (_broker, _workers, _late, _failing, _held, _dead, _empty)
+_RULES: tuple[Callable[[Json], str], ...] = (
+    _broker,
+    _workers,
+    _embedding,
+    _late,
+    _failing,
+    _held,
+    _dead,
+    _empty,
+)
 """Most urgent first."""

@@ -7,10 +7,13 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline import staging
-from pipeline.ledger import jobs
+from pipeline.ledger import jobs, usage, vectors
 from pipeline.stores import statistics
 from pipeline.stores.pgvector import active_index, indexes
 from workers.runtime import Runtime
+
+USAGE_DAYS = 400
+"""A bill of a year ago can still be checked."""
 
 
 def tenants(parts: Runtime) -> list[UUID]:
@@ -85,6 +88,7 @@ def trim(parts: Runtime) -> None:
     for tenant in tenants(parts):
         with parts.database.tenant(tenant) as connection:
             staging.trim_cache(connection, megabytes=parts.rag.embedding.cache.max_size)
+            vectors.forget_old(connection)
     with parts.database.control() as connection:
         days = {"runs": queue.keep_runs_days, "dead": queue.keep_dead_days}
         connection.execute(
@@ -101,6 +105,7 @@ def trim(parts: Runtime) -> None:
             ),
             {"runs": int(days["runs"])},
         )
+        usage.forget_old(connection, days=USAGE_DAYS)
         jobs.trim(connection, hours=parts.rag.enrichment.results_kept_hours)
         connection.execute(text("delete from worker where seen_at < now() - interval '1 day'"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from pipeline.ledger import dead
-from workers import control, liveness
+from workers import control, embedding_state, liveness
 from workers.celeryconfig import INDEXING, QUEUES
 from workers.diagnosis import Diagnosis, error, fine, warning
 from workers.indexing import live_workers
@@ -20,17 +20,39 @@ CANARY_SECONDS = 300
 START = "larder up --detach, or `larder worker QUEUE` for one queue"
 
 
+def embedding(parts: Runtime) -> Diagnosis:
+    """The embedder takes our key, model and plan, and is not waited for."""
+    with parts.database.control() as connection:
+        found = embedding_state.state(parts, connection)
+    if found["state"] == "held":
+        return error(
+            f"nothing is embedded: {found['error']}", "mend it and restart; it is tried again by itself"
+        )
+    if found["state"] == "waiting":
+        return warning(
+            f"{found['documents']} documents wait until {found['until']}: {found['error']}",
+            "nothing to do: they go on by themselves",
+        )
+    return fine("nothing waits for the embedder")
+
+
 def waiting(parts: Runtime) -> Diagnosis:
     """Due documents have a message under way, and no lease is forgotten."""
     with parts.database.control() as connection:
+        held = parts.allowance.room(connection) is not None  # what must not be sent is not late
         row = connection.execute(
             text("""
                 select count(*) filter (where due_at < now() - make_interval(secs => :long)
-                           and lease_token is null
+                           and lease_token is null and (stage <> 'chunked' or not :held)
                            and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
                        count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
                 from document where state = 'pending' and not deleted"""),
-            {"long": LONG_SECONDS, "lease": LEASE_SECONDS, "resend": parts.limits.resend + LEASE_SECONDS},
+            {
+                "long": LONG_SECONDS,
+                "lease": LEASE_SECONDS,
+                "resend": parts.limits.resend + LEASE_SECONDS,
+                "held": held,
+            },
         ).one()
     if not row.unsent and not row.expired:
         return fine("all due documents are under way")

@@ -162,6 +162,7 @@ def _figures(found: Json) -> Table:
         ("queues", _queues(found)),
         ("workers", _workers(found["workers"])),
         ("index", _index(found["index"])),
+        ("embed", _embedding(found["embedding"])),
     ):
         table.add_row(name, line)
     return table
@@ -207,6 +208,22 @@ def _index(index: Json | None) -> str:
     vectors = f"vectors {index['vector_index']}, keywords {index['keyword_index']}"
     state = "" if index["status"] == "active" else f", {index['status']}"
     return f"{escape(index['model'])}, {index['dimensions']} dimensions, {index['chunks']} chunks, {vectors}{state}"
+
+
+def _embedding(embedding: Json) -> str:
+    today = embedding["today"]
+    used = ", ".join(
+        f"{sum(row[key] for row in today):,.0f} {key.replace('_', ' ')}"
+        for key in ("texts", "tokens", "cache_hits")
+    )
+    cost = sum(row["cost"] for row in today)
+    said = f"today {used}" + (f", cost {cost:,.2f}" if cost else "")
+    if embedding["state"] == "held":
+        return f"[bold red]held[/], tried again in {_until(embedding['until'])}: {escape(embedding['error'])}; {said}"
+    if embedding["state"] == "waiting":
+        waiting = f"{embedding['documents']} documents wait {_until(embedding['until'])}"
+        return f"[yellow]{waiting}[/]: {escape(embedding['error'])}; {said}"
+    return said
 
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingCacheSettings, EmbeddingModel, PreviousEmbedding
+from workers.settings.embedding_budget import EmbeddingBudgetSettings
 from workers.settings.enrichment import EnrichmentSettings
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
@@ -98,17 +99,11 @@ class StorageSettings(Section):
     data: Folder = Field(default=Path(".larder"), description="Folder of the embedded servers.")
 
 
-class EmbeddingSettings(EmbeddingModel):
+class EmbeddingSettings(EmbeddingBudgetSettings, EmbeddingModel):
     """The model that turns text into vectors."""
 
     batch_size: Whole = Field(
         default=32, ge=1, le=2048, description="Texts of one call. Left out: the provider's own."
-    )
-    requests_per_minute: Whole | None = Field(
-        default=None, ge=1, description="Most calls a minute. Empty: no limit."
-    )
-    tokens_per_minute: Whole | None = Field(
-        default=None, ge=1, description="Most tokens a minute. Empty: no limit."
     )
     cache: EmbeddingCacheSettings = Field(
         default_factory=EmbeddingCacheSettings, description="Vectors kept so that no text is embedded twice."

@@ -3,7 +3,7 @@
 from pipeline.migrations.steps import run_sql
 
 revision = "007"
-down_revision = "004"
+down_revision = "005"
 
 
 def upgrade() -> None:

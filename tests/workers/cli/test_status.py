@@ -125,6 +125,7 @@ def picture(sources: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "workers": [{"name": f"worker-{q}@host", "queues": [q], "age_seconds": 3.0} for q in queues],
         "canaries": dict.fromkeys(queues, 42.0),
         "index": {**index, "vector_index": "hnsw", "keyword_index": "gin"},
+        "embedding": {"state": "ok", "until": None, "error": None, "documents": 0, "today": []},
         "degradation_level": 0,
         "database": "ok",
         "broker": "ok",

@@ -1,0 +1,321 @@
+"""From a configuration to what may be embedded, and what the operator sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import text
+
+from pipeline.embedding.budget import BudgetedEmbedder, Cost
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import BudgetSpent, EmbedderRefused
+from pipeline.ledger import holds, usage
+from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop, document
+from workers import control, embedded, embedding_state, indexing, runtime, status, upkeep, work_checks
+from workers.allowance import PROBE_DOCUMENTS
+from workers.app import configure
+from workers.celeryconfig import QUEUES
+from workers.runtime import Runtime
+from workers.settings import SettingsError, load
+
+KEY = "sk-very-secret-0123456789"
+PAID: dict[str, Any] = {"provider": "openai", "model": "text-embedding-3-small", "apiKey": KEY}
+Open = Callable[..., Runtime]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Servers) -> Iterator[Open]:
+    """`opened(**embedding)`: an installation with this section `embedding`."""
+    made: list[Runtime] = []
+
+    def build(**section: Any) -> Runtime:
+        written = ", ".join(f"{k}: {v}" for k, v in section.items())
+        (tmp_path / "larder.yaml").write_text(
+            f"rag: {{tenant: acme, project: app, embedding: {{{written}}}}}\n"
+        )
+        settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
+        where = runtime.Addresses(
+            database=shared_addresses.app,
+            control=shared_addresses.control,
+            admin=shared_addresses.admin,
+            broker=servers.broker_url,
+        )
+        made.append(Runtime(settings, where))
+        configure(settings.rag.queue, servers.broker_url)
+        return made[-1]
+
+    yield build
+    for parts in made:
+        with parts.database.control() as connection:
+            for table in ("document", "source", "embedding_hold", "embedding_usage"):
+                connection.execute(text(f"delete from {table}"))
+        if parts.allowance.rate:
+            parts.allowance.rate.disconnect()
+        parts.database.close()
+    with redis.Redis.from_url(servers.broker_url) as broker:
+        broker.delete(*QUEUES, *broker.keys("larder:embed:*"))
+
+
+def state(parts: Runtime) -> Any:
+    with parts.database.control() as connection:
+        return embedding_state.state(parts, connection)
+
+
+def room(parts: Runtime) -> int | None:
+    with parts.database.control() as connection:
+        return parts.allowance.room(connection)
+
+
+def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
+    """Put a hold on a configuration; its fingerprint."""
+    name = parts.allowance.fingerprint
+    with parts.database.control() as connection:
+        holds.hold(connection, name, EmbedderRefused("the key is refused", fix=fix), probe_seconds=300)
+    return name
+
+
+def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
+    """A document that waits to be embedded."""
+    shop = Workshop(parts.database, parts.tenant, parts.project)
+    shop.admit(document("a"))
+    shop.set(
+        "a", f"stage = 'chunked', waits = 3, last_error = '{reason}', due_at = now() + interval '{delay}'"
+    )
+
+
+class TestTheConfiguration:
+    def test_a_model_inside_our_processes_is_free_unless_it_is_limited(self, opened: Open) -> None:
+        free = opened(provider="hashing").allowance
+        assert (free.metered, free.rate, free.terms.budget) == (False, None, None)
+        assert opened(provider="hashing", textsPerMinute=100).allowance.metered
+        assert opened(provider="hashing", dailyTokens=100).allowance.metered
+
+    def test_a_service_is_metered(self, opened: Open) -> None:
+        allowance = opened(**PAID, requestsPerMinute=60, tokensPerMinute=1000, queryShare=0.25).allowance
+        assert allowance.terms.budget is not None
+        assert allowance.rate is not None
+        limits = allowance.rate.limits
+        assert (limits.requests, limits.texts, limits.tokens, limits.query_share) == (60, None, 1000, 0.25)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"apiKey": "sk-other"},
+            {"model": "text-embedding-3-large"},
+            {"dimensions": 256},
+            {"baseUrl": "http://a"},
+        ],
+    )
+    def test_each_part_of_it_makes_another_fingerprint(self, opened: Open, change: dict[str, Any]) -> None:
+        first = opened(**PAID).allowance.fingerprint
+        assert opened(**PAID).allowance.fingerprint == first
+        assert opened(**{**PAID, **change}).allowance.fingerprint != first
+
+    def test_the_key_is_nowhere(self, opened: Open, servers: embedded.Servers) -> None:
+        parts = opened(**PAID, textsPerMinute=10)
+        assert parts.allowance.rate is not None
+        parts.allowance.rate.take(Cost(texts=1, tokens=1))
+        held(parts)
+        with redis.Redis.from_url(servers.broker_url) as broker:
+            seen = b" ".join(k + b" " + (broker.dump(k) or b"") for k in broker.keys("larder:embed:*"))
+        assert b"openai-" in seen
+        assert KEY.encode() not in seen
+        assert KEY not in repr(state(parts)) + repr(parts.allowance.terms)
+
+    def test_one_key_is_one_bucket_whatever_the_model(self, opened: Open) -> None:
+        limits = {"textsPerMinute": 10, "queryShare": 0}
+        one, other = (
+            opened(**{**PAID, **limits, "model": f"text-embedding-3-{size}"}) for size in ("small", "large")
+        )
+        assert one.allowance.rate
+        assert other.allowance.rate
+        one.allowance.rate.take(Cost(texts=10, tokens=0))
+        with pytest.raises(BudgetSpent):
+            other.allowance.rate.take(Cost(texts=1, tokens=0))
+        another = opened(**{**PAID, **limits, "apiKey": "sk-other"}).allowance.rate
+        assert another
+        another.take(Cost(texts=10, tokens=0))
+
+    def test_only_the_configured_model_is_within_the_budget(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        old = HashingEmbedder(8)
+        assert parts.allowance.within(parts.tenant, old, "hashing-8") is old
+        wrapped = parts.allowance.within(parts.tenant, old, parts.model)
+        assert isinstance(wrapped, BudgetedEmbedder)
+
+    def test_money_needs_a_price(self, opened: Open) -> None:
+        with pytest.raises(SettingsError, match="costPerMillionTokens"):
+            opened(**PAID, dailyCost=5)
+
+
+class TestTheRoom:
+    def test_as_much_as_the_queue_takes(self, opened: Open) -> None:
+        assert room(opened(**PAID)) is None
+        assert room(opened(provider="hashing")) is None
+
+    def test_nothing_while_held_but_a_few_to_probe(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        held(parts)
+        assert room(parts) == 0
+        assert room(opened(**{**PAID, "apiKey": "sk-mended"})) is None
+        with parts.database.control() as connection:
+            connection.execute(text("update embedding_hold set probe_at = now()"))
+        assert room(parts) == PROBE_DOCUMENTS
+
+    def test_nothing_while_the_provider_is_away_then_a_few(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        assert parts.allowance.rate
+        for _ in range(3):
+            parts.allowance.rate.failed(None)
+        assert room(parts) == 0
+        with redis.Redis.from_url(parts.addresses.broker) as broker:
+            broker.delete(*broker.keys("larder:embed:*closed"))
+        assert room(parts) == PROBE_DOCUMENTS
+        parts.allowance.rate.answered()
+        assert room(parts) is None
+
+    def test_the_pump_keeps_to_it(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        stuck(parts, "-1 minute")
+        sent = "select count(*) from document where enqueued_at is not null"
+        held(parts)
+        control.pump(parts)
+        with parts.database.control() as connection:
+            assert connection.execute(text(sent)).scalar() == 0
+            holds.release(connection, parts.allowance.fingerprint)
+        control.pump(parts)
+        with parts.database.control() as connection:
+            assert connection.execute(text(sent)).scalar() == 1
+
+
+class TestWhatTheOperatorSees:
+    def test_all_is_well(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        found = status.status(parts)
+        assert found["embedding"] == {
+            "state": "ok",
+            "until": None,
+            "error": None,
+            "since": None,
+            "fingerprint": parts.allowance.fingerprint,
+            "documents": 0,
+            "failures": 0,
+            "today": [],
+        }
+        assert work_checks.embedding(parts).health == "ok"
+
+    def test_a_hold_and_what_to_do(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        name = held(parts)
+        found = status.status(parts)
+        shown = found["embedding"]
+        assert (shown["state"], shown["fingerprint"]) == ("held", name)
+        assert shown["error"] == "the key is refused (correct embedding.apiKey)"
+        assert shown["since"] < shown["until"]
+        assert found["next"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
+        diagnosis = work_checks.embedding(parts)
+        assert diagnosis.health == "error"
+        assert "correct embedding.apiKey" in diagnosis.detail
+
+    def test_a_hold_of_workers_with_another_configuration(self, opened: Open) -> None:
+        held(opened(**{**PAID, "apiKey": "sk-old"}))
+        shown = state(opened(**PAID))
+        assert shown["state"] == "held"
+        assert "restart" in shown["error"]
+
+    def test_a_wait(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        stuck(parts, "2 hours")
+        shown = state(parts)
+        assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
+        assert work_checks.embedding(parts).health == "warning"
+
+    def test_a_provider_that_is_left_alone(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        assert parts.allowance.rate
+        parts.allowance.rate.failed(60.0)
+        assert state(parts)["state"] == "waiting"
+
+    def test_held_documents_are_not_late(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        stuck(parts, "-1 hour")
+        assert work_checks.waiting(parts).health == "warning"
+        held(parts)
+        assert work_checks.waiting(parts).health == "ok"
+
+    def test_todays_use(self, opened: Open) -> None:
+        parts = opened(**PAID, costPerMillionTokens=0.02)
+        parts.register()
+        budget = parts.allowance.budget(parts.tenant)
+        budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
+        (row,) = state(parts)["today"]
+        assert row == {
+            "tenant": row["tenant"],
+            "provider": "openai",
+            "model": parts.model,
+            "kind": "document",
+            "calls": 1,
+            "texts": 3,
+            "tokens": 500_000,
+            "cost": 0.01,
+            "cache_hits": 0,
+        }
+
+
+class TestAStart:
+    def test_a_mended_configuration_takes_its_old_holds_away(self, opened: Open) -> None:
+        old = opened(**{**PAID, "apiKey": "sk-old"})
+        held(old)
+        held(parts := opened(**PAID))
+        parts.register()
+        with parts.database.control() as connection:
+            names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
+        assert names == [parts.allowance.fingerprint]
+
+    def test_what_waits_tries_again(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        stuck(parts, "10 hours")
+        parts.register()
+        assert state(parts)["state"] == "ok"
+
+
+class TestACommandThatWaits:
+    def test_it_does_not_wait_for_a_person(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        held(parts)
+        with pytest.raises(EmbedderRefused, match="correct embedding"):
+            indexing.raise_if_stuck(parts)
+
+    def test_it_does_not_wait_for_tomorrow(self, opened: Open) -> None:
+        parts = opened(**PAID)
+        stuck(parts, "30 seconds")
+        indexing.raise_if_stuck(parts)
+        stuck(parts, "3 hours")
+        with pytest.raises(BudgetSpent, match="used up"):
+            indexing.raise_if_stuck(parts)
+
+
+def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
+    parts = opened(**PAID)
+    parts.register()
+    meter = usage.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
+    with parts.database.tenant(parts.tenant) as connection:
+        usage.add(connection, meter, usage.Used(calls=1))
+        usage.add(connection, meter, usage.Used(calls=1))
+        connection.execute(text("update embedding_usage set day = day - 401"))
+        usage.add(connection, meter, usage.Used(calls=7))
+        connection.execute(
+            text(
+                "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"
+            ),
+            {"t": parts.tenant},
+        )
+    upkeep.trim(parts)
+    with parts.database.tenant(parts.tenant) as connection:
+        assert connection.execute(text("select calls from embedding_usage")).scalars().all() == [7]
+        assert connection.execute(text("select count(*) from embedding_claim")).scalar() == 0
