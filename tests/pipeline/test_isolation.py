@@ -184,7 +184,13 @@ TABLES = sorted(
     [
         *("project", "source", "sync_run", "document", "run_item", "document_body", "chunk_stage"),
         *("embedding_cache", "chunk", "lexeme_stat", "index_stat", "dead_letter", "audit", "enrichment_job"),
-        *("feedback", "clarifai_user_story_embeddings", "change_stamp", "action_collection", "action_document"),
+        *(
+            "feedback",
+            "clarifai_user_story_embeddings",
+            "change_stamp",
+            "action_collection",
+            "action_document",
+        ),
         *("embedding_claim", "embedding_usage"),
     ]
 )
