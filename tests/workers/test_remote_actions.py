@@ -131,11 +131,12 @@ def test_collections_belong_to_their_tenant(
 @pytest.mark.req("003-038")
 def test_the_message_holds_two_ids_and_no_text(client: Client, broker: redis.Redis) -> None:
     remote = RemoteActions(client, seconds=0)
-    for task, call in (
-        ("larder.embedding.create", lambda: remote.embedding_create({}, TEXTS[0])),
-        ("larder.vector.store", lambda: remote.vector_store({}, TEXTS)),
-        ("larder.vector.query", lambda: remote.vector_query({}, TEXTS[0])),
-    ):
+    calls: dict[str, Callable[[], Any]] = {
+        "larder.embedding.create": lambda: remote.embedding_create({}, TEXTS[0]),
+        "larder.vector.store": lambda: remote.vector_store({}, TEXTS),
+        "larder.vector.query": lambda: remote.vector_query({}, TEXTS[0]),
+    }
+    for task, call in calls.items():
         answer = call()
         assert answer["error"].startswith("no worker answered within 0 seconds")
         assert broker.exists(URGENT) == (task == "larder.vector.query")  # loads step aside for Step 4
