@@ -53,8 +53,7 @@ bench: $(VENV)/.dev   ## Speed and memory as ratios: a table, and JSON in tests/
 	@$(BIN)/python tests/benchmarks/bench.py
 
 drill: $(VENV)/.dev   ## Kill processes for a long while and count what is lost
-	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_drill.py \
-		tests/end_to_end/test_degradation.py
+	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_drill.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open
 	@$(BIN)/python tests/requirements_report.py
