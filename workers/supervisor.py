@@ -29,7 +29,7 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
 FREE_RESTARTS = 2
-"""As many restarts in a row come at once; later ones wait longer and longer."""
+"""As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
 
 @dataclass
@@ -111,9 +111,8 @@ class Supervisor:
                 continue
             lived = time.monotonic() - child.started
             child.failures = 0 if lived > STEADY_SECONDS else child.failures + 1
-            child.next_start = time.monotonic() + (
-                min(LONGEST_PAUSE, 2.0**child.failures) if child.failures > FREE_RESTARTS else 0
-            )
+            late = child.failures - FREE_RESTARTS
+            child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
             child.process = None
             changed = True
         if changed and not self.lends:
