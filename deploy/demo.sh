@@ -55,6 +55,10 @@ done
 echo
 echo "Step 4 of a backlog pipeline: what is known already of three new items, each answer with its sources."
 run enrich deploy/sample/step-3.json -o "$LARDER_DATA/step-4.json"
+echo
+echo "The actions of a YAML engine, called as it would call them: store three rules, find the one that bears on a question."
+printf '\n\033[1m$ python deploy/sample/agent.py\033[0m\n'
+python deploy/sample/agent.py
 run down
 echo
 echo "Do the same with your own files: larder config init, larder up, larder index."
