@@ -17,7 +17,7 @@ from pipeline.documents import Chunk, Document, SourceType
 from pipeline.embed_step import EmbedStep, Terms
 from pipeline.embedding import Embedder, Vectors
 from pipeline.errors import DocumentRejected, LarderError, StoreRejected
-from pipeline.ledger import Item, Stage, work
+from pipeline.ledger import Item, Stage, followers, work
 from pipeline.steps import Decide, Decision, Step
 from pipeline.stores import Replacement, StoredDocument
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex
@@ -36,7 +36,7 @@ class Indexer:
     """Loaded on first use: the worker that only chunks must not hold a model."""
     model: str
     index: Callable[[Connection], SearchIndex]
-    """The search index that is being filled."""
+    """The search index that is read; its model is `model`, unless another one was made active meanwhile."""
     decide: Decide
     lease: float = 120.0
     slice_seconds: float = 60.0
@@ -53,7 +53,8 @@ class Indexer:
         failed: dict[UUID, LarderError] = {}
         for i in claim.ids:
             try:
-                pieces[i] = self._cut(claim.documents[i], bodies.get(i))
+                stored = claim.documents[i]
+                pieces[i] = cut(self.chunker_of(stored.source, stored.source_type), stored, bodies.get(i))
             except LarderError as error:
                 failed[i] = error
         with self.database.tenant(tenant, durable=False) as connection:
@@ -65,27 +66,6 @@ class Indexer:
                 self._fail(connection, claim, [i], fault)
             ready = work.advance(connection, claim, list(kept), Stage.CHUNKED)
         return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in kept.items()})
-
-    def _cut(self, stored: StoredDocument, body: str | None) -> list[Chunk]:
-        if body is None:
-            raise DocumentRejected("its text is not in the ledger", fix="sync the source with --force")
-        document = Document(
-            external_id=str(stored.id),
-            title=stored.title,
-            text=body,
-            source_type=stored.source_type,
-            kind=stored.kind,
-            url=stored.url,
-            tags=stored.tags,
-            metadata=stored.metadata,
-        )
-        try:
-            return self.chunker_of(stored.source, stored.source_type).chunk(document)
-        except LarderError:
-            raise
-        except Exception as error:  # noqa: BLE001 - any fault of ours on one text is a fault of that document
-            # It must not take the other documents of the batch with it, and its message may quote the text.
-            raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make the vectors that the cache does not have."""
@@ -110,7 +90,7 @@ class Indexer:
         again = self._back_to_embed(claim, [i for i in claim.ids if not staged[i].complete])
         whole = [i for i in claim.ids if staged[i].complete]
         try:
-            self._write(claim, whole, staged)
+            again += self._write(claim, whole, staged)
         except StoreRejected as error:
             if len(whole) == 1:
                 with self.database.tenant(tenant, durable=False) as connection:
@@ -118,7 +98,7 @@ class Indexer:
             else:
                 # One of them is refused: each for itself, so that the others get in.
                 for i in whole:
-                    self._write_alone(claim, i, staged)
+                    again += self._write_alone(claim, i, staged)
         except LarderError as error:
             with self.database.tenant(tenant, durable=False) as connection:
                 self._fail(connection, claim, whole, error)
@@ -131,16 +111,27 @@ class Indexer:
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             return work.put_back(connection, claim, ids, Stage.CHUNKED)
 
-    def _write_alone(self, claim: work.Claim, document: UUID, staged: dict[UUID, staging.Staged]) -> None:
+    def _write_alone(
+        self, claim: work.Claim, document: UUID, staged: dict[UUID, staging.Staged]
+    ) -> list[Item]:
         try:
-            self._write(claim, [document], staged)
+            return self._write(claim, [document], staged)
         except LarderError as error:
             with self.database.tenant(claim.tenant_id, durable=False) as connection:
                 self._fail(connection, claim, [document], error)
+            return []
 
-    def _write(self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, staging.Staged]) -> None:
-        """One transaction: what is still ours is replaced and marked as searchable, or nothing is."""
+    def _write(
+        self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, staging.Staged]
+    ) -> list[Item]:
+        """One transaction: what is still ours is replaced and marked as searchable, or nothing is.
+
+        If an index of another model was made active meanwhile, these go back and are embedded for that one.
+        """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            index = self.index(connection)
+            if index.model != self.model:
+                return work.put_back(connection, claim, ids, Stage.CHUNKED)
             mine = set(work.still_ours(connection, claim))
             batch = [
                 Replacement(
@@ -151,8 +142,8 @@ class Indexer:
                 for i in ids
                 if i in mine
             ]
-            store = PgVectorStore(connection, self.index(connection), claim.tenant_id)
-            results = store.replace(batch)
+            results = PgVectorStore(connection, index, claim.tenant_id).replace(batch)
+            followers.note(connection, claim.tenant_id, index.id, [_held(r) for r in batch])
             work.finish(
                 connection,
                 claim,
@@ -162,11 +153,11 @@ class Indexer:
                         chunks=len(r.chunks),
                         written=result.written,
                         kept=result.kept,
-                        centroid=centroid(r.vectors),
                     )
                     for r, result in zip(batch, results, strict=True)
                 ],
             )
+        return []
 
     def _fail(
         self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
@@ -176,6 +167,42 @@ class Indexer:
             same = [i for i in ids if claim.attempts[i] == attempts]
             decision = self.decide(error, attempts + 1)
             work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
+
+
+def _held(replacement: Replacement) -> followers.Held:
+    return followers.Held(
+        document_id=replacement.document.id,
+        version=replacement.document.version,
+        chunks=len(replacement.chunks),
+        centroid=centroid(replacement.vectors),
+    )
+
+
+def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
+    """The chunks of a document's text.
+
+    Raises:
+        DocumentRejected: there is no text, or the chunker fails on it.
+    """
+    if body is None:
+        raise DocumentRejected("its text is not in the ledger", fix="sync the source with --force")
+    document = Document(
+        external_id=str(stored.id),
+        title=stored.title,
+        text=body,
+        source_type=stored.source_type,
+        kind=stored.kind,
+        url=stored.url,
+        tags=stored.tags,
+        metadata=stored.metadata,
+    )
+    try:
+        return chunker.chunk(document)
+    except LarderError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any fault of ours on one text is a fault of that document
+        # It must not take the other documents of the batch with it, and its message may quote the text.
+        raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
 
 def centroid(vectors: Vectors) -> HalfVector | None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 from pipeline.copying import Transfer, driver_of, transfer
 from pipeline.documents import Chunk
 from pipeline.embedding import Vectors
+from pipeline.stores.pgvector import SearchIndex
 
 _STAGE = Transfer(
     table="incoming_stage",
@@ -107,6 +108,41 @@ def refill(connection: Connection, tenant_id: UUID, model: str, index: int, ids:
             on conflict do nothing"""),
         {"tenant": tenant_id, "model": model, "index": index, "ids": list(ids)},
     )
+
+
+def refill_from(
+    connection: Connection, tenant_id: UUID, index: SearchIndex, ids: Sequence[UUID], hashes: Sequence[bytes]
+) -> None:
+    """Give the cache back the vectors that any index of the same model has of these texts of these documents."""
+    connection.execute(
+        text("""
+            insert into embedding_cache (tenant_id, model, hash, vector)
+            select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
+            from search_index i join chunk c on c.index_id = i.id
+            where i.provider = :provider and i.model = :model and i.dimensions = :dimensions
+              and c.document_id = any(:ids) and c.hash = any(:hashes) order by c.hash
+            on conflict do nothing"""),
+        {
+            "tenant": tenant_id,
+            "provider": index.provider,
+            "model": index.model,
+            "dimensions": index.dimensions,
+            "ids": list(ids),
+            "hashes": list(hashes),
+        },
+    )
+
+
+def cached(
+    connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]
+) -> dict[bytes, Vectors]:
+    """The vectors that the cache has of these texts."""
+    with driver_of(connection) as driver, driver.cursor(binary=True) as cursor:
+        cursor.execute(
+            "select hash, vector from embedding_cache where tenant_id = %s and model = %s and hash = any(%s)",
+            (tenant_id, model, list(hashes)),
+        )
+        return {bytes(found): vector.to_numpy().astype(np.float32) for found, vector in cursor}
 
 
 def missing(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> set[bytes]:

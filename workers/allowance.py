@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from uuid import UUID
@@ -19,7 +19,7 @@ from pipeline.ledger import holds
 from workers import metering
 from workers.budget import DailyLimits, TenantBudget
 from workers.rate import Outlook, RateLimits, ValkeyRate
-from workers.settings import RagSettings
+from workers.settings import EmbeddingModel, RagSettings
 
 PROBE_DOCUMENTS = 4
 """So few are sent to find out whether the provider works again."""
@@ -43,10 +43,8 @@ class Allowance:
     @cached_property
     def fingerprint(self) -> str:
         """Names the configuration of the embedder: another key or address is another one."""
-        e = self.rag.embedding
-        return holds.fingerprint(
-            e.provider, self.model, e.dimensions, e.base_url, self._key, e.model_path, e.model
-        )
+        e, previous = self.rag.embedding, self.rag.embedding.previous
+        return holds.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
 
     @property
     def _key(self) -> str:
@@ -104,6 +102,10 @@ class Allowance:
             counted=metering.count,
         )
 
+    def terms_of(self, provider: str, model: str) -> Terms:
+        """Those for a search index: another model than the configured one has no limits that we know of."""
+        return self.terms if model == self.model else replace(self.terms, provider=provider, budget=None)
+
     def room(self, connection: Connection) -> int | None:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""
         if holds.standing(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
@@ -112,3 +114,9 @@ class Allowance:
         if outlook.closed_seconds > 0:
             return 0
         return PROBE_DOCUMENTS if outlook.doubtful else None
+
+
+def _named(e: EmbeddingModel) -> tuple[object, ...]:
+    """What tells one description of a model from another."""
+    key = e.api_key.get_secret_value() if e.api_key else ""
+    return e.provider, e.dimensions, e.base_url, key, e.model_path, e.model

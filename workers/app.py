@@ -9,7 +9,7 @@ from celery import Celery
 from workers.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
-TASKS = ("sync", "index", "enrich", "actions", "upkeep")
+TASKS = ("sync", "index", "reindex", "enrich", "actions", "upkeep")
 app: Any = Celery("larder", include=[f"workers.tasks.{name}" for name in TASKS])
 
 

@@ -25,6 +25,7 @@ ROUTES = {
     "larder.chunk": "ingest",
     "larder.upsert": "ingest",
     "larder.embed": "embed",
+    "larder.fill": "embed",
     "larder.enrich": "enrich",
     "larder.embedding.create": "enrich",
     "larder.vector.store": "enrich",

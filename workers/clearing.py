@@ -52,6 +52,13 @@ def clear(parts: Runtime, source: str | None) -> Json:
                 where finished_at is null and source_id = coalesce(cast(:s as uuid), source_id)"""),
             where,
         )
+        # First the rows that whoever fills another search index holds while it writes chunks there.
+        connection.execute(
+            text("""
+                delete from index_document where document_id in
+                    (select id from document where source_id = coalesce(cast(:s as uuid), source_id))"""),
+            where,
+        )
         chunks = connection.execute(
             text("""
                 delete from chunk where document_id in

@@ -54,19 +54,18 @@ def delete_orphans(parts: Runtime) -> None:
 
 # Documents whose chunks are not theirs ------------------------------------------------------------
 
-# Of several indexes the one that was filled by the document's own pipeline counts: while a new one is
-# being filled, the other holds what was indexed before.
+# Against the index that is read, unless that one was made active a moment ago and is still filled from another.
 _DAMAGED = text("""
     select d.id, d.external_id,
            exists (select from document_body b
                    where b.document_id = d.id and b.version = d.desired_version) as has_body
     from document d
-    left join lateral (
-        select i.id from search_index i where i.status <> 'retired'
-        order by d.indexed_pipeline like '%|' || i.model || ':' || i.dimensions desc,
-                 i.status = 'active' desc, i.id desc limit 1) i on true
+    left join search_index i on i.status = 'active'
+    left join index_document x on x.index_id = i.id and x.document_id = d.id
     left join chunk c on c.index_id = i.id and c.document_id = d.id
     where d.state = 'done' and not d.deleted
+      and (d.indexed_version is distinct from d.desired_version or coalesce(x.version, 0) >= d.indexed_version
+           or not exists (select from search_index where status <> 'active'))
     group by d.id
     having count(c.ord) <> d.chunk_count or coalesce(max(c.ord) + 1, 0) <> d.chunk_count
         or count(*) filter (where c.version <> d.indexed_version) > 0
@@ -117,6 +116,50 @@ def _requeue(connection: Connection, ids: list[UUID]) -> None:
               and b.version = (select max(o.version) from document_body o where o.document_id = d.id)"""),
         {"ids": ids},
     )
+
+
+# Indexes beside the one that is read --------------------------------------------------------------
+
+_DAMAGED_BESIDE = """
+    from search_index i join index_document x on x.index_id = i.id
+    cross join lateral (
+        select count(*) as chunks, count(*) filter (where c.version <> x.version) as others
+        from chunk c where c.index_id = x.index_id and c.document_id = x.document_id) c
+    where i.status <> 'active' and x.version > 0 and (c.chunks <> x.chunk_count or c.others > 0)"""
+
+
+def beside(parts: Runtime) -> Diagnosis:
+    """An index that is kept or being filled has exactly the chunks that are noted for it."""
+    found = _count(parts, text(f"select count(*) {_DAMAGED_BESIDE}"))
+    if not found:
+        return fine("every index beside the active one has exactly its chunks")
+    return error(
+        f"{found} documents have lost, doubled or old chunks in an index beside the active one", REPAIR
+    )
+
+
+def refill_beside(parts: Runtime) -> None:
+    """Fill them in again, from nothing: chunks of a version that nobody noted would keep the right ones out."""
+    for _, connection in _each(parts):
+        rows = connection.execute(
+            text(f"select x.index_id, x.document_id {_DAMAGED_BESIDE} order by 1, 2 for update of x")
+        ).all()
+        values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
+        pairs = "unnest(cast(:indexes as integer[]), cast(:ids as uuid[])) as k(index, id)"
+        connection.execute(
+            text(
+                f"""delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id"""
+            ),
+            values,
+        )
+        connection.execute(
+            text(f"""
+                update index_document x set version = 0, chunk_count = 0, centroid = null, enqueued_at = null,
+                       due_at = now(), lease_token = null, lease_until = null
+                from {pairs} where x.index_id = k.index and x.document_id = k.id"""),
+            values,
+        )
+    dispatch.send("larder.pump", expires=10)
 
 
 # Work in progress that nobody waits for -----------------------------------------------------------

@@ -9,7 +9,7 @@ from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, LarderError, RateLimited
 from pipeline.ledger import admission, jobs, runs, sources
 from pipeline.ledger import pump as ledger_pump
-from workers import dispatch, upkeep
+from workers import dispatch, filling, upkeep
 from workers.runtime import Configured, Runtime
 
 
@@ -75,6 +75,7 @@ def pump(parts: Runtime) -> None:
         found = ledger_pump.stroke(connection, parts.limits, embed=parts.allowance.room(connection))
     if found is None:
         return
+    filling.send_due(parts)
     for tenant, source, run in found.syncs:
         dispatch.send("larder.sync", str(tenant), str(source), run)
     for batch in found.batches:

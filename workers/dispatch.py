@@ -9,8 +9,11 @@ from kombu.exceptions import OperationalError
 
 from pipeline.database import Database
 from pipeline.indexing import Step
-from pipeline.ledger import Item, Stage, jobs, pump
+from pipeline.ledger import Item, Stage, followers, jobs, pump
 from workers.app import app
+
+FILL_PRIORITY = 9
+"""Behind everything else: 0 is the first."""
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 
@@ -29,6 +32,14 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
     if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
         with database.tenant(tenant) as connection:
             pump.unsent(connection, list(items))
+
+
+def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:
+    """Ask for documents to be filled into a search index; new and changed documents are embedded before them."""
+    message = (str(tenant), index, [item.to_json() for item in items])
+    if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
+        with database.tenant(tenant) as connection:
+            followers.unsent(connection, index, items)
 
 
 def send_job(database: Database, due: jobs.Due) -> None:

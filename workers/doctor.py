@@ -22,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     Check(name="search index", look=server.search_index, repair=server.activate_index),
     Check(name="orphaned chunks", look=content.orphans, repair=content.delete_orphans),
     Check(name="document chunks", look=content.damaged, repair=content.requeue_damaged),
+    Check(name="other indexes", look=content.beside, repair=content.refill_beside),
     Check(name="staged chunks", look=content.leftovers, repair=content.delete_leftovers),
     Check(name="old texts", look=content.old_bodies, repair=content.delete_old_bodies),
     Check(name="embedding cache", look=content.cache, repair=content.trim_cache),

@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
+from pipeline.ledger import followers
 from pipeline.retrieval import Hit, SearchRequest, SearchResults
 from pipeline.stores import Filter
 from pipeline.stores.pgvector_query import LedgerFilter
@@ -74,7 +75,7 @@ def find(parts: Runtime, name: str) -> Json:
             )
             found = [_facts(row) for row in rows.mappings()]
         if len(found) == 1:
-            return {**found[0], "chunks_cut": _chunks_cut(parts, found[0]["id"])}
+            return _whole(parts, found[0])
         if found:
             raise SeveralDocuments(name, found[:MOST_NAMED], more=len(found) > MOST_NAMED)
     raise LarderError(
@@ -99,6 +100,13 @@ def _chunks_cut(parts: Runtime, document: str) -> int | None:
             {"document": document},
         ).scalars()
         return sum(embedder.count_tokens(chunk) > embedder.limits.tokens_per_text for chunk in rows)
+
+
+def _whole(parts: Runtime, facts: Json) -> Json:
+    """The facts with what search indexes hold of the document."""
+    with parts.database.tenant(parts.tenant) as connection:
+        held = followers.of_document(connection, UUID(facts["id"]))
+    return {**facts, "indexes": held, "chunks_cut": _chunks_cut(parts, facts["id"])}
 
 
 def _facts(row: RowMapping) -> Json:

@@ -42,13 +42,21 @@ def actor() -> str:
     return "cli"
 
 
-def audit(connection: Connection, tenant: UUID, action: str, subject: str, detail: Json) -> None:
-    """Append to a tenant's audit chain, in the transaction of the change itself."""
+def audit(
+    connection: Connection,
+    tenant: UUID,
+    action: str,
+    subject: str,
+    detail: Json,
+    *,
+    by: str | None = None,
+) -> None:
+    """Append to a tenant's audit chain, in the transaction of the change itself; `by` is whoever is at the keyboard."""
     connection.execute(
         text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))"),
         {
             "tenant": tenant,
-            "actor": actor(),
+            "actor": by or actor(),
             "action": action,
             "subject": subject,
             "detail": json.dumps(detail),

@@ -24,8 +24,10 @@ from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
 from pipeline.known_models import KNOWN
 from pipeline.ledger import Limits, Stage, absence, holds, jobs, source_id, sources, waits
+from pipeline.reindexing import Filler
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
-from pipeline.stores.pgvector import SearchIndex, open_index
+from pipeline.stores.pgvector import SearchIndex, active_index, open_index
+from pipeline.stores.search_indexes import WantedIndex
 from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
 from workers import dispatch, metrics, retry, schedule
@@ -69,7 +71,7 @@ class Runtime:
         self.settings = settings
         self.addresses = addresses
         self.rag = settings.rag
-        self._chunkers: dict[tuple[str, SourceType | None], Chunker] = {}
+        self._chunkers: dict[tuple[str, SourceType | None, str], Chunker] = {}
         self._enrichers: dict[UUID, Callable[[Json], Json]] = {}
         self._embedders: dict[str, Embedder] = {}
         """Those of other search indexes than the configured one, by model."""
@@ -128,7 +130,7 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("indexer", "syncer", "gate", "caches", "health", "rewording", "allowance"):
+        for name in ("syncer", "gate", "caches", "health", "rewording", "allowance"):
             self.__dict__.pop(name, None)
         self._enrichers.clear()
 
@@ -186,12 +188,22 @@ class Runtime:
         return Allowance(self.rag, self.model, self.database, self.addresses.broker)
 
     def embedder_of(self, index: SearchIndex) -> Embedder:
-        """The model an index was made with, which questions to it must be asked in."""
+        """The model an index was made with, which its chunks and the questions to it must be embedded by.
+
+        Raises:
+            LarderError: it cannot be opened with this configuration.
+        """
         if index.model == self.model:
             return self.embedder
         if index.model not in self._embedders:
             self._embedders[index.model] = open_embedder(self.embedding_options_for(index))
         return self._embedders[index.model]
+
+    @property
+    def wanted_index(self) -> WantedIndex:
+        """The search index that the configuration asks for."""
+        e = self.rag.embedding
+        return WantedIndex(provider=e.provider, model=self.model, dimensions=e.dimensions)
 
     @cached_property
     def caches(self) -> Caches:
@@ -243,11 +255,17 @@ class Runtime:
         c = self.rag.chunking_of(source)
         return ChunkingOptions(**{name: getattr(c, name) for name in ChunkingOptions.__dataclass_fields__})
 
-    def chunker(self, name: str, kind: SourceType | None = None) -> Chunker:
-        """The chunker of a source, by its name; `kind` decides for sources that a command registered."""
-        if (name, kind) not in self._chunkers:
-            self._chunkers[name, kind] = open_chunker(self._chunking(name, kind), self._count_tokens)
-        return self._chunkers[name, kind]
+    def chunker(self, name: str, kind: SourceType | None = None, strategy: str = "") -> Chunker:
+        """The chunker of a source, by its name; `kind` decides for sources that a command registered.
+
+        A `strategy` is that of a search index which cuts all sources in one way, with the sizes of each source.
+        """
+        key = (name, kind, strategy)
+        if key not in self._chunkers:
+            options = self._chunking(name, kind)
+            options = replace(options, strategy=strategy) if strategy else options
+            self._chunkers[key] = open_chunker(options, self._count_tokens)
+        return self._chunkers[key]
 
     def _chunking(self, name: str, kind: SourceType | None) -> ChunkingOptions:
         for source in self.rag.sources:
@@ -262,11 +280,17 @@ class Runtime:
         return self.embedder.count_tokens(text)
 
     def pipeline_version(self, source: SourceSettings, extractor: str) -> str:
-        """What made a document's chunks: extractor, chunker and model; another one means to index it again."""
-        return f"{extractor}|{self.chunker(source.name).version}|{self.model}:{self.rag.embedding.dimensions}"
+        """What made a document's chunks: extractor and chunker; another one means to index it again.
+
+        The model is that of the search index: another one is a matter of `larder reindex`.
+        """
+        return f"{extractor}|{self.chunker(source.name).version}"
 
     def fill_index(self, connection: Connection) -> SearchIndex:
-        """The search index that new chunks go to."""
+        """The search index that new chunks go to: the one that is read, be it of another model than configured."""
+        active = active_index(connection)
+        if active is not None:
+            return active
         e = self.rag.embedding
         chunker = self.rag.chunking.strategy
         return open_index(
@@ -290,20 +314,35 @@ class Runtime:
         """What an error means for its documents."""
         return retry.decide(error, attempts, self.retry)
 
-    @cached_property
+    @property
     def indexer(self) -> Indexer:
-        """The three steps of a document."""
+        """The three steps of a document, into the index that is read at this moment."""
+        with self.database.tenant(self.tenant, durable=False) as connection:
+            index = self.fill_index(connection)
         q = self.rag.queue
         return Indexer(
             database=self.database,
-            chunker_of=self.chunker,
-            embedder=lambda: self.embedder,
-            model=self.model,
+            chunker_of=lambda name, kind: self.chunker(name, kind, index.strategy),
+            embedder=lambda: self.embedder_of(index),
+            model=index.model,
             index=self.fill_index,
             decide=self.decide,
             lease=q.lease_seconds,
             slice_seconds=min(60.0, q.soft_time_limit / 4),
-            terms=self.allowance.terms,
+            terms=self.allowance.terms_of(index.provider, index.model),
+        )
+
+    def filler(self, index: SearchIndex) -> Filler:
+        """Brings documents into one search index that lacks them."""
+        q = self.rag.queue
+        return Filler(
+            database=self.database,
+            index=index,
+            embedder=lambda tenant: self.allowance.within(tenant, self.embedder_of(index), index.model),
+            chunker_of=lambda name, kind: self.chunker(name, kind, index.strategy),
+            decide=self.decide,
+            lease=q.lease_seconds,
+            slice_seconds=min(60.0, q.soft_time_limit / 4),
         )
 
     @cached_property

@@ -93,7 +93,7 @@ def index(parts: Runtime, judged: Judged, show: Show) -> int:
     todo = _waiting(parts)
     show("indexing", 0, len(todo))
     if todo:
-        _ = parts.embedder, parts.indexer  # built once, before threads share them
+        _ = parts.embedder, parts.database  # built once, before threads share them
     while todo:
         _run(parts, [todo[at : at + BATCH] for at in range(0, len(todo), BATCH)], show)
         todo = _put_off(parts)
@@ -157,7 +157,7 @@ def _sync(parts: Runtime, judged: Judged) -> None:
         project_id=parts.project,
         source_id=ident,
         run_id=run,
-        pipeline_version=f"{source.extractor}|{chunker}|{parts.model}:{parts.rag.embedding.dimensions}",
+        pipeline_version=f"{source.extractor}|{chunker}",
     )
     syncer = Syncer(database=parts.database)
     while not syncer.slice(source, where, lambda: Schedule(next_sync_at=None, next_walk_at=None)):

@@ -15,6 +15,7 @@ from pipeline.stores import statistics
 from pipeline.stores.pgvector import SearchIndex, indexes
 from workers import broker
 from workers.diagnosis import Diagnosis, error, fine, warning
+from workers.reindex_status import mismatch
 from workers.runtime import Runtime
 from workers.upkeep import build_indexes
 
@@ -126,6 +127,9 @@ def search_index(parts: Runtime) -> Diagnosis:
         ).scalar()
     active = [i for i in found if i.status == "active"]
     if len(active) == 1:
+        other = mismatch(parts, active[0])
+        if other:
+            return warning(other, "larder reindex, or change the configuration back")
         return fine(f"{active[0].model}, {active[0].dimensions} dimensions")
     if not found and not indexed:
         return fine("none yet, it is made with the first document")
@@ -160,8 +164,6 @@ def deferred(parts: Runtime) -> Diagnosis:
 
 def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> tuple[bool, bool]:
     """(keyword, vector): due and not built, or said to be built and not there."""
-    if index.status == "retired":
-        return False, False
     r = parts.rag.retrieval
     keyword, vector = statistics.build_due(connection, index, exact_below=r.exact_below, build_at=r.build_at)
     keyword = keyword or (index.keyword_built and not _exists(connection, index, "lexemes"))

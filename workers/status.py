@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import overview
-from workers import broker, embedding_state
+from pipeline.stores.pgvector import active_index
+from workers import broker, embedding_state, reindex_status
 from workers.celeryconfig import INDEXING, QUEUES
 from workers.liveness import DEAF_SECONDS
 from workers.runtime import Runtime
@@ -36,7 +37,10 @@ def status(parts: Runtime) -> Json:
             "embedding": embedding_state.state(parts, connection),
             "database": "ok",
         }
+        active = active_index(connection)
+        found["other_indexes"] = reindex_status.beside(connection)
         enrichment = overview.enrichment(connection)
+    found["index_mismatch"] = reindex_status.mismatch(parts, active)
     found["degradation_level"] = enrichment.pop("degradation_level")
     found["enrichment"] = enrichment
     queues = broker.lengths(parts.addresses.broker, QUEUES)
@@ -56,6 +60,8 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "canaries": {},
         "index": None,
         "embedding": None,
+        "other_indexes": [],
+        "index_mismatch": "",
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "error",
         "broker": "error" if queues is None else "ok",
@@ -125,6 +131,15 @@ def _late(status_: Json) -> str:
     return f"work has been due for {oldest / 60:.0f} minutes: larder doctor" if oldest > LATE_SECONDS else ""
 
 
+def _other_index(status_: Json) -> str:
+    """Another model is configured, or another index is ready to be read."""
+    building = [i for i in status_.get("other_indexes") or [] if i["status"] == "building"]
+    if any(not i["missing"] for i in building):
+        return "the new search index is full: larder reindex switch"
+    said: str = status_.get("index_mismatch") or ""
+    return f"{said}: run larder reindex" if said and not building else ""
+
+
 def _empty(status_: Json) -> str:
     if not status_["sources"]:
         return "no source is known yet: larder config init, then larder index"
@@ -141,6 +156,7 @@ _RULES: tuple[Callable[[Json], str], ...] = (
     _failing,
     _held,
     _dead,
+    _other_index,
     _empty,
 )
 """Most urgent first."""

@@ -28,7 +28,8 @@ def refresh_statistics(parts: Runtime) -> None:
         rows = connection.execute(
             text("""
                 select d.tenant_id from document d
-                left join (select tenant_id, min(refreshed_at) as at from index_stat group by 1) s using (tenant_id)
+                left join (select s.tenant_id, s.refreshed_at as at from index_stat s
+                           join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
                 group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')"""),
         )
         stale = [row.tenant_id for row in rows]
@@ -37,49 +38,24 @@ def refresh_statistics(parts: Runtime) -> None:
 
 
 def refresh_tenant(parts: Runtime, tenant: UUID) -> None:
-    """Count a tenant's lexemes anew, in every index it may be searched in."""
+    """Count a tenant's lexemes anew in the index that is searched; another one is counted before it is switched to."""
     with parts.database.tenant(tenant) as connection:
-        for index in indexes(connection):
-            if index.status != "retired":
-                statistics.refresh(connection, tenant, index.id)
+        index = active_index(connection)
+        if index is not None:
+            statistics.refresh(connection, tenant, index.id)
 
 
 def build_indexes(parts: Runtime) -> None:
-    """Build what is due for each search index, switch to a new one that is full, drop a retired one."""
+    """Build what is due for each search index."""
     retrieval = parts.rag.retrieval
     with parts.database.control() as connection:
         found = indexes(connection)
     for index in found:
-        if index.status == "retired":
-            continue
         with parts.database.control() as connection:
             keyword, vector = statistics.build_due(
                 connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
             )
             statistics.build(connection, index, keyword=keyword, vector=vector)
-        if index.status == "building":
-            switch_if_full(parts, index.id, index.model, index.dimensions)
-
-
-def switch_if_full(parts: Runtime, index: int, model: str, dimensions: int) -> bool:
-    """Let searches read a new index once every document is in it; the one before is dropped."""
-    with parts.database.control() as connection:
-        waiting = connection.execute(
-            text("""
-                select exists (select from document where not deleted and state <> 'dead' and
-                    (state = 'pending' or indexed_pipeline is distinct from pipeline_version
-                     or right(pipeline_version, length(:tail)) <> :tail))"""),
-            {"tail": f"|{model}:{dimensions}"},
-        ).scalar_one()
-        if waiting:
-            return False
-        old = active_index(connection)
-        connection.execute(text("select activate_search_index(:i)"), {"i": index})
-        if old is not None:
-            connection.execute(text("select drop_search_index(:i)"), {"i": old.id})
-    for tenant in tenants(parts):
-        refresh_tenant(parts, tenant)
-    return True
 
 
 def trim(parts: Runtime) -> None:

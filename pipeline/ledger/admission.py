@@ -292,14 +292,15 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     gone = connection.execute(
         text("""
             update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
-                   centroid = null, indexed_version = null, indexed_hash = null, indexed_pipeline = null,
+                   indexed_version = null, indexed_hash = null, indexed_pipeline = null,
                    lease_token = null, lease_until = null, last_error = null
             where id in (select id from document where id = any(:ids) and not deleted order by id for update)
             returning id"""),
         {"ids": list(ids)},
     )
     found = [row.id for row in gone]
-    for table in ("chunk", "chunk_stage", "document_body"):
+    # First the rows that whoever fills another search index holds while it writes chunks there.
+    for table in ("index_document", "chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
     settle_items(connection, found, "superseded")
     connection.execute(

@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
+from pipeline.ledger import followers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,10 @@ _FROM = """
     from dead_letter l join document d on d.id = l.document_id
     join source s on s.id = l.source_id join tenant t on t.id = l.tenant_id"""
 # A letter about a version that was replaced meanwhile is nobody's concern: the new one is on its way.
-_OPEN = "l.resolved_at is null and d.state = 'dead' and l.version = d.desired_version"
+_OPEN = """l.resolved_at is null and (
+    (l.index_id is null and d.state = 'dead' and l.version = d.desired_version)
+    or exists (select from index_document x where x.tenant_id = l.tenant_id and x.index_id = l.index_id
+               and x.document_id = l.document_id and x.dead_version = l.version and d.indexed_version = l.version))"""
 
 
 def listed(
@@ -123,6 +127,7 @@ def _letter(row: Any) -> DeadLetter:
 def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     """Give dead documents a fresh start in the version that failed; returns those that were dead.
 
+    Those that were given up on for another search index only are filled into that one again.
     The run that met the failure stays closed. The document is due at once; the next stroke of the pump sends it.
     """
     rows = connection.execute(
@@ -134,7 +139,7 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
             returning id"""),
         {"ids": list(document_ids)},
     )
-    replayed = sorted(row.id for row in rows)
+    replayed = sorted({row.id for row in rows} | set(followers.replay(connection, document_ids)))
     _resolve(connection, replayed, "replayed")
     return replayed
 

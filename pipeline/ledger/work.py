@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, RowMapping, text
@@ -159,7 +158,6 @@ class Indexed:
     chunks: int
     written: int
     kept: int
-    centroid: Any = None
 
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> int:
@@ -207,28 +205,19 @@ def _finish_rows(connection: Connection, claimed: Claim, results: Sequence[Index
             update document d set indexed_version = desired_version, indexed_hash = desired_hash,
                    indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done',
                    state = 'done', last_indexed = now(), chunk_count = r.chunks,
-                   centroid = cast(r.centroid as halfvec),
                    crash_count = 0, attempts = 0, lease_token = null, lease_until = null, enqueued_at = null,
                    last_error = null
-            from unnest(cast(:ids as uuid[]), cast(:chunks as integer[]), cast(:centroids as text[]))
-                 as r(id, chunks, centroid)
+            from unnest(cast(:ids as uuid[]), cast(:chunks as integer[])) as r(id, chunks)
             where d.id = r.id and d.lease_token = :token
               and (d.indexed_version is null or d.indexed_version < d.desired_version)
             returning d.id"""),
         {
             "ids": [r.document_id for r in results],
             "chunks": [r.chunks for r in results],
-            # As text: the driver sends no arrays of vectors.
-            "centroids": [None if r.centroid is None else _literal(r.centroid) for r in results],
             "token": claimed.token,
         },
     )
     return {row.id for row in rows}
-
-
-def _literal(vector: Any) -> str:
-    """A halfvec as text; five decimals are more than its halves hold, and short numbers are quick to write."""
-    return str(vector.to_numpy().astype(float).round(5).tolist())
 
 
 def count_texts(

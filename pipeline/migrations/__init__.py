@@ -40,8 +40,8 @@ def current(engine: Engine) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
-def upgrade(url: str) -> str:
-    """Run what is missing, in one transaction each, and return the revision reached.
+def upgrade(url: str, *, to: str = "head") -> str:
+    """Run what is missing, in one transaction each, and return the newest revision; tests stop at an older one.
 
     Raises:
         ConfigurationError: the extension pgvector is not there and this role may not create it.
@@ -61,7 +61,7 @@ def upgrade(url: str) -> str:
                 )
             config = _config()
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, to)
         return newest()
     finally:
         engine.dispose()

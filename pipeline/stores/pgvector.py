@@ -39,6 +39,8 @@ class SearchIndex:
     dimensions: int
     status: str
     chunker: str = ""
+    strategy: str = ""
+    """Cuts the documents of every source; empty: as each source is configured."""
     indexed_rows: int | None = None
     keyword_built: bool = False
 
@@ -65,7 +67,7 @@ def open_index(
 ) -> SearchIndex:
     """The index for a model, made with its partition if there is none yet.
 
-    The first one becomes active at once; a later one is filled beside the active one and switched to when full.
+    The first one becomes active at once; a later one is built beside the active one.
     """
     made = connection.execute(
         text("select open_search_index(:provider, :model, :dimensions, :chunker, :pipeline)"),
@@ -270,7 +272,6 @@ def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int) -> Place:
     """Where to search a tenant's chunks of this index."""
     return Place(
         index=index.id,
-        model=index.model,
         dimensions=index.dimensions,
         tenant_id=tenant_id,
         exact_below=exact_below,

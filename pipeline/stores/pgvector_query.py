@@ -53,16 +53,10 @@ class Place:
     """Where to search."""
 
     index: int
-    model: str
     dimensions: int
     tenant_id: UUID
     exact_below: int
     """Up to this many chunks of the tenant, every vector is compared."""
-
-    @property
-    def tail(self) -> str:
-        """How the pipeline version of a document ends that was embedded by this model."""
-        return f"|{self.model}:{self.dimensions}"
 
 
 class Scores(NamedTuple):
@@ -80,7 +74,7 @@ def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) 
     arms = []
     if query.vector is not None:
         arms.append(_near(place, query, where, counted, query.candidates))
-        values |= {"vector": HalfVector(query.vector), "tail": place.tail}
+        values |= {"vector": HalfVector(query.vector)}
     if terms:
         arms.append(_matching(place, query, terms))
         values |= {**bm25.values(terms, counted), "any_of": bm25.selector(terms, counted)}
@@ -102,7 +96,7 @@ def nearest(
     if query.vector is None:
         raise ValueError("a search by meaning needs a vector")
     where, values = conditions(query.filter)
-    values |= {"vector": HalfVector(query.vector), "tail": place.tail}
+    values |= {"vector": HalfVector(query.vector)}
     once = "distinct on (f.document_id)" if dedupe else ""
     # Planned for all candidates and stopped after the first: told of a few only, the planner would take the vector
     # index through the narrowest filter, which takes longer than comparing all that pass and finds fewer.
@@ -135,15 +129,15 @@ def _distance(place: Place, query: StoreQuery) -> str:
     return f"((c.embedding::halfvec({place.dimensions})) <=> %(vector)s)"
 
 
-def _centroid(query: StoreQuery) -> str:
+def _centroid(place: Place, query: StoreQuery) -> str:
     """The likeness of the whole document `d`.
 
-    The vectors of two models must not meet: a centroid is that of the last model that embedded the document.
+    That of the very index that is read: the vectors of two models must not meet.
     """
     if query.vector is None:
         return "cast(null as float8)"
-    return """case when right(d.indexed_pipeline, length(%(tail)s)) = %(tail)s
-                   then nullif(1 - (d.centroid <=> %(vector)s), 'NaN') end"""
+    return f"""(select nullif(1 - (m.centroid <=> %(vector)s), 'NaN') from index_document m
+               where m.tenant_id = d.tenant_id and m.index_id = {place.index} and m.document_id = d.id)"""
 
 
 def _near(place: Place, query: StoreQuery, where: str, counted: bm25.Statistics, limit: int) -> str:
@@ -152,14 +146,14 @@ def _near(place: Place, query: StoreQuery, where: str, counted: bm25.Statistics,
     if counted.chunks >= place.exact_below:
         return f"""
             select c.document_id, c.ord, c.lexemes, c.length, {distance} as distance,
-                   {_centroid(query)} as centroid
+                   {_centroid(place, query)} as centroid
             from chunk c join document d on d.id = c.document_id
             where c.index_id = {place.index} and {where} order by {distance} limit {limit}"""
     # An index cannot give the order of a sum.
     ids = f"""
         select c.document_id, c.ord from chunk c join document d on d.id = c.document_id
         where c.index_id = {place.index} and {where} order by {distance} + 0 limit {limit}"""
-    return _by_key(place, query, _with_centroid(query, ids))
+    return _by_key(place, query, _with_centroid(place, query, ids))
 
 
 def _matching(place: Place, query: StoreQuery, terms: list[bm25.Term]) -> str:
@@ -178,7 +172,7 @@ def _matching(place: Place, query: StoreQuery, terms: list[bm25.Term]) -> str:
             from ({chunks} from {KEYWORD_ROWS} c join document d on d.id = c.document_id
                   where {match} and {where} offset 0) x
             order by {score} desc, x.document_id, x.ord limit {query.candidates}"""
-        return _by_key(place, query, _with_centroid(query, ids))
+        return _by_key(place, query, _with_centroid(place, query, ids))
     own = " and ".join([match, *(CONDITIONS[name] for name in values)])
     return _by_key(
         place,
@@ -188,16 +182,16 @@ def _matching(place: Place, query: StoreQuery, terms: list[bm25.Term]) -> str:
         from (select x.document_id, x.ord, {score} as score
               from ({chunks} from {KEYWORD_ROWS} c where {own} offset 0) x
               order by score desc, x.document_id, x.ord offset 0) x
-        cross join lateral (select {_centroid(query)} as centroid from document d
+        cross join lateral (select {_centroid(place, query)} as centroid from document d
                             where d.id = x.document_id and not d.hidden and not d.deleted offset 0) d
         limit {query.candidates}""",
     )
 
 
-def _with_centroid(query: StoreQuery, ids: str) -> str:
+def _with_centroid(place: Place, query: StoreQuery, ids: str) -> str:
     return f"""
         select w.document_id, w.ord, d.centroid from ({ids}) w
-        cross join lateral (select {_centroid(query)} as centroid from document d
+        cross join lateral (select {_centroid(place, query)} as centroid from document d
                             where d.id = w.document_id offset 0) d"""
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pipeline.ledger import followers
 from pipeline.stores.pgvector import SearchIndex
 
 _COUNT = text("""
@@ -80,7 +81,10 @@ def build_due(
             select (select coalesce(sum(chunk_count), 0) from document where not deleted) as n,
                    exists (select from document where state = 'pending' and not deleted) as busy"""),
     ).one()
-    ready = row.n > 0 and (not row.busy or row.n >= build_at)
+    # One that is filled beside the active one is ready once it is full: nobody searches it before.
+    beside = index.status != "active"
+    full = not beside or not followers.is_behind(connection, index.id)
+    ready = row.n > 0 and full and (beside or not row.busy or row.n >= build_at)
     return ready and not index.keyword_built, ready and index.indexed_rows is None and row.n >= exact_below
 
 

@@ -1,7 +1,7 @@
 """Speed and memory of the main job, as ratios against a limit or a peer in the same run.
 
     python tests/benchmarks/bench.py [--documents 2000] [--minilm 120] [--pages 5000] [--items 20500]
-        [--waiting 10000] [--texts 10000] [--only NAME]
+        [--waiting 10000] [--texts 10000] [--reindex 3000] [--only NAME]
 
 Prints a table and writes tests/benchmarks/out/bench.json. Exit 1 if a ratio misses its limit.
 """
@@ -37,6 +37,7 @@ from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
 from pipeline.lexemes import searchable  # noqa: E402
 from tests.benchmarks import enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
+from tests.benchmarks import reindex as other_index  # noqa: E402
 from tests.benchmarks import services as large_services  # noqa: E402
 from tests.benchmarks.corpus import Pages  # noqa: E402
 from workers import embedded  # noqa: E402
@@ -317,12 +318,24 @@ def providers(args: argparse.Namespace) -> Iterator[Line]:
         yield Line(**row)
 
 
+def reindex(args: argparse.Namespace) -> Iterator[Line]:
+    """Another model beside the one that is searched."""
+    site = Site("minilm", args.reindex)
+    try:
+        for row in other_index.measure(site, chunks_of(site)):
+            yield Line(**row)
+    finally:
+        site.larder("down")
+        shutil.rmtree(site.root, ignore_errors=True)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "ingest": ingest,
     "minilm": minilm,
     "services": services,
     "enrich": enrich,
     "providers": providers,
+    "reindex": reindex,
 }
 
 
@@ -334,6 +347,7 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=20_500)
     parser.add_argument("--waiting", type=int, default=10_000)
     parser.add_argument("--texts", type=int, default=10_000)
+    parser.add_argument("--reindex", type=int, default=3000, help="pages, of seven chunks each")
     parser.add_argument("--only", choices=PARTS)
     args = parser.parse_args()
     lines = []

@@ -17,13 +17,14 @@ from uuid import UUID
 
 import numpy as np
 import psycopg
+from pgvector import HalfVector
 from sqlalchemy import text
 
 from pipeline import migrations
 from pipeline.database import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.ledger import document_id, source_id, sources
+from pipeline.ledger import document_id, followers, source_id, sources
 from pipeline.stores import Filter, Replacement, StoredDocument, statistics
 from pipeline.stores import pgvector_bm25 as bm25
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index
@@ -189,21 +190,30 @@ class Library:
                 for o in range(size)
             ]
             batch.append(Replacement(document=document, chunks=chunks, vectors=vectors))
-            rows.append(self._row(document, unit(vectors.mean(axis=0))))
+            rows.append(self._row(document))
         with self.database.tenant(self.tenant, durable=False) as connection:
             connection.execute(
                 text("""
                     insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                          tags, metadata, desired_hash, pipeline_version, indexed_pipeline, centroid,
+                                          tags, metadata, desired_hash, pipeline_version, indexed_pipeline,
                                           state, stage, chunk_count, indexed_version)
                     values (:id, :tenant, :source, :name, :project, :type, :kind, :title, :tags,
-                            cast(:metadata as jsonb), '', :pipeline, :pipeline, cast(:centroid as halfvec), 'done',
-                            'done', :chunks, 1)"""),
+                            cast(:metadata as jsonb), '', :pipeline, :pipeline, 'done', 'done', :chunks, 1)"""),
                 rows,
             )
             PgVectorStore(connection, self.index, self.tenant).replace(batch)
+            held = [
+                followers.Held(
+                    document_id=r.document.id,
+                    version=1,
+                    chunks=len(r.chunks),
+                    centroid=HalfVector(unit(r.vectors.mean(axis=0))),
+                )
+                for r in batch
+            ]
+            followers.note(connection, self.tenant, self.index.id, held)
 
-    def _row(self, document: StoredDocument, centroid: Vectors) -> dict[str, Any]:
+    def _row(self, document: StoredDocument) -> dict[str, Any]:
         return {
             "id": document.id,
             "tenant": self.tenant,
@@ -215,8 +225,7 @@ class Library:
             "title": document.title,
             "tags": list(document.tags),
             "metadata": json.dumps({"source_path": f"stock/{document.id}", "version": 7}),
-            "pipeline": f"md-1|structure-1|prepared:{DIMENSIONS}",
-            "centroid": str(centroid.tolist()),
+            "pipeline": "md-1|structure-1",
             "chunks": CHUNKS_PER_DOCUMENT,
         }
 

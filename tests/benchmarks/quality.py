@@ -35,7 +35,7 @@ from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
 from pipeline.indexing import centroid  # noqa: E402
-from pipeline.ledger import document_id, source_id, sources  # noqa: E402
+from pipeline.ledger import document_id, followers, source_id, sources  # noqa: E402
 from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
 from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index  # noqa: E402
@@ -179,18 +179,23 @@ def _store(
                 "p": PROJECT,
                 "title": document.title,
                 "pipeline": pipeline,
-                "centroid": centroid(part),
             }
         )
     connection.execute(
         text("""
             insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                  desired_hash, pipeline_version, indexed_pipeline, centroid, state, stage)
-            values (:id, :t, :s, :e, :p, 'text', 'reference', :title, '', :pipeline, :pipeline, :centroid, 'done',
-                    'done')"""),
+                                  desired_hash, pipeline_version, indexed_pipeline, state, stage)
+            values (:id, :t, :s, :e, :p, 'text', 'reference', :title, '', :pipeline, :pipeline, 'done', 'done')"""),
         rows,
     )
     PgVectorStore(connection, index, TENANT).replace(batch)
+    held = [
+        followers.Held(
+            document_id=r.document.id, version=1, chunks=len(r.chunks), centroid=centroid(r.vectors)
+        )
+        for r in batch
+    ]
+    followers.note(connection, TENANT, index.id, held)
 
 
 @dataclass(frozen=True)

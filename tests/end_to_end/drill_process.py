@@ -38,8 +38,10 @@ _chunker = runtime.Runtime.chunker
 _embed = HashingEmbedder.embed_documents
 
 
-def deadly_chunker(self: runtime.Runtime, name: str, kind: SourceType | None = None) -> Any:
-    return Deadly(_chunker(self, name, kind))
+def deadly_chunker(
+    self: runtime.Runtime, name: str, kind: SourceType | None = None, strategy: str = ""
+) -> Any:
+    return Deadly(_chunker(self, name, kind, strategy))
 
 
 def slow_embed(self: HashingEmbedder, texts: Sequence[str]) -> Vectors:

@@ -44,7 +44,8 @@ UNIQUE_WITHOUT_TENANT = {
 """Unique keys that do not begin with tenant_id: a row of another tenant can never collide with one of these."""
 
 SECRETS = {
-    "document": ("title", "url", "tags", "metadata", "centroid"),
+    "document": ("title", "url", "tags", "metadata"),
+    "index_document": ("centroid",),
     "document_body": ("body",),
     "chunk": ("content", "context", "embedding", "lexemes"),
     "chunk_stage": ("content", "context"),
@@ -190,6 +191,7 @@ TABLES = sorted(
             "change_stamp",
             "action_collection",
             "action_document",
+            "index_document",
         ),
         *("embedding_claim", "embedding_usage"),
     ]

@@ -74,3 +74,31 @@ def test_logins_are_given_to_the_two_roles_only(
     migrations.give_logins(addresses.admin, {"postgres": "taken'over"})
     after = omniscient.execute("select rolpassword from pg_authid where rolname = 'postgres'").fetchone()
     assert before == after
+
+
+def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
+    empty: str, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    """Before revision 006 the model was part of each document's pipeline, and a document had one centroid."""
+    migrations.upgrade(empty, to="004")
+    with superuser("empty_for_migrations") as connection:
+        connection.execute("""
+            insert into tenant (id, name) select gen_random_uuid(), n from unnest(array['a', 'b']) n;
+            insert into source (id, tenant_id, project_id, name, kind, pipeline_version)
+                select gen_random_uuid(), id, id, 'docs', 'text', 'md-1|structure-1|m:3' from tenant;
+            select open_search_index('x', 'm', 3, 'structure', 'p'), open_search_index('x', 'other', 3, 'structure', 'p');
+            insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title,
+                desired_hash, pipeline_version, indexed_version, indexed_pipeline, chunk_count, centroid)
+                select gen_random_uuid(), tenant_id, id, id, 'e', 'text', 'reference', 't', 'h', 'md-1|structure-1|m:3',
+                       2, 'md-1|structure-1|m:3', 5, '[1,2,3]' from source""")
+        assert migrations.upgrade(empty) == migrations.newest()
+        held = connection.execute("select index_id, version, chunk_count, centroid::text from index_document")
+        assert held.fetchall() == [(1, 2, 5, "[1,2,3]")] * 2, "of both tenants, in the index of their model"
+        rows = connection.execute("""
+            select distinct pipeline_version, indexed_pipeline from document
+            union select pipeline_version, pipeline_version from source""")
+        assert rows.fetchall() == [("md-1|structure-1", "md-1|structure-1")]
+        forced = connection.execute("""
+            select bool_and(relforcerowsecurity) from pg_class
+            where relname in ('document', 'source', 'index_document')""")
+        assert forced.fetchone() == (True,)

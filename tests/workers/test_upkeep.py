@@ -70,34 +70,19 @@ def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.req("001-095")
-def test_another_model_fills_a_new_index_beside_the_old_one(
+def test_another_model_in_the_configuration_changes_nothing_by_itself(
     build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
 ) -> None:
     write_pages(tmp_path, 5)
-    before = build(384)
-    index(before)
-    upkeep.build_indexes(before)
-    assert statuses(before) == [("hashing-384", 384, "active")]
-    after = build(256)
-    index(after)
-    assert statuses(after) == [("hashing-384", 384, "active"), ("hashing-256", 256, "building")]
-    counts = omniscient.execute("select index_id, count(*) from chunk group by 1 order by 1").fetchall()
-    assert counts[0][1] == counts[1][1] > 0, "the old index serves until the new one is full"
-    upkeep.build_indexes(after)
-    assert statuses(after) == [("hashing-256", 256, "active")]
-    assert omniscient.execute("select distinct vector_dims(embedding) from chunk").fetchall() == [(256,)]
-
-
-def test_a_half_filled_index_is_not_switched_to(
-    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
-) -> None:
-    write_pages(tmp_path, 3)
     index(build(384))
+    write_pages(tmp_path, 6)
     after = build(256)
     index(after)
-    omniscient.execute("update document set state = 'pending' where external_id = 'docs/page-1.md'")
     upkeep.build_indexes(after)
-    assert [s for _, _, s in statuses(after)] == ["active", "building"]
+    assert statuses(after) == [("hashing-384", 384, "active")]
+    generations = omniscient.execute("select generation, count(*) from document group by 1").fetchall()
+    assert generations == [(1, 6)], "the new page is indexed, and no other is again"
+    assert omniscient.execute("select distinct vector_dims(embedding) from chunk").fetchall() == [(384,)]
 
 
 def test_another_chunk_size_indexes_everything_anew_in_the_same_index(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import config, enrich, index, operate, processes, search, status
+from workers.cli import config, enrich, index, operate, processes, reindex, search, status
 from workers.cli.eval import evaluate
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ for command in (
 app.command("eval")(evaluate)
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
+app.add_typer(reindex.app, name="reindex")
 app.add_typer(config.app, name="config")
 
 

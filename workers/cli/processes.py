@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import typer
+from rich.markup import escape
 
 from pipeline.errors import LarderError, StoreUnavailable
 from workers import liveness
@@ -92,6 +94,8 @@ def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
 
 
 def _tell(door: Door, state: dict[str, Any]) -> None:
+    from workers import reindex_status
+
     if door.as_json:
         door.answer(state)
         return
@@ -101,6 +105,9 @@ def _tell(door: Door, state: dict[str, Any]) -> None:
     if state.get("flower_url"):
         door.console.print(f"flower    {state['flower_url']}  (user {state['flower_user']})")
     door.console.print(f"state     {door.settings.data / 'state.json'}  (addresses and passwords)")
+    said = reindex_status.noticed(door.parts)
+    if said:
+        door.console.print(f"[yellow]model[/]     {escape(said)}", soft_wrap=True)
 
 
 def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
@@ -120,10 +127,13 @@ def worker(
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
     with opened(config, as_json=False, data=data) as door:
-        from workers import logs, processes
+        from workers import logs, processes, reindex_status
 
         known = processes.known_queue(queue)
         logs.configure(door.settings.rag.monitoring.logging.level)
+        said = reindex_status.noticed(door.parts)
+        if said:
+            structlog.get_logger("larder").warning(said)
         processes.run_worker(door.parts, known, concurrency)
 
 

@@ -244,6 +244,7 @@ def _tell(console: Console, told: dict[str, Any]) -> None:
         ("version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"),
         ("pipeline", _pipeline(d)),
         ("chunks", _chunks(d)),
+        *_beside(d),
         ("indexed", d["last_indexed"]),
         ("attempts", _attempts(d)),
         ("next try", d["next_try"]),
@@ -273,6 +274,15 @@ def _chunks(document: dict[str, Any]) -> str:
     cut = document["chunks_cut"]
     ends = f", {cut} longer than the model reads: their ends are found by their words only" if cut else ""
     return f"{document['chunk_count']}{ends}"
+
+
+def _beside(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """What search indexes hold of it that are not the one that is read."""
+    return [
+        (f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}")
+        for i in document["indexes"]
+        if i["status"] != "active"
+    ]
 
 
 def _attempts(document: dict[str, Any]) -> str:

@@ -163,6 +163,7 @@ def _figures(found: Json) -> Table:
         ("workers", _workers(found["workers"])),
         ("index", _index(found["index"])),
         ("embed", _embedding(found["embedding"])),
+        *(("", _other(other)) for other in found.get("other_indexes") or []),
     ):
         table.add_row(name, line)
     return table
@@ -224,6 +225,14 @@ def _embedding(embedding: Json) -> str:
         waiting = f"{embedding['documents']} documents wait {_until(embedding['until'])}"
         return f"[yellow]{waiting}[/]: {escape(embedding['error'])}; {said}"
     return said
+
+
+def _other(index: Json) -> str:
+    """One that is being filled or kept for a rollback."""
+    lag = "" if not index["stale"] else f", {index['stale']} older, {span(index['lag_seconds'])} behind"
+    dead = f", [red]{index['dead']} dead[/]" if index["dead"] else ""
+    of = f"{index['documents']} of {index['total']} documents"
+    return f"{escape(index['model'])}, {index['status']}, {of}{lag}{dead}"
 
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))

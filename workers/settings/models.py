@@ -198,6 +198,11 @@ class RetrievalSettings(Section):
     build_at: Whole = Field(
         default=200_000, ge=0, description="A first load this large builds its index before its end."
     )
+    keep_previous_days: Number = Field(
+        default=7,
+        ge=0,
+        description="Days a search index is kept up to date for a rollback after `larder reindex switch`.",
+    )
     rerank: RerankSettings = Field(default_factory=RerankSettings, description="A second, closer look.")
     cache: ResultCacheSettings = Field(default_factory=ResultCacheSettings, description="Answers kept.")
 

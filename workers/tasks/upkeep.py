@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers import runtime, upkeep
+from workers import runtime, switching, upkeep
 from workers.app import app
 
 
@@ -22,6 +22,7 @@ def build(**_later: object) -> None:
 def trim(**_later: object) -> None:
     """Keep caches, runs, dead letters and tombstones within their limits, and the indexes built."""
     upkeep.trim(runtime.current())
+    switching.drop_old(runtime.current())
     upkeep.build_indexes(runtime.current())
 
 

@@ -3,7 +3,7 @@
 from pipeline.migrations.steps import run_sql
 
 revision = "007"
-down_revision = "005"
+down_revision = "006"
 
 
 def upgrade() -> None:

@@ -256,21 +256,25 @@ def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_c
 # --- scores that only this store has ---
 
 
-def test_the_whole_document_counts_if_the_same_model_made_its_centroid(shelf: Depot) -> None:
+def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Depot) -> None:
     vector = shelf.embedder.embed_query("kestrel")
     assert {c.centroid for c in shelf.ask("kestrel", vector=vector)} == {None}
     halves = f"array_fill(1.0::real, array[{DIMENSIONS}])::vector::halfvec".replace("::", "\\:\\:")
-    for title, pipeline in (
-        ("one", f"md-1|structure-1|{shelf.index.model}:{DIMENSIONS}"),
-        ("two", f"md-1|structure-1|other:{DIMENSIONS}"),
-        ("three", f"md-1|structure-1|{shelf.index.model}:{DIMENSIONS}"),
+    with shelf.database.tenant(shelf.tenant) as connection:
+        other = open_index(
+            connection, provider="x", model="other", dimensions=DIMENSIONS, chunker="structure", pipeline="p"
+        )
+    for title, index, of in (
+        ("one", shelf.index.id, halves),
+        ("two", other.id, halves),
+        ("three", shelf.index.id, "null"),
     ):
         shelf.sql(
-            f"update document set indexed_pipeline = :p, centroid = {halves} where title = :t",
-            p=pipeline,
+            f"""insert into index_document (tenant_id, index_id, document_id, version, centroid)
+                select tenant_id, :index, id, 1, {of} from document where title = :t""",
+            index=index,
             t=title,
         )
-    shelf.sql("update document set centroid = null where title = 'three'")
     found = {c.document.title: c.centroid for c in shelf.ask("kestrel", vector=vector)}
     ones = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
     assert found["one"] == pytest.approx(float(ones @ vector), abs=0.005)

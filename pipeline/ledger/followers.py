@@ -1,0 +1,254 @@
+"""What each search index holds of each document, and which of them lacks what.
+
+The ordinary way writes the active index and says so with `note`. Whatever index is behind the ledger, be it a new one,
+one that is kept for a rollback, or one that was made active a moment ago, is filled. The caller owns the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.ledger import Item, Limits
+
+STAGE = "fill"
+"""What dead letters of a fill call it."""
+
+IN_FLIGHT = 1024
+"""Most documents of an index that are sent to be filled and not done."""
+
+# The one condition that makes an index behind: nothing is noted when a document changes, versions are compared.
+_BEHIND = """
+    from document d left join index_document x
+        on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+    where not d.deleted and d.indexed_version is not null and coalesce(x.version, 0) < d.indexed_version"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What an index holds of one document now."""
+
+    document_id: UUID
+    version: int
+    chunks: int
+    centroid: Any = None
+
+
+def note(connection: Connection, tenant_id: UUID, index: int, held: Sequence[Held]) -> None:
+    """Write down what was just made searchable; an older version never replaces a newer one."""
+    connection.execute(
+        text("""
+            insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
+            select :tenant, :index, r.id, r.version, r.chunks, cast(r.centroid as halfvec)
+            from unnest(cast(:ids as uuid[]), cast(:versions as integer[]), cast(:chunks as integer[]),
+                        cast(:centroids as text[])) as r(id, version, chunks, centroid) order by r.id
+            on conflict (tenant_id, index_id, document_id) do update set
+                version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
+                dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
+                lease_token = null, lease_until = null
+            where x.version <= excluded.version"""),
+        {"tenant": tenant_id, "index": index, **_columns(held)},
+    )
+
+
+def _columns(held: Sequence[Held]) -> dict[str, Any]:
+    return {
+        "ids": [h.document_id for h in held],
+        "versions": [h.version for h in held],
+        "chunks": [h.chunks for h in held],
+        # As text: the driver sends no arrays of vectors.
+        "centroids": [None if h.centroid is None else _literal(h.centroid) for h in held],
+    }
+
+
+def _literal(vector: Any) -> str:
+    """A halfvec as text; five decimals are more than its halves hold, and short numbers are quick to write."""
+    return str(vector.to_numpy().astype(float).round(5).tolist())
+
+
+# Choosing -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """Documents of one tenant that an index lacks."""
+
+    tenant_id: UUID
+    items: tuple[Item, ...]
+    sizes: Mapping[UUID, int]
+    """Chunks per document, as far as they are known."""
+
+
+def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
+    """Documents to send a message about, up to the room that is left, by tenant; on the control role.
+
+    Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all.
+    Documents that have crashed before come alone.
+    """
+    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
+    _bury_crashed(connection, index, limits)
+    flying = connection.execute(
+        text("""
+            select count(*) from index_document
+            where index_id = :index and enqueued_at >= now() - make_interval(secs => :resend)"""),
+        {"index": index, "resend": limits.resend},
+    ).scalar_one()
+    if flying > IN_FLIGHT // 2:
+        return []
+    rows = connection.execute(
+        text(f"""
+            with due as (
+                select d.tenant_id, d.id, d.indexed_version, d.chunk_count {_BEHIND}
+                  and x.dead_version is distinct from d.indexed_version and coalesce(x.due_at, now()) <= now()
+                  and (x.lease_until is null or x.lease_until < now())
+                  and (x.enqueued_at is null or x.enqueued_at < now() - make_interval(secs => :resend))
+                order by d.tenant_id, d.id limit :room
+            ), sent as (
+                insert into index_document as x (tenant_id, index_id, document_id, enqueued_at)
+                select tenant_id, :index, id, now() from due
+                on conflict (tenant_id, index_id, document_id) do update set enqueued_at = now()
+                returning document_id, crash_count)
+            select due.*, sent.crash_count from due join sent on sent.document_id = due.id"""),
+        {"index": index, "resend": limits.resend, "room": IN_FLIGHT - int(flying)},
+    ).all()
+    return _grouped(rows)
+
+
+def _grouped(rows: Sequence[Any]) -> list[Due]:
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row.tenant_id, row.id if row.crash_count else None), []).append(row)
+    return [
+        Due(
+            tenant_id=tenant,
+            items=tuple(Item(row.id, row.indexed_version) for row in group),
+            sizes={row.id: max(1, row.chunk_count) for row in group},
+        )
+        for (tenant, _), group in groups.items()
+    ]
+
+
+def unsent(connection: Connection, index: int, items: Sequence[Item]) -> None:
+    """Messages that could not be published: the next look sends them again."""
+    connection.execute(
+        text("""
+            update index_document set enqueued_at = null
+            where index_id = :index and document_id = any(:ids) and lease_token is null"""),
+        {"index": index, "ids": [i.document_id for i in items]},
+    )
+
+
+def _bury_crashed(connection: Connection, index: int, limits: Limits) -> None:
+    """Give up on documents whose worker died once too often."""
+    connection.execute(
+        text(f"""
+            with gone as (
+                update index_document x set lease_token = null, lease_until = null, enqueued_at = null,
+                       dead_version = d.indexed_version, last_error = :reason
+                from document d
+                where d.id = x.document_id and x.index_id = :index and x.lease_until < now()
+                  and x.crash_count >= :crashes
+                returning x.document_id)
+            {LETTERS} where d.id in (select document_id from gone)"""),
+        {
+            "index": index,
+            "crashes": limits.crashes,
+            "stage": STAGE,
+            "code": "E003",
+            "reason": f"its worker died {limits.crashes} times while filling this search index",
+        },
+    )
+
+
+LETTERS = """
+    insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count,
+                             index_id)
+    select d.tenant_id, d.source_id, d.id, d.indexed_version, :stage, :code, :reason, x.attempts, x.crash_count, :index
+    from document d join index_document x on x.document_id = d.id and x.index_id = :index"""
+
+
+# Figures ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far an index is, over all tenants."""
+
+    total: int
+    """Documents that are searchable in some index."""
+    missing: int
+    """Those of them that this one lacks in their newest version, dead ones included."""
+    stale: int
+    """Those of the missing of which it has an older version."""
+    dead: int
+    """Those of the missing that were given up on."""
+    chunks: int
+    lag_seconds: float | None
+    """How long ago the oldest of what is missing became searchable elsewhere; None if nothing is missing."""
+    last_error: str | None
+
+
+def progress(connection: Connection, index: int) -> Progress:
+    """The figures of one index; on the control role."""
+    row = connection.execute(
+        text("""
+            select count(*) as total,
+                   count(*) filter (where coalesce(x.version, 0) < d.indexed_version) as missing,
+                   count(*) filter (where x.version between 1 and d.indexed_version - 1) as stale,
+                   count(*) filter (where coalesce(x.version, 0) < d.indexed_version
+                                      and x.dead_version = d.indexed_version) as dead,
+                   cast(coalesce(sum(x.chunk_count), 0) as bigint) as chunks,
+                   cast(extract(epoch from now() - min(d.last_indexed)
+                        filter (where coalesce(x.version, 0) < d.indexed_version)) as double precision) as lag_seconds,
+                   max(x.last_error) filter (where coalesce(x.version, 0) < d.indexed_version) as last_error
+            from document d left join index_document x
+                on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+            where not d.deleted and d.indexed_version is not null"""),
+        {"index": index},
+    ).mappings()
+    return Progress(**row.one())
+
+
+def is_behind(connection: Connection, index: int) -> bool:
+    """True if the index lacks something; on the control role."""
+    return bool(connection.execute(text(f"select exists (select {_BEHIND})"), {"index": index}).scalar_one())
+
+
+def adopt_counts(connection: Connection, index: int) -> None:
+    """Let the documents of this tenant tell how many chunks they have in this index, once it is the active one."""
+    connection.execute(
+        text("""
+            update document d set chunk_count = x.chunk_count from index_document x
+            where x.index_id = :index and x.document_id = d.id and x.version = d.indexed_version
+              and d.chunk_count <> x.chunk_count"""),
+        {"index": index},
+    )
+
+
+def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
+    """Try documents again that were given up on for an index; returns which."""
+    rows = connection.execute(
+        text("""
+            update index_document set dead_version = null, attempts = 0, crash_count = 0, due_at = now(),
+                   enqueued_at = null, lease_token = null, lease_until = null
+            where document_id = any(:ids) and dead_version is not null returning document_id"""),
+        {"ids": list(document_ids)},
+    )
+    return sorted({row.document_id for row in rows})
+
+
+def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any]]:
+    """What each index holds of one document, the active one first."""
+    rows = connection.execute(
+        text("""
+            select i.id as index, i.model, i.status, coalesce(x.version, 0) as version,
+                   coalesce(x.chunk_count, 0) as chunk_count, x.last_error
+            from search_index i left join index_document x on x.index_id = i.id and x.document_id = :id
+            order by i.status = 'active' desc, i.id desc"""),
+        {"id": document_id},
+    )
+    return [dict(row) for row in rows.mappings()]

@@ -1,0 +1,294 @@
+"""`larder reindex` on the real database and broker; the queue's work is done in place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from sqlalchemy import text
+
+from pipeline.errors import ConfigurationError
+from pipeline.ledger import fills, followers
+from pipeline.retrieval import SearchRequest
+from pipeline.stores.pgvector import indexes
+from tests.workers.indexed import index
+from tests.workers.test_upkeep import write_pages
+from workers import clearing, doctor, embedded, explaining, reindex_status, reindexing, searching, switching
+from workers import status as statuses
+from workers.app import configure
+from workers.broker import lists_of
+from workers.celeryconfig import QUEUES
+from workers.reindexing import Asked
+from workers.runtime import Addresses, Runtime
+from workers.settings import load
+
+SQL = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def build(tmp_path: Path, addresses: Any, servers: embedded.Servers) -> Iterator[Callable[..., Runtime]]:
+    """Builds a runtime with an embedder of this many dimensions, on this test's database."""
+    every: list[Runtime] = []
+
+    def make(dimensions: int = 384, *, retrieval: str = "{}") -> Runtime:
+        file = tmp_path / "larder.yaml"
+        file.write_text(f"""
+rag:
+  embedding: {{provider: hashing, dimensions: {dimensions}}}
+  chunking: {{maxSize: 200, overlap: 50}}
+  retrieval: {retrieval}
+  sources:
+    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
+""")
+        where = Addresses(
+            database=addresses.app,
+            control=addresses.control,
+            admin=addresses.admin,
+            broker=servers.broker_url,
+        )
+        made = Runtime(load(file, {}), where)
+        configure(made.rag.queue, where.broker)
+        made.register()
+        every.append(made)
+        return made
+
+    yield make
+    for one in every:
+        one.database.close()
+    with redis.Redis.from_url(servers.broker_url) as client:
+        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
+
+
+@pytest.fixture
+def parts(build: Callable[..., Runtime], tmp_path: Path) -> Runtime:
+    """Three pages are searchable; the configuration asks for another model by now."""
+    write_pages(tmp_path, 3)
+    index(build(384))
+    return build(256)
+
+
+def fill(parts: Runtime) -> None:
+    """What the pump and the embed worker do, until nothing is due in any index."""
+    with parts.database.control() as connection:
+        connection.execute(text("update index_document set enqueued_at = null"))
+        found = indexes(connection)
+    for one in found:
+        with parts.database.control() as connection:
+            due = followers.choose(connection, one.id, parts.limits)
+        for part in due:
+            assert parts.filler(one).fill(part.tenant_id, part.items) == []
+
+
+def find(parts: Runtime, question: str) -> tuple[str, list[str]]:
+    """The model that answers, and titles."""
+    found = searching.search(parts, SearchRequest(text=question))
+    return found.model, [hit.document.title for hit in found.hits]
+
+
+def states(parts: Runtime) -> dict[str, str]:
+    with parts.database.control() as connection:
+        return {i.model: i.status for i in indexes(connection)}
+
+
+def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -> None:
+    said = reindex_status.status(parts)
+    assert (said["matches"], said["may_switch"], len(said["indexes"])) == (False, False, 1)
+    sentence = "configured is hashing hashing-256, 256 dimensions; the active index is hashing hashing-384"
+    assert sentence in said["next"]
+    assert "run larder reindex" in said["next"]
+    assert sentence in statuses.status(parts)["next"]
+    assert sentence in reindex_status.noticed(parts), "what `larder up` and every worker say at their start"
+    found = {r.check: r.diagnosis for r in doctor.examine(parts)}["search index"]
+    assert (found.health.value, sentence in found.detail) == ("warning", True)
+    assert find(parts, "Paragraph 1 of page 2")[0] == "hashing-384", "searches go on in the old model"
+
+
+@pytest.mark.req("001-011")
+def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
+    begun = reindexing.begin(parts, Asked())
+    assert begun["begun"]
+    assert reindexing.begin(parts, Asked()) == begun, "repeatable"
+    with pytest.raises(ConfigurationError, match="lacks 3 of 3 documents"):
+        switching.switch(parts)
+    assert states(parts) == {"hashing-384": "active", "hashing-256": "building"}
+    fill(parts)
+    assert "larder reindex switch" in statuses.status(parts)["next"]
+    before = find(parts, "Paragraph 1 of page 2")
+    done = switching.switch(parts)
+    assert (done["kept"], done["active"]) == (1, begun["index"])
+    assert states(parts) == {"hashing-384": "retired", "hashing-256": "active"}
+    assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", before[1])
+    assert reindex_status.status(parts)["matches"]
+    assert reindexing.begin(parts, Asked())["begun"] is False
+    back = switching.rollback(parts)
+    assert (back["active"], back["kept"]) == (1, begun["index"])
+    assert find(parts, "Paragraph 1 of page 2") == before
+    audited = omniscient.execute("select action, subject from audit order by id").fetchall()
+    assert [a for a, _ in audited] == ["reindex", "reindex.switch", "reindex.rollback"]
+
+
+def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
+    parts: Runtime, tmp_path: Path, omniscient: SQL
+) -> None:
+    reindexing.begin(parts, Asked())
+    fill(parts)
+    switching.switch(parts)
+    (tmp_path / "docs" / "page-1.md").write_text("# Page 1\n\nA new text about herons.\n")
+    index(parts)
+    generations = dict(omniscient.execute("select external_id, generation from document").fetchall())
+    assert generations == {"docs/page-0.md": 1, "docs/page-1.md": 2, "docs/page-2.md": 1}
+    assert find(parts, "herons")[1][0] == "Page 1"
+    with pytest.raises(ConfigurationError, match="lacks 1 of 3"):
+        switching.rollback(parts)
+    fill(parts)
+    switching.rollback(parts)
+    assert find(parts, "herons")[1][0] == "Page 1"
+
+
+def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> None:
+    reindexing.begin(parts, Asked())
+    switching.switch(parts, force=True)
+    assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", [])
+    fill(parts)
+    assert len(find(parts, "Paragraph 1 of page 2")[1]) == 3, "no answer is kept from before"
+
+
+def test_everything_is_built_and_counted_before_the_switch(
+    build: Callable[..., Runtime], parts: Runtime, omniscient: SQL
+) -> None:
+    eager = build(256, retrieval="{exactBelow: 3}")
+    reindexing.begin(eager, Asked())
+    fill(eager)
+    switching.switch(eager)
+    row = omniscient.execute(
+        "select indexed_rows > 0, keyword_built from search_index where id = 2"
+    ).fetchone()
+    assert row == (True, True)
+    counted = omniscient.execute("select chunks from index_stat where index_id = 2").fetchone()
+    chunks = omniscient.execute("select count(*) from chunk where index_id = 2").fetchone()
+    assert counted == chunks
+
+
+def test_another_chunker_changes_counts_with_the_switch(
+    build: Callable[..., Runtime], parts: Runtime, omniscient: SQL
+) -> None:
+    same = build(384)
+    reindexing.begin(same, Asked(chunker="fixed"))
+    fill(same)
+    switching.switch(same)
+    wrong = omniscient.execute("""
+        select count(*) from document d where chunk_count <>
+            (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
+    assert wrong == (0,)
+    assert {r.check: r.diagnosis.health.value for r in doctor.examine(same)}["document chunks"] == "ok"
+    with pytest.raises(ConfigurationError, match="use one of") as told:
+        reindexing.begin(same, Asked(chunker="scissors"))
+    assert "structure" in str(told.value)
+
+
+def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Callable[..., Runtime]) -> None:
+    reindexing.begin(parts, Asked())
+    with pytest.raises(ConfigurationError, match="is being filled"):
+        reindexing.begin(parts, Asked(dimensions=128))
+    fill(parts)
+    switching.switch(parts)
+    with pytest.raises(ConfigurationError, match="kept up to date"):
+        reindexing.begin(build(384), Asked())
+    reindexing.begin(parts, Asked(dimensions=128))
+    with pytest.raises(ConfigurationError, match="there are several"):
+        switching.droppable(parts, None)
+    fill(parts)
+    switching.switch(parts)
+    assert states(parts) == {"hashing-256": "retired", "hashing-128": "active"}
+
+
+def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: SQL) -> None:
+    reindexing.begin(parts, Asked())
+    fill(parts)
+    switching.switch(parts)
+    switching.drop_old(parts)
+    assert len(states(parts)) == 2, "a week has not passed"
+    omniscient.execute(
+        "update search_index set retired_at = now() - interval '8 days' where status = 'retired'"
+    )
+    switching.drop_old(parts)
+    assert states(parts) == {"hashing-256": "active"}
+    for table in ("chunk", "index_document", "lexeme_stat", "index_stat"):
+        left = omniscient.execute(f"select distinct index_id from {table}").fetchall()
+        assert left == [(2,)], table
+    actor = omniscient.execute("select actor from audit where action = 'reindex.drop'").fetchone()
+    assert actor == ("upkeep",)
+    with pytest.raises(ConfigurationError, match="no earlier index"):
+        switching.rollback(parts)
+    with pytest.raises(ConfigurationError, match="no such index"):
+        switching.droppable(parts, 2)
+
+
+def test_without_documents_there_is_nothing_to_begin(build: Callable[..., Runtime]) -> None:
+    with pytest.raises(ConfigurationError, match="nothing is indexed yet"):
+        reindexing.begin(build(), Asked())
+
+
+def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
+    reindexing.begin(parts, Asked())
+    fill(parts)
+    assert clearing.clear(parts, "docs")["documents"] == 3
+    for table in ("chunk", "index_document"):
+        assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
+
+
+def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
+    reindexing.begin(parts, Asked())
+    fill(parts)
+    found = explaining.find(parts, "page-1.md")["indexes"]
+    assert [(i["model"], i["status"], i["version"]) for i in found] == [
+        ("hashing-384", "active", 1),
+        ("hashing-256", "building", 1),
+    ]
+
+
+def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omniscient: SQL) -> None:
+    reindexing.begin(parts, Asked())
+    fill(parts)
+    omniscient.execute("delete from chunk where index_id = 2 and ord = 0")
+    found = {r.check: r.diagnosis for r in doctor.examine(parts)}
+    assert found["other indexes"].health.value == "error"
+    assert found["document chunks"].health.value == "ok"
+    mended = {r.check: r for r in doctor.examine(parts, repair=True)}["other indexes"]
+    assert mended.repaired
+    fill(parts)
+    assert reindex_status.status(parts)["indexes"][1]["missing"] == 0
+    assert {r.check: r.diagnosis.health.value for r in doctor.examine(parts)}["other indexes"] == "ok"
+
+
+def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime, omniscient: SQL) -> None:
+    reindexing.begin(parts, Asked())
+    with parts.database.control() as connection:
+        new = indexes(connection)[-1]
+        (due,) = followers.choose(connection, new.id, parts.limits)
+    clearer = threading.Thread(target=clearing.clear, args=(parts, "docs"))
+    with parts.database.tenant(due.tenant_id) as connection:
+        claim = fills.claim(
+            connection, due.tenant_id, new.id, "", [i.document_id for i in due.items], lease=60
+        )
+    with parts.database.tenant(due.tenant_id) as connection:
+        assert len(fills.still_ours(connection, claim)) == 3
+        clearer.start()
+        connection.execute(
+            text("""insert into chunk select :new, tenant_id, project_id, document_id, ord, version, content, context,
+                    hash, lexemes, length, subvector(embedding\\:\\:vector, 1, 256)\\:\\:halfvec from chunk"""),
+            {"new": new.id},
+        )
+        waiting = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        end = time.monotonic() + 60
+        while omniscient.execute(waiting).fetchone() != (True,):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    clearer.join()
+    assert omniscient.execute("select count(*) from chunk").fetchone() == (0,)
