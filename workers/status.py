@@ -101,8 +101,8 @@ def _workers(status_: Json) -> str:
 
 
 def _embedding(status_: Json) -> str:
-    embedding = status_["embedding"]
-    return f"nothing is embedded: {embedding['error']}" if embedding["state"] == "held" else ""
+    embedding = status_.get("embedding") or {}
+    return f"nothing is embedded: {embedding['error']}" if embedding.get("state") == "held" else ""
 
 
 def _dead(status_: Json) -> str:
