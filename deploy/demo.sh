@@ -56,6 +56,12 @@ echo
 echo "Step 4 of a backlog pipeline: what is known already of three new items, each answer with its sources."
 run enrich deploy/sample/step-3.json -o "$LARDER_DATA/step-4.json"
 echo
+echo "Another model beside the one that is searched: filled from stored text, read from one moment to the next, and back."
+run reindex --provider hashing --wait
+run reindex switch
+run search "continuous booking windows" -k 1
+run reindex rollback
+echo
 echo "The actions of a YAML engine, called as it would call them: store three rules, find the one that bears on a question."
 printf '\n\033[1m$ python deploy/sample/agent.py\033[0m\n'
 python deploy/sample/agent.py
