@@ -14,7 +14,7 @@ from sqlalchemy import text
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError
 from pipeline.ledger import admission, holds, runs, sources, waits
-from workers import dispatch
+from workers import dispatch, registering
 from workers.celeryconfig import INDEXING
 from workers.control import start_run
 from workers.runtime import Configured, Runtime
@@ -197,7 +197,9 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
         sources.ensure_tenant(
             connection, parts.tenant, parts.settings.tenant, parts.project, parts.settings.project
         )
-        sources.register(connection, [parts.registration(one, now, origin="command") for one in ones])
+        sources.register(
+            connection, [registering.registration(parts, one, now, origin="command") for one in ones]
+        )
 
 
 # Dry run ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import dead
 from pipeline.ledger import sources as ledger
-from workers import dispatch
+from workers import dispatch, registering
 from workers.control import start_run
 from workers.runtime import Configured, Runtime
 
@@ -71,7 +71,7 @@ def every(parts: Runtime) -> list[Known]:
     """All sources the ledger knows, after it was told those of the configuration."""
     found = _rows(parts)
     if not set(parts.configured) <= {k.row.id for k in found}:
-        parts.register()
+        registering.register(parts)
         found = _rows(parts)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
-from workers import enriching, logs, runtime
+from workers import enriching, logs, registering, runtime
 from workers.app import app
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
@@ -57,7 +57,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         os.nice(NICENESS)
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
-        parts.register()
+        registering.register(parts)
         parts.database.close()
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,7 @@ from pipeline.embedding.identity import options_for, vector_key
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
 from pipeline.known_models import KNOWN
-from pipeline.ledger import Limits, Stage, absence, holds, jobs, source_id, sources, waits
+from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
 from pipeline.reindexing import Filler
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, active_index, open_index
@@ -443,47 +442,6 @@ class Runtime:
     def timezone_of(self, source: SourceSettings) -> str:
         """The zone of a source's schedule."""
         return source.timezone or self.rag.timezone
-
-    def register(self) -> None:
-        """Make the ledger know the configured tenants and sources; repeatable, before every sync or start."""
-        by_tenant: dict[UUID, list[Configured]] = {self.tenant: []}
-        for one in self.configured.values():
-            by_tenant.setdefault(one.tenant_id, []).append(one)
-        now = datetime.now(UTC)
-        with self.database.control() as connection:
-            # Whoever starts has perhaps mended what was refused, or raised what was used up.
-            holds.release_others(connection, self.allowance.fingerprint)
-            waits.wake(connection)
-        for tenant, ones in by_tenant.items():
-            with self.database.tenant(tenant) as connection:
-                if tenant == self.tenant:
-                    sources.ensure_tenant(
-                        connection, tenant, self.settings.tenant, self.project, self.settings.project
-                    )
-                for one in ones:
-                    sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
-                sources.register(connection, [self.registration(one, now) for one in ones])
-                sources.retire_others(connection, [one.id for one in ones])
-
-    def registration(self, one: Configured, now: datetime, *, origin: str = "file") -> sources.Registration:
-        """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
-        source = one.settings
-        zone = self.timezone_of(source)
-        ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
-        return sources.Registration(
-            id=one.id,
-            tenant_id=one.tenant_id,
-            project_id=one.project_id,
-            name=source.name,
-            kind=source.type,
-            config_hash=hashlib.sha256(ident.encode()).hexdigest()[:16],
-            schedule=source.schedule or "",
-            timezone=zone,
-            watch=bool(getattr(source, "watch", False)),
-            origin=origin,
-            config=source.model_dump(mode="json", by_alias=True, exclude_unset=True),
-            next_sync_at=now if source.auto_index else schedule.next_time(source.schedule, zone, now),
-        )
 
 
 _current: list[Runtime] = []

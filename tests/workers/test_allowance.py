@@ -16,7 +16,17 @@ from pipeline.errors import BudgetSpent, EmbedderRefused
 from pipeline.ledger import holds, usage
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
-from workers import control, embedded, embedding_state, indexing, runtime, status, upkeep, work_checks
+from workers import (
+    control,
+    embedded,
+    embedding_state,
+    indexing,
+    registering,
+    runtime,
+    status,
+    upkeep,
+    work_checks,
+)
 from workers.allowance import PROBE_DOCUMENTS
 from workers.app import configure
 from workers.celeryconfig import QUEUES
@@ -250,7 +260,7 @@ class TestWhatTheOperatorSees:
 
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)
-        parts.register()
+        registering.register(parts)
         budget = parts.allowance.budget(parts.tenant)
         budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
         (row,) = state(parts)["today"]
@@ -272,7 +282,7 @@ class TestAStart:
         old = opened(**{**PAID, "apiKey": "sk-old"})
         held(old)
         held(parts := opened(**PAID))
-        parts.register()
+        registering.register(parts)
         with parts.database.control() as connection:
             names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
         assert names == [parts.allowance.fingerprint]
@@ -280,7 +290,7 @@ class TestAStart:
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "10 hours")
-        parts.register()
+        registering.register(parts)
         assert state(parts)["state"] == "ok"
 
 
@@ -302,7 +312,7 @@ class TestACommandThatWaits:
 
 def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     parts = opened(**PAID)
-    parts.register()
+    registering.register(parts)
     meter = usage.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
     with parts.database.tenant(parts.tenant) as connection:
         usage.add(connection, meter, usage.Used(calls=1))

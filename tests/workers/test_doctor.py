@@ -19,7 +19,17 @@ import redis
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage
 from tests.conftest import Addresses
-from workers import control, doctor, embedded, machine_checks, operations, runtime, server_checks, upkeep
+from workers import (
+    control,
+    doctor,
+    embedded,
+    machine_checks,
+    operations,
+    registering,
+    runtime,
+    server_checks,
+    upkeep,
+)
 from workers.app import configure
 from workers.celeryconfig import QUEUES
 from workers.diagnosis import Health
@@ -110,7 +120,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> It
     made = Runtime(settings, where)
     configure(settings.rag.queue, servers.broker_url)
     runtime.use(made)
-    made.register()
+    registering.register(made)
     yield made
     made.database.close()
     with redis.Redis.from_url(servers.broker_url) as broker:

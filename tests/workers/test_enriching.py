@@ -15,7 +15,7 @@ from pipeline.embedding import Embedder, EmbedderLimits
 from pipeline.errors import EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
-from workers import embedded, enriching, runtime
+from workers import embedded, enriching, registering, runtime
 from workers.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
@@ -77,7 +77,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     )
     made = Runtime(load(tmp_path / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    made.register()
+    registering.register(made)
     index(made)
     made.__dict__["health"] = Health(cache=False, clock=clock)
     yield made

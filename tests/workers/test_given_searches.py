@@ -17,7 +17,7 @@ from pipeline.stores import Mode
 from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
-from workers import embedded, runtime, searching
+from workers import embedded, registering, runtime, searching
 from workers.app import configure
 from workers.runtime import Runtime
 from workers.searching import Wanted
@@ -63,7 +63,7 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
     )
     made = Runtime(load(files / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    made.register()
+    registering.register(made)
     index(made)
     yield made
     made.database.close()

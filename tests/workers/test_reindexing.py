@@ -19,7 +19,17 @@ from pipeline.retrieval import SearchRequest
 from pipeline.stores.pgvector import indexes
 from tests.workers.indexed import index
 from tests.workers.test_upkeep import write_pages
-from workers import clearing, doctor, embedded, explaining, reindex_status, reindexing, searching, switching
+from workers import (
+    clearing,
+    doctor,
+    embedded,
+    explaining,
+    registering,
+    reindex_status,
+    reindexing,
+    searching,
+    switching,
+)
 from workers import status as statuses
 from workers.app import configure
 from workers.broker import lists_of
@@ -54,7 +64,7 @@ rag:
         )
         made = Runtime(load(file, {}), where)
         configure(made.rag.queue, where.broker)
-        made.register()
+        registering.register(made)
         every.append(made)
         return made
 

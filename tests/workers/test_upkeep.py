@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.stores.pgvector import indexes
 from tests.workers.indexed import index
-from workers import clearing, embedded, upkeep
+from workers import clearing, embedded, registering, upkeep
 from workers.app import configure
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
@@ -45,7 +45,7 @@ rag:
         )
         made = Runtime(load(file, {}), where)
         configure(made.rag.queue, where.broker)
-        made.register()
+        registering.register(made)
         every.append(made)
         return made
 

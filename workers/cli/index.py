@@ -32,7 +32,7 @@ def index(
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
     with opened(config, as_json, data) as door:
-        from workers import indexing
+        from workers import indexing, registering
 
         wanted = indexing.chosen(door.parts, names or [])
         if not wanted:
@@ -42,7 +42,7 @@ def index(
         if dry_run:
             _preview(door, [indexing.preview(door.parts, one, force=force) for one in wanted])
             return
-        door.parts.register()
+        registering.register(door.parts)
         if no_wait:
             started = indexing.start(door.parts, wanted, force=force)
             queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]

@@ -48,12 +48,12 @@ def up(
 def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
     """Be the supervisor until a signal comes."""
     del no_api  # there is no API to leave out yet; the option is part of the contract
-    from workers import embedded, supervisor
+    from workers import embedded, registering, supervisor
     from workers.locating import addresses, migrate
 
     where = addresses(door.settings)
     migrate(door.settings, where)
-    door.parts.register()
+    registering.register(door.parts)
     door.parts.database.close()
     port = None if no_flower else door.settings.rag.flower.port or embedded.free_port()
     boss = supervisor.Supervisor(settings=door.settings, where=where, flower_port=port)
