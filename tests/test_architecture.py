@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,32 @@ def test_who_opens_no_service_loads_no_client_of_one() -> None:
     code = "import sys, workers.runtime, workers.cli; print([m for m in ('requests', 'atlassian', 'msrest') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+ORDERED = {
+    "celery": "celery",
+    "redis": "redis",
+    "kombu": "kombu",
+    "sqlalchemy": "sqlalchemy",
+    "pgvector": "pgvector",
+    "psycopg": "psycopg",
+    "google-genai": "google",
+    "atlassian-python-api": "atlassian",
+    "azure-devops": "azure.devops",
+    "tenacity": "tenacity",
+    "flower": "",
+    "pytest": "pytest",
+}
+"""What the order names -> what is imported of it; Flower is a command."""
+
+
+@pytest.mark.req("ORD-07")
+@pytest.mark.parametrize("library", sorted(ORDERED))
+def test_each_library_of_the_order_is_a_dependency_and_used(library: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    assert any(re.match(rf"{library}[\[=<>]", one) for one in wanted)
+    module = ORDERED[library]
+    if module:
+        used = {name for path in (*FILES, *(ROOT / "tests").rglob("test_*.py")) for name in imports(path)}
+        assert any(within(name, module) for name in used)

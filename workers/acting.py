@@ -24,7 +24,15 @@ class WorkerParts:
         self._tenant = tenant
 
     def check(self, group: str) -> None:
-        """Workers serve every group; which a workflow may use is its engine's affair."""
+        """Nothing, if this installation answers at all; which groups a workflow may use is its engine's affair.
+
+        Raises:
+            ConfigurationError: it is switched off.
+        """
+        if not self._parts.rag.enabled:
+            raise ConfigurationError(
+                f"the workers do not serve {group}.*: Larder is switched off", fix="set rag.enabled to true"
+            )
 
     def embedder(self, model: str | None, dimensions: int | None) -> Embedder:
         """The workers' model, loaded already; another one cannot be asked for from outside.

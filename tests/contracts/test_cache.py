@@ -38,7 +38,7 @@ def space() -> str:
     return f"test:{uuid4()}"
 
 
-@pytest.mark.req("001-096", "001-098")
+@pytest.mark.req("001-079", "001-096", "001-098")
 def test_what_was_put_is_got(make: Make, space: str) -> None:
     cache = make()
     assert cache.get(space, "a") is None
@@ -58,6 +58,7 @@ def test_spaces_know_nothing_of_each_other(make: Make, space: str) -> None:
     assert cache.get(f"{space}y", "a") is None
 
 
+@pytest.mark.req("001-079")
 def test_the_longest_unused_goes_first(make: Make, space: str) -> None:
     cache = make(entries=3)
     for key in "abc":

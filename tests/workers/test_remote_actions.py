@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 import redis
 
-from pipeline.actions import NAMES, register_actions
+from pipeline.actions import NAMES, Actions, register_actions
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
@@ -177,6 +178,15 @@ def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
         assert (
             f"the workers embed with {name} of 64" in registry["embedding.create"]({}, "x", **asked)["error"]
         )
+
+
+@pytest.mark.req("003-039")
+def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
+    off = replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False}))
+    for made, served in ((Runtime(off, parts.addresses), False), (parts, True)):
+        answer = Actions(acting.WorkerParts(made, made.tenant)).embedding_create({}, "x")
+        assert ("embedding" in answer) is served
+        assert ("switched off" in answer.get("error", "")) is not served
 
 
 def test_a_job_of_no_known_task_cannot_be_written(
