@@ -72,13 +72,16 @@ class EmbedStep:
     index: Callable[[Connection], SearchIndex]
     decide: Decide
     lease: float
+    crashes: int
     slice_seconds: float
     terms: Terms
 
     def run(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Documents whose texts all have vectors go on; the others wait, or fail."""
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(connection, tenant, Stage.CHUNKED, items, lease=self.lease)
+            claim = work.claim(
+                connection, tenant, Stage.CHUNKED, items, lease=self.lease, crashes=self.crashes
+            )
             if not claim.ids:
                 return Step()
             todo = self._todo(connection, claim)

@@ -39,6 +39,8 @@ class Indexer:
     """The search index that is read; its model is `model`, unless another one was made active meanwhile."""
     decide: Decide
     lease: float = 120.0
+    crashes: int = work.MOST_CRASHES
+    """So often may a document take its worker with it."""
     slice_seconds: float = 60.0
     """After this long an embed step stops and is sent again: no message may outlive its time limit."""
     terms: Terms = field(default_factory=Terms)
@@ -47,7 +49,9 @@ class Indexer:
     def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Cut documents into staged chunks."""
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(connection, tenant, Stage.FETCHED, items, lease=self.lease)
+            claim = work.claim(
+                connection, tenant, Stage.FETCHED, items, lease=self.lease, crashes=self.crashes
+            )
             bodies = staging.bodies(connection, claim.ids)
         pieces: dict[UUID, list[Chunk]] = {}
         failed: dict[UUID, LarderError] = {}
@@ -76,6 +80,7 @@ class Indexer:
             index=self.index,
             decide=self.decide,
             lease=self.lease,
+            crashes=self.crashes,
             slice_seconds=self.slice_seconds,
             terms=self.terms,
         ).run(tenant, items)
@@ -83,7 +88,9 @@ class Indexer:
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make documents searchable in their wanted version."""
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(connection, tenant, Stage.EMBEDDED, items, lease=self.lease)
+            claim = work.claim(
+                connection, tenant, Stage.EMBEDDED, items, lease=self.lease, crashes=self.crashes
+            )
             staged = staging.staged(connection, tenant, self.model, claim.ids)
         if not claim.ids:
             return Step()

@@ -327,6 +327,7 @@ class Runtime:
             index=self.fill_index,
             decide=self.decide,
             lease=q.lease_seconds,
+            crashes=q.max_crashes,
             slice_seconds=min(60.0, q.soft_time_limit / 4),
             terms=self.allowance.terms_of(index.provider, index.model),
         )

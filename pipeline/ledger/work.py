@@ -33,6 +33,9 @@ class Claim:
         return sorted(self.documents)
 
 
+MOST_CRASHES = 3
+"""Of one document, unless the configuration says otherwise."""
+
 _CLAIM = text("""
     with wanted as (
         select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as w(id, version)
@@ -40,6 +43,7 @@ _CLAIM = text("""
         select d.id from document d join wanted w on w.id = d.id and w.version = d.desired_version
         where d.stage = :stage and d.state = 'pending' and (d.lease_until is null or d.lease_until < now())
           and d.due_at <= now()  -- a doubled message must not cut a wait short
+          and d.crash_count < :crashes  -- nor may a late one go round the pump, which buries it
         order by d.id for update of d skip locked
     )
     -- The crash is counted before the work: a killed process leaves this behind.
@@ -51,9 +55,18 @@ _CLAIM = text("""
 
 
 def claim(
-    connection: Connection, tenant_id: UUID, stage: Stage, items: Sequence[Item], *, lease: float
+    connection: Connection,
+    tenant_id: UUID,
+    stage: Stage,
+    items: Sequence[Item],
+    *,
+    lease: float,
+    crashes: int = MOST_CRASHES,
 ) -> Claim:
-    """Take those of `items` that still wait for this stage in this version; the others are somebody else's or old."""
+    """Take those of `items` that still wait for this stage in this version; the others are somebody else's or old.
+
+    What has crashed `crashes` times is left to the pump.
+    """
     token = uuid4()
     rows = connection.execute(
         _CLAIM,
@@ -63,6 +76,7 @@ def claim(
             "stage": stage,
             "token": token,
             "lease": lease,
+            "crashes": crashes,
         },
     )
     documents, pipelines, attempts, waits = {}, {}, {}, {}

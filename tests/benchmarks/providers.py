@@ -160,6 +160,7 @@ class Job:
             index=fill_index,
             decide=lambda error, attempts: retry.decide(error, attempts, retry.RetryOptions()),
             lease=3.0,
+            crashes=100,  # there is no pump here, and kills are many
             slice_seconds=60.0,
             terms=Terms(provider=self.name, budget=budget, fingerprint=self.name),
         )

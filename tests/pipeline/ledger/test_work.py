@@ -100,6 +100,13 @@ class TestClaiming:
         assert second.token != first.token
         assert shop.row("a")["crash_count"] == 2
 
+    def test_what_crashed_too_often_is_left_to_the_pump(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        for _ in range(3):
+            assert shop.claim("a", lease=-1).ids == [shop.id("a")]
+        assert shop.claim("a").ids == []  # a late message comes before the pump
+        assert shop.row("a")["crash_count"] == 3
+
     def test_a_doubled_message_does_not_cut_a_wait_short(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         fail(shop, shop.claim("a"), EmbedderUnavailable("busy", retry_after=60))
