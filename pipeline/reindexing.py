@@ -14,6 +14,7 @@ from pipeline import staging
 from pipeline.chunking import Chunker
 from pipeline.database import Database
 from pipeline.documents import Chunk, SourceType
+from pipeline.embed_step import SHARED_SECONDS
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import TextsRejected, embed_checked
 from pipeline.errors import (
@@ -27,6 +28,7 @@ from pipeline.errors import (
 )
 from pipeline.indexing import centroid, cut
 from pipeline.ledger import Item, fills
+from pipeline.ledger import vectors as vectors_ledger
 from pipeline.ledger.fills import FillClaim, Wanted
 from pipeline.ledger.followers import Held
 from pipeline.steps import Decide
@@ -48,6 +50,8 @@ class _Work:
     pieces: dict[UUID, list[Chunk]] = field(default_factory=dict)
     vectors: dict[bytes, Vectors] = field(default_factory=dict)
     refused: set[bytes] = field(default_factory=set)
+    foreign: set[bytes] = field(default_factory=set)
+    """Somebody else is embedding these."""
 
     def hashes(self, document: UUID) -> list[bytes]:
         """Of its chunks, in order."""
@@ -56,7 +60,7 @@ class _Work:
     def texts(self) -> dict[bytes, str]:
         """What is to be embedded still."""
         every = {bytes.fromhex(c.hash): c.embedding_text for chunks in self.pieces.values() for c in chunks}
-        return {h: t for h, t in every.items() if h not in self.vectors}
+        return {h: t for h, t in every.items() if h not in self.vectors and h not in self.foreign}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,8 @@ class Filler:
     lease: float = 120.0
     slice_seconds: float = 60.0
     """After this long a fill stops and the rest is sent again: no message may outlive its time limit."""
+    claims: bool = False
+    """Claim each text before it is embedded, so that nobody pays for it twice; not worth it for a free model."""
 
     def fill(self, tenant: UUID, items: Sequence[Item]) -> list[Item]:
         """Fill in what this index lacks of these documents; returns those to send a message about once more."""
@@ -137,6 +143,12 @@ class Filler:
         with self.database.tenant(tenant, durable=False) as connection:
             staging.refill_from(connection, tenant, self.index, claim.ids, every)
             work.vectors |= staging.cached(connection, tenant, model, every)
+            if self.claims and work.texts():
+                wanted = set(work.texts())
+                ours = vectors_ledger.claim(connection, claim, model, wanted, lease=self.lease)
+                # Looked at again: whoever had the others may have finished between the two statements.
+                work.vectors |= staging.cached(connection, tenant, model, list(wanted))
+                work.foreign = wanted - ours - set(work.vectors)
         texts = work.texts()
         if not texts:
             return
@@ -150,6 +162,8 @@ class Filler:
                 if good:
                     staging.cache_vectors(connection, tenant, model, good, vectors)
                 fills.renew(connection, claim, lease=self.lease)
+                if self.claims:
+                    vectors_ledger.renew(connection, claim, lease=self.lease)
             work.vectors |= dict(zip(good, vectors, strict=True))
             if time.monotonic() - started > self.slice_seconds:
                 break
@@ -162,8 +176,17 @@ class Filler:
         whole = [i for i in work.pieces if i not in bad and all(h in work.vectors for h in work.hashes(i))]
         self._write_each(claim, whole, work)
         late = [i for i in work.pieces if i not in bad and i not in whole]
+        shared = [i for i in late if work.foreign & set(work.hashes(i))]
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            self._release(connection, claim)
+            said = "another worker is embedding one of its texts"
+            fills.postpone(connection, claim, shared, error=said, delay=SHARED_SECONDS, tried=False)
+            late = [i for i in late if i not in shared]
             return fills.put_back(connection, claim, late) if late else []
+
+    def _release(self, connection: Connection, claim: FillClaim) -> None:
+        if self.claims:
+            vectors_ledger.release(connection, claim)
 
     def _write_each(self, claim: FillClaim, whole: list[UUID], work: _Work) -> None:
         """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
@@ -214,6 +237,7 @@ class Filler:
             self.decide(error, first + 1).delay if isinstance(error, EmbedderUnavailable) else HOLD_SECONDS
         )
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            self._release(connection, claim)
             fills.postpone(
                 connection,
                 claim,
@@ -248,7 +272,6 @@ def _embedded(
     try:
         return good, embed_checked(embedder, [texts[h] for h in good])
     except TextsRejected as error:
-        bad = {part[n] for n in error.indexes}
-    refused |= bad
-    good = [h for h in part if h not in bad]
-    return good, embed_checked(embedder, [texts[h] for h in good])
+        refused |= {part[n] for n in error.indexes}
+        kept = [n for n in range(len(part)) if n not in error.indexes]
+        return [part[n] for n in kept], error.vectors[kept]

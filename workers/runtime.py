@@ -343,6 +343,7 @@ class Runtime:
             decide=self.decide,
             lease=q.lease_seconds,
             slice_seconds=min(60.0, q.soft_time_limit / 4),
+            claims=self.allowance.terms_of(index.provider, index.model).budget is not None,
         )
 
     @cached_property

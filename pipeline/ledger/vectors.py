@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.ledger import work
+
+class Owner(Protocol):
+    """Documents under a lease, be it for a step or for filling an index."""
+
+    @property
+    def tenant_id(self) -> UUID:
+        """Whose they are."""
+        ...
+
+    @property
+    def token(self) -> UUID:
+        """Of the lease."""
+        ...
 
 
 def claim(
-    connection: Connection, claimed: work.Claim, model: str, hashes: Collection[bytes], *, lease: float
+    connection: Connection, claimed: Owner, model: str, hashes: Collection[bytes], *, lease: float
 ) -> set[bytes]:
     """Those of `hashes` that nobody else is embedding; they are ours as long as the documents are.
 
@@ -36,8 +50,8 @@ def claim(
     return {bytes(row.hash) for row in rows}
 
 
-def renew(connection: Connection, claimed: work.Claim, *, lease: float) -> None:
-    """Keep the texts for another lease, as `work.renew` keeps the documents."""
+def renew(connection: Connection, claimed: Owner, *, lease: float) -> None:
+    """Keep the texts for another lease, as their lease keeps the documents."""
     connection.execute(
         text(f"""
             update embedding_claim set until = now() + make_interval(secs => :lease)
@@ -46,7 +60,7 @@ def renew(connection: Connection, claimed: work.Claim, *, lease: float) -> None:
     )
 
 
-def release(connection: Connection, claimed: work.Claim) -> None:
+def release(connection: Connection, claimed: Owner) -> None:
     """Give back all texts of a claim, embedded or not."""
     connection.execute(
         text(f"delete from embedding_claim where (tenant_id, model, hash) in ({_MINE})"),

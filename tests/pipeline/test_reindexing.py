@@ -15,7 +15,8 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
 from pipeline.indexing import Decision
-from pipeline.ledger import Item, Limits, dead, followers
+from pipeline.ledger import Item, Limits, dead, followers, vectors
+from pipeline.ledger.fills import FillClaim
 from pipeline.reindexing import Filler
 from pipeline.stores.pgvector import SearchIndex, active_index, indexes
 from pipeline.stores.search_indexes import WantedIndex, activate, begin_index, drop_index
@@ -91,6 +92,21 @@ def shelf(alone: Workshop) -> Shelf:
     alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
     alone.index()
     return Shelf(alone)
+
+
+class Counting(HashingEmbedder):
+    """Knows what it was paid for, and refuses texts with a certain word."""
+
+    def __init__(self, dimensions: int, refuses: str = "\0") -> None:
+        super().__init__(dimensions)
+        self.refuses = refuses
+        self.seen: list[str] = []
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        if any(self.refuses in one for one in texts):
+            raise TextRejected("too rude")
+        self.seen += texts
+        return super().embed_documents(texts)
 
 
 def first(shelf: Shelf) -> SearchIndex:
@@ -343,6 +359,31 @@ def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
     again = Shelf(shelf.shop)
     again.fill(embedder=lambda _tenant: Counting(OTHER))
     assert (again.progress().missing, len(asked)) == (0, 5)
+
+
+def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> None:
+    other = FillClaim(tenant_id=shelf.shop.tenant, index=shelf.index.id, token=uuid4(), wanted={})
+    texts = [bytes(row["hash"]) for row in shelf.shop.sql("select distinct hash from chunk order by 1")]
+    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
+        vectors.claim(connection, other, shelf.index.model, texts[:1], lease=60)
+    counting = Counting(OTHER)
+    assert shelf.fill(claims=True, embedder=lambda _tenant: counting) == []
+    assert len(counting.seen) == len(texts) - 1
+    assert shelf.progress().missing == 1
+    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
+        vectors.release(connection, other)
+    shelf.shop.sql("update index_document set due_at = now() returning 1")
+    shelf.fill(claims=True, embedder=lambda _tenant: counting)
+    assert shelf.progress().missing == 0
+    assert len(counting.seen) == len(set(counting.seen)) == len(texts)
+    assert shelf.shop.value("select count(*) from embedding_claim") == 0
+
+
+def test_the_good_texts_beside_a_refused_one_are_paid_once(shelf: Shelf) -> None:
+    picky = Counting(OTHER, refuses="other")
+    shelf.fill(embedder=lambda _tenant: picky)
+    assert shelf.progress().missing == 1
+    assert len(picky.seen) == len(set(picky.seen)) == 3
 
 
 def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(alone: Workshop) -> None:
