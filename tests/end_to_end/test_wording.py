@@ -79,6 +79,8 @@ def worker(site: Site, fake: FakeGeminiText) -> Iterator[Path]:
     yield log
     process.terminate()
     process.wait(60)
+    # Here, since without the key the configuration is refused.
+    assert site.larder("down", env={"GEMINI_API_KEY": KEY}).code == 0
 
 
 def sentences(answer: Json) -> dict[str, list[Any]]:
