@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 
-from pipeline.documents import Kind, SourceType
 from pipeline.ledger import Item
 from pipeline.ledger.followers import LETTERS, STAGE, Held, note
+from pipeline.ledger.work import stored
 from pipeline.stores import StoredDocument
 
 
@@ -91,23 +90,9 @@ def claim(
     )
 
 
-def _wanted(row: Any) -> Wanted:
-    document = StoredDocument(
-        id=row["id"],
-        version=row["version"],
-        title=row["title"],
-        source_type=SourceType(row["source_type"]),
-        kind=Kind(row["kind"]),
-        source=row["source"],
-        url=row["url"],
-        tags=tuple(row["tags"]),
-        metadata=row["metadata"],
-        project_id=row["project_id"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+def _wanted(row: RowMapping) -> Wanted:
     return Wanted(
-        document=document,
+        document=stored(row),
         attempts=row["attempts"],
         copy_from=row["copy_from"],
         copy_chunks=row["copy_chunks"],

@@ -81,7 +81,7 @@ def claim(
     )
     documents, pipelines, attempts, waits = {}, {}, {}, {}
     for row in rows.mappings():
-        documents[row["id"]] = _stored(row)
+        documents[row["id"]] = stored(row)
         pipelines[row["id"]] = row["pipeline_version"]
         attempts[row["id"]] = row["attempts"]
         waits[row["id"]] = row["waits"]
@@ -96,7 +96,8 @@ def claim(
     )
 
 
-def _stored(row: RowMapping) -> StoredDocument:
+def stored(row: RowMapping) -> StoredDocument:
+    """What a store must know of a document, from a row of it with its source's name as `source`."""
     return StoredDocument(
         id=row["id"],
         version=row["version"],
