@@ -111,11 +111,14 @@ def _tell(door: Door, state: dict[str, Any]) -> None:
 
 
 def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Stop everything that `up` started, and the embedded servers; what they hold stays."""
+    """Stop everything that `up` started, and the embedded servers; what they hold stays.
+
+    With --data no configuration is read: one that is wrong must not keep servers running.
+    """
     with opened(config, as_json, data) as door:
         from workers import supervisor
 
-        stopped = supervisor.shut_down(door.settings.data)
+        stopped = supervisor.shut_down(data.resolve() if data else door.settings.data)
         door.answer({"success": True, "stopped": stopped}, text=f"stopped {len(stopped)} processes")
 
 

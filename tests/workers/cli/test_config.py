@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from workers import cli
 from workers.cli.config import app
 
 Run = Callable[..., Result]
@@ -168,3 +169,12 @@ def test_nothing_of_this_starts_a_server(run: Run) -> None:
     run("show")
     run("check")
     assert [path.name for path in Path().iterdir()] == ["larder.yaml"]
+
+
+def test_down_with_a_data_folder_needs_no_configuration(run: Run) -> None:
+    del run  # its empty folder is what is wanted
+    write("rag: {embedding: {provider: openai, apiKey: '${UNSET_KEY}'}}")
+    refused = CliRunner().invoke(cli.app, ["down"])
+    assert (refused.exit_code, "UNSET_KEY" in refused.stderr) == (2, True)
+    done = CliRunner().invoke(cli.app, ["down", "--data", ".larder", "--json"])
+    assert (done.exit_code, document(done)) == (0, {"success": True, "stopped": []})
