@@ -10,7 +10,7 @@ from pipeline.chunking import STRATEGIES
 from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.identity import vector_key
-from pipeline.errors import ConfigurationError, LarderError
+from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError
 from pipeline.known_models import KNOWN
 from pipeline.stores.pgvector import SearchIndex, indexes
 from pipeline.stores.search_indexes import (
@@ -94,9 +94,16 @@ def _wanted(parts: Runtime, asked: Asked) -> WantedIndex:
         )
     key = vector_key(EmbeddingOptions(provider=provider, model=model, dimensions=dimensions))
     wanted = WantedIndex(provider=provider, model=key, dimensions=dimensions, strategy=strategy)
-    _ = parts.embedder_of(
-        SearchIndex(id=0, provider=provider, model=key, dimensions=dimensions, status="building")
-    )
+    asked_for = SearchIndex(id=0, provider=provider, model=key, dimensions=dimensions, status="building")
+    try:
+        _ = parts.embedder_of(asked_for)
+    except EmbedderRefused:
+        # Its own words are about an index that exists; this one does not yet.
+        raise ConfigurationError(
+            f"the configuration does not say how to reach {key}",
+            fix="describe it under embedding: provider, model, and its apiKey, baseUrl or modelPath; the model of "
+            "the active index then goes under embedding.previous, unless it is minilm or hashing",
+        ) from None
     return wanted
 
 

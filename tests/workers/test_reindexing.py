@@ -197,6 +197,8 @@ def test_another_chunker_changes_counts_with_the_switch(
             (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
     assert wrong == (0,)
     assert {r.check: r.diagnosis.health.value for r in doctor.examine(same)}["document chunks"] == "ok"
+    with pytest.raises(ConfigurationError, match="does not say how to reach gemini/gemini-embedding-001"):
+        reindexing.begin(same, Asked(provider="gemini"))
     with pytest.raises(ConfigurationError, match="use one of") as told:
         reindexing.begin(same, Asked(chunker="scissors"))
     assert "structure" in str(told.value)
