@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,8 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
         EmbeddingError: and its kinds, as `embed_checked`; TextRejected for this text.
         ConfigurationError: the vector has another length than the embedder's dimensions.
     """
+    if embedder.limits.oversize == "cut" and embedder.limits.empty:
+        return _whole(embedder, text)
     request = _Request(
         embedder=embedder,
         limits=replace(
@@ -106,6 +109,16 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
     vector: Vectors = request.vectors([text])[0]
     if request.bad:
         raise request.bad[0]
+    return vector
+
+
+def _whole(embedder: Embedder, text: str) -> Vectors:
+    """The vector of a question that is one call whatever its length; nothing need be counted or added up."""
+    row = _shaped(embedder, embedder.embed_query(text)[np.newaxis], 1)[0].astype(np.float64)
+    length = math.sqrt(row @ row)
+    if not (math.isfinite(length) and length > 0.0):
+        raise _unusable()
+    vector: Vectors = (row / length).astype(np.float32)
     return vector
 
 
