@@ -1,10 +1,10 @@
-"""Connections: one engine per role, the tenant set in each transaction."""
+"""Connections: an engine per role and way to use it, the tenant set in each transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -13,42 +13,50 @@ from sqlalchemy import Connection, Engine, TextClause, create_engine, event, tex
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
+from pipeline.asking import EF_SEARCH, Asker
 from pipeline.errors import StoreError, StoreRejected, StoreUnavailable
 from pipeline.patience import PatientConnection
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
 
-EF_SEARCH = 100
-"""Nearest neighbours that one step of the vector index looks for, unless a transaction sets more."""
-
-# A generic plan forgets the filter's selectivity: after five runs of a prepared statement recall fell to 8 %.
 # jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
 # through; set here, since setting it in each transaction is one more way to the server.
 _OPTIONS = (
-    "-c plan_cache_mode=force_custom_plan -c jit=off -c timezone=UTC"
+    "-c plan_cache_mode={plans} -c jit=off -c timezone=UTC"
     f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}"
 )
 
 
 def open_engine(
-    url: str, *, role: str, pool_size: int = 2, patience: float | None = None, ping: bool = True
+    url: str,
+    *,
+    role: str,
+    pool_size: int = 2,
+    patience: float | None = None,
+    ping: bool = True,
+    asking: bool = False,
 ) -> Engine:
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
     With `patience` a server that says nothing for so many seconds counts as gone. `ping` asks each connection before
-    its use whether it is still alive.
+    its use whether it is still alive. `asking` is for `Asker`: each statement is a transaction, and says itself whether
+    its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a plan for all
+    values forgets how much a filter lets through: after five runs recall fell to 8 %.
     """
+    plans = "auto" if asking else "force_custom_plan"
+    more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None} if asking else {}
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=4,
         pool_pre_ping=ping,
         connect_args={
-            "options": f"{_OPTIONS} -c role={role}",
+            "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
             "connect_timeout": 10,
             "application_name": role.replace("_", "-"),
         },
+        **more,
     )
 
     @event.listens_for(engine, "connect")
@@ -72,25 +80,6 @@ _TENANT = text("select set_config('app.tenant', :t, true)")
 _TENANT_SOON = text(
     "select set_config('app.tenant', :t, true), set_config('synchronous_commit', 'off', true)"
 )
-_TENANT_ASKS = "select set_config('app.tenant', $1, true), set_config('hnsw.ef_search', $2, true)"
-_ONE_PLAN = ", set_config('plan_cache_mode', 'force_generic_plan', true)"
-
-
-_LOST = (None, "57P01", "57P02")
-"""What a connection says that the server has ended."""
-
-
-class _Numbered:
-    """Names of values in the order in which a statement uses them first; each is replaced by its number.
-
-    The driver does the same, a hundred times slower, and does not remember it for statements of 4,096 characters.
-    """
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-
-    def __getitem__(self, name: str) -> str:
-        return f"${self.names.setdefault(name, len(self.names) + 1)}"
 
 
 class Database:
@@ -109,6 +98,11 @@ class Database:
         Work on many rows needs longer than a person waits, so by default nobody gives up.
         """
         self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False)
+        self.asker = Asker(
+            open_engine(
+                app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False, asking=True
+            )
+        )
         self.controller = open_engine(
             control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
         )
@@ -152,9 +146,10 @@ class Database:
         ef_search: int = EF_SEARCH,
         one_plan: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """The rows of one statement in a transaction as `tenant` begins it, all in a single way to the server.
+        """The rows of one statement as this tenant, in a transaction of its own and a single way to the server.
 
-        For searches, where each way costs as much as the work. The statement has the driver's own placeholders.
+        For searches, where each way costs as much as the work. The statement only reads, has the driver's own
+        placeholders, and names none of its values `as_...`.
 
         `one_plan` True plans a repeated statement once for all values: right only where no value decides which
         plan is good, and then it saves more than such a statement takes.
@@ -163,40 +158,8 @@ class Database:
             StoreUnavailable: the server cannot be reached or broke off twice.
             StoreRejected: the server refuses what we sent.
         """
-        first = _TENANT_ASKS + _ONE_PLAN if one_plan else _TENANT_ASKS
-        numbered = _Numbered()
-        query = statement % numbered
-        steps = (
-            (first, [str(tenant_id), str(ef_search)]),
-            (query, [values[name] for name in numbered.names]),
-        )
         with translated():
-            try:
-                return self._sent(steps)
-            except psycopg.OperationalError as error:
-                if error.sqlstate not in _LOST:
-                    raise
-            # As a pooled connection to a server that was restarted is found to be; the others are no better.
-            self.app.dispose()
-            return self._sent(steps)
-
-    def _sent(self, steps: Sequence[tuple[str, list[Any]]]) -> list[tuple[Any, ...]]:
-        """The rows of the last of these statements, sent together and so one transaction without begin and commit."""
-        pooled = self.app.raw_connection()
-        driver = cast("psycopg.Connection[tuple[Any, ...]]", pooled.driver_connection)
-        try:
-            driver.autocommit = True
-            with driver.pipeline():
-                for query, given in steps:
-                    cursor = psycopg.RawCursor(driver)
-                    cursor.execute(query, given, binary=True)
-            return cursor.fetchall()
-        finally:
-            if driver.closed:
-                pooled.invalidate()
-            else:
-                driver.autocommit = False
-            pooled.close()
+            return self.asker.ask(tenant_id, statement, values, ef_search=ef_search, one_plan=one_plan)
 
     @contextmanager
     def control(self) -> Iterator[Connection]:
@@ -206,13 +169,13 @@ class Database:
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections to the parent."""
-        self.app.dispose(close=False)
-        self.controller.dispose(close=False)
+        for engine in (self.app, self.asker.engine, self.controller):
+            engine.dispose(close=False)
 
     def close(self) -> None:
         """Close all idle connections."""
-        self.app.dispose()
-        self.controller.dispose()
+        for engine in (self.app, self.asker.engine, self.controller):
+            engine.dispose()
 
 
 def _begun(engine: Engine, first: TextClause, values: Mapping[str, Any]) -> Connection:

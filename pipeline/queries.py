@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Intent = Literal["question", "similar_work", "decision"]
@@ -58,6 +59,8 @@ class Synonyms:
 
     def added_to(self, question: str) -> tuple[str, ...]:
         """The words that mean the same as one in the question, without those that already stand in it."""
+        if not self.groups:
+            return ()
         text = f" {_plain(question[:MOST_READ])} "
         found: dict[str, None] = {}
         for group in self.groups:
@@ -72,12 +75,16 @@ class ProcessedQuery:
     """A question, looked at."""
 
     text: str
-    keywords: tuple[str, ...]
     intent: Intent
     synonyms: tuple[str, ...]
     """Words that were added for the keyword search."""
     variants: tuple[str, ...]
     """Ways to ask, the question itself first."""
+
+    @cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """The words that carry the question, the most repeated first."""
+        return keywords(self.text)
 
     @property
     def words(self) -> str:
@@ -89,7 +96,6 @@ def process(text: str, synonyms: Synonyms | None = None, *, variants: int = 1) -
     """All that is to know of a question; at most `variants` ways to ask it."""
     return ProcessedQuery(
         text=text,
-        keywords=keywords(text),
         intent=intent_of(text),
         synonyms=(synonyms or Synonyms()).added_to(text),
         variants=expand(text)[:variants] if variants > 1 else (text,),

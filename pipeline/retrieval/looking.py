@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
 from uuid import UUID
 
 from pipeline.database import Database
@@ -18,7 +17,6 @@ from pipeline.retrieval.records import FULL, RetrievalOptions, SearchRequest
 from pipeline.standing import standing
 from pipeline.stores import Mode, StoreQuery
 from pipeline.stores.pgvector import SearchIndex, check_query, place_of
-from pipeline.stores.pgvector_filter import filtered
 from pipeline.stores.pgvector_query import Ask, scores, steps
 from pipeline.stores.pgvector_texts import Text, nearest_texts, read
 
@@ -40,6 +38,8 @@ class Asked:
     """How many hits may come back."""
     read_first: int
     """How many texts are read at least."""
+    explain: bool = False
+    """Whether the hits tell what their scores are made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,6 @@ class Found:
     kept: Sequence[Ranked]
     """Of these the best of each document, or all."""
     least: float
-    active: int | None
-    """The index that was active when they were read; None if nothing was found."""
     level: int = FULL
     texts: Mapping[tuple[UUID, int], Text] = field(default_factory=dict)
 
@@ -66,17 +64,16 @@ class Look:
     tenant: UUID
     options: RetrievalOptions
 
-    def ask(self, *, one_plan: bool = False) -> Ask:
+    def ask(self) -> Ask:
         """A way to run the statements of a search."""
-        ef_search = steps(self.options.candidates)
-        return partial(self.database.ask, self.tenant, ef_search=ef_search, one_plan=one_plan)
+        return partial(self.database.ask, self.tenant, ef_search=steps(self.options.candidates))
 
     def by_meaning(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """The first by the vector arm alone, with their texts; for one way to ask."""
         (vector,), request, k = vectors, asked.request, asked.k
         check_query(vector, on.index.dimensions)
-        place = place_of(on.index, self.tenant, self.options.exact_below)
-        ask = self.ask(one_plan=not filtered(request.filter))
+        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
+        ask = self.ask()
         query = StoreQuery(
             text="",
             vector=vector,
@@ -89,17 +86,19 @@ class Look:
         # with a filter, each candidate that is not needed costs many steps of the index.
         enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
         for first in (min(enough, query.candidates), query.candidates):
-            found = nearest_texts(ask, place, query, on.counted, first, dedupe=request.dedupe)
+            found = nearest_texts(
+                ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain
+            )
             if len(found.chunks) >= k or found.rows < first:
                 break
         ranked = rank(found.chunks, self.options.weights, "vector")
-        return self._passing(ranked, on, asked, active=found.active, texts=found.texts)
+        return self._passing(ranked, on, asked, found.texts)
 
     def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""
-        place = place_of(on.index, self.tenant, self.options.exact_below)
+        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
         ask = self.ask()
-        rankings, active = [], None
+        rankings = []
         for way, vector in zip(asked.query.variants, vectors, strict=True):
             check_query(vector, on.index.dimensions)
             query = StoreQuery(
@@ -110,10 +109,9 @@ class Look:
                 filter=asked.request.filter,
             )
             found = scores(ask, place, query, on.counted)
-            active = found.active or active
             mode: Mode = "keyword" if vector is None else asked.mode
-            rankings.append(rank(found.chunks, self.options.weights, mode, self.options.fusion))
-        found_ = self._passing(merged(rankings), on, asked, active=active)
+            rankings.append(rank(found, self.options.weights, mode, self.options.fusion))
+        found_ = self._passing(merged(rankings), on, asked)
         return replace(found_, texts=self._texts(ask, on.index, found_, asked))
 
     def _passing(
@@ -121,16 +119,12 @@ class Look:
         ranked: list[Ranked],
         on: Ground,
         asked: Asked,
-        *,
-        active: int | None,
         texts: Mapping[tuple[UUID, int], Text] | None = None,
     ) -> Found:
         least = self.options.threshold(on.index.model, asked.request.min_similarity)
-        reaching = cast("list[Ranked]", above_threshold(ranked, min_similarity=least))
-        kept = cast("list[Ranked]", best_per_document(reaching)) if asked.request.dedupe else reaching
-        return Found(
-            ranked=ranked, reaching=reaching, kept=kept, least=least, active=active, texts=texts or {}
-        )
+        reaching = above_threshold(ranked, min_similarity=least)
+        kept = best_per_document(reaching) if asked.request.dedupe else reaching
+        return Found(ranked=ranked, reaching=reaching, kept=kept, least=least, texts=texts or {})
 
     def _texts(
         self, ask: Ask, index: SearchIndex, found: Found, asked: Asked

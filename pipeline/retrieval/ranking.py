@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
-from pipeline.fusion import Fused, FusionWeights, fuse, in_order, reciprocal, scaled, weighted
+from pipeline.fusion import FusionWeights, fuse, in_order, reciprocal, scaled, weighted
 from pipeline.retrieval.records import Fusion, Weights
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import ChunkScores
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ranked(Fused):
-    """A candidate in the final order; the score is the sum of the parts."""
+class Ranked(NamedTuple):
+    """A candidate in the final order; the score is the sum of the parts. A tuple, since a search makes hundreds."""
 
     candidate: ChunkScores
+    score: float
+    vector_part: float
+    keyword_part: float
     title_part: float = 0.0
     rare_part: float = 0.0
     rerank: float | None = None
@@ -36,24 +37,26 @@ def rank(
 ) -> list[Ranked]:
     """The candidates by score; title, rare words and whole document count in a hybrid search only."""
     if mode != "hybrid":
-        return [Ranked(**vars(fused)) for fused in fuse(candidates, weights, mode)]
-    likeness = [_with_document(c, weights.centroid) for c in candidates]
+        return [Ranked(cast("ChunkScores", f.candidate), *f[1:]) for f in fuse(candidates, weights, mode)]
+    likeness = _likeness(candidates, min(weights.centroid, 1.0))
     if fusion == "rrf":
         own = [c._replace(similarity=s) for c, s in zip(candidates, likeness, strict=True)]
         whole = weights.vector + weights.keyword or 1.0
+        # The sum of weighted parts, brought to 1.
         return [
-            _ranked(cast("ChunkScores", f.candidate), (f.vector_part, f.keyword_part), 0.0, 0.0, whole)
+            Ranked(cast("ChunkScores", f.candidate), *(v / whole for v in f[1:]))
             for f in reciprocal(own, weights)
         ]
     whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
     arms = FusionWeights(vector=weights.vector, keyword=weights.keyword * _covered(candidates))
     parts = weighted(likeness, [c.bm25 for c in candidates], arms)
     titles = scaled([c.title for c in candidates])
-    found = [
-        _ranked(candidate, part, weights.title * title, weights.rare * candidate.rare, whole)
-        for candidate, part, title in zip(candidates, parts, titles, strict=True)
-    ]
-    return cast("list[Ranked]", in_order(found))
+    found = []
+    for candidate, (vector, keyword), title in zip(candidates, parts, titles, strict=True):
+        named, rare = weights.title * title, weights.rare * candidate.rare
+        score = (vector + keyword + named + rare) / whole
+        found.append(Ranked(candidate, score, vector / whole, keyword / whole, named / whole, rare / whole))
+    return in_order(found)
 
 
 def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
@@ -69,7 +72,7 @@ def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
             counted = one if share == 1.0 else _times(one, share)
             if one.place not in best or best[one.place].score < counted.score:
                 best[one.place] = counted
-    return cast("list[Ranked]", in_order(best.values()))
+    return in_order(best.values())
 
 
 def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]:
@@ -86,7 +89,7 @@ def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]
     moved = []
     for one, raw, place in zip(ranked, scores, _spread(scores), strict=True):
         score = low + (high - low) * place
-        moved.append(replace(one, score=score, rerank=raw, rerank_part=score - one.score))
+        moved.append(one._replace(score=score, rerank=raw, rerank_part=score - one.score))
     # Among equals the former order holds, hence a sort that is stable and no `in_order`.
     return sorted(moved, key=lambda r: -r.score)
 
@@ -96,7 +99,7 @@ def lowered(ranked: Sequence[Ranked], share: float, outdated: Collection[tuple[U
     if share == 1.0 or not outdated:
         return list(ranked)
     found = [
-        replace(r, score=r.score * share, standing_part=r.score * (share - 1.0))
+        r._replace(score=r.score * share, standing_part=r.score * (share - 1.0))
         if r.score > 0.0 and r.place in outdated
         else r
         for r in ranked
@@ -116,26 +119,11 @@ def _covered(candidates: Sequence[ChunkScores]) -> float:
     would win over one that says the same in other words. A long text as a question is never covered, and for it
     this was a loss (docs/search.md).
     """
-    return max((c.covered for c in candidates if c.covered is not None), default=1.0)
-
-
-def _ranked(
-    candidate: ChunkScores, part: tuple[float, float], title: float, rare: float, whole: float
-) -> Ranked:
-    vector, keyword = part
-    return Ranked(
-        candidate=candidate,
-        score=(vector + keyword + title + rare) / whole,
-        vector_part=vector / whole,
-        keyword_part=keyword / whole,
-        title_part=title / whole,
-        rare_part=rare / whole,
-    )
+    return max([c.covered for c in candidates if c.covered is not None], default=1.0)
 
 
 def _times(one: Ranked, share: float) -> Ranked:
-    return replace(
-        one,
+    return one._replace(
         score=one.score * share,
         vector_part=one.vector_part * share,
         keyword_part=one.keyword_part * share,
@@ -144,9 +132,12 @@ def _times(one: Ranked, share: float) -> Ranked:
     )
 
 
-def _with_document(candidate: ChunkScores, share: float) -> float | None:
-    """The candidate's likeness with that of its document mixed in, where that is known."""
-    if candidate.similarity is None or candidate.centroid is None:
-        return candidate.similarity
-    share = min(share, 1.0)
-    return (1 - share) * candidate.similarity + share * candidate.centroid
+def _likeness(candidates: Sequence[ChunkScores], share: float) -> list[float | None]:
+    """The candidates' likeness with that of their documents mixed in, where that is known."""
+    own = 1.0 - share
+    return [
+        c.similarity
+        if c.similarity is None or c.centroid is None
+        else own * c.similarity + share * c.centroid
+        for c in candidates
+    ]

@@ -15,7 +15,8 @@ from pipeline.embedding import Vectors
 from pipeline.retrieval.records import Explanation, Hit, RetrievalOptions, SearchRequest
 from pipeline.standing import standing
 from pipeline.stores.pgvector import SearchIndex
-from pipeline.stores.pgvector_query import ACTIVE, Ask
+from pipeline.stores.pgvector_query import Ask
+from pipeline.stores.pgvector_sql import ACTIVE
 from pipeline.stores.pgvector_texts import read
 
 _STATE = f"""
@@ -28,7 +29,7 @@ def state(ask: Ask) -> tuple[str, int | None]:
     It differs after every change, from the moment in which that becomes visible. An answer is kept under the state
     that was read before the search: if that state still holds, nothing has changed since before it was made.
     """
-    ((stamps, active),) = ask(_STATE, {})
+    ((stamps, active),) = ask(_STATE, {}, one_plan=True)
     return str(stamps), active
 
 

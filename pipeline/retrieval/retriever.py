@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from uuid import UUID
@@ -105,6 +105,8 @@ class Retriever:
             level=level,
             k=k,
             read_first=max(k, self.rerank.candidates) if self._reranks(mode, level) else k,
+            # What is kept may be asked for again with an explanation.
+            explain=request.explain or request.trace or bool(self._results),
         )
 
     def _start(self) -> tuple[Ground | None, str]:
@@ -176,7 +178,8 @@ class Retriever:
     def _search(self, on: Ground, asked: Asked) -> Found | Ground:
         """What is found; or what there is by now, if the index is another one than the question was embedded for.
 
-        Each statement that searches reads the active index, too, so vectors of two models never meet.
+        Each statement that searches reads the active index, too, and finds nothing in another one: vectors of two
+        models never meet.
         """
         level, vectors = asked.level, []
         for way in asked.query.variants:
@@ -186,7 +189,7 @@ class Retriever:
         by_meaning = asked.mode == "vector" and len(vectors) == 1 and not asked.request.trace
         with self.watch("store"):
             found = (self.look.by_meaning if by_meaning else self.look.by_both)(on, asked, vectors)
-            if found.active != on.index.id:
+            if not found.ranked:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
@@ -194,13 +197,15 @@ class Retriever:
 
     def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
         k, texts = asked.k, found.texts
-        kept = [r for r in found.kept if r.place in texts]
+        kept = _read(found.kept, texts)
         kept, level = self._second_look(kept, texts, found.level, asked)
         if asked.mode != "vector":
             outdated = {place for place, text in texts.items() if standing(text.document)}
             kept = lowered(kept, self.options.weights.outdated, outdated)
-        passed = {id(r) for r in found.reaching}
-        below = [r for r in found.ranked if asked.request.trace and id(r) not in passed and r.place in texts]
+        below: list[Ranked] = []
+        if asked.request.trace:
+            passed = {r.place for r in found.reaching}
+            below = [r for r in found.ranked if r.place not in passed and r.place in texts]
         beyond = kept[k:] if asked.request.trace else []
         least = found.least if explain else None
         return SearchResults(
@@ -231,6 +236,17 @@ class Retriever:
                 return looked_at(first, reranker.scores(asked.query.text, read_by_it)) + rest, level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
             return ranked, max(level, NO_RERANKING)
+
+
+def _read(ranked: Sequence[Ranked], texts: Mapping[tuple[UUID, int], Text]) -> list[Ranked]:
+    """Those whose texts were read, which are the first ones, without any that is gone or hidden by now."""
+    found: list[Ranked] = []
+    for one in ranked:
+        if len(found) == len(texts):
+            break
+        if one.place in texts:
+            found.append(one)
+    return found
 
 
 def _hit(ranked: Ranked, text: Text, least: float | None) -> Hit:

@@ -247,7 +247,7 @@ class PgVectorStore:
         self._ask("select set_config('hnsw.ef_search', %(ef)s, true)", ef_search)
         place = place_of(self.index, self.tenant_id, self.exact_below)
         found = scores(self._ask, place, query, self._counted())
-        return candidates(self._ask, self.index.id, found.chunks, query.filter)
+        return candidates(self._ask, self.index.id, found, query.filter)
 
     def _counted(self) -> Statistics:
         rows = self._ask(
@@ -256,7 +256,13 @@ class PgVectorStore:
         )
         return Statistics(chunks=rows[0][0], mean_length=rows[0][1]) if rows else Statistics()
 
-    def _ask(self, statement: str, values: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
+    def _ask(
+        self,
+        statement: str,
+        values: Mapping[str, Any],
+        *,
+        one_plan: bool = False,  # noqa: ARG002 - this connection plans everything anew, whatever would be allowed
+    ) -> Sequence[tuple[Any, ...]]:
         return self.connection.exec_driver_sql(statement, dict(values)).fetchall()
 
     def stats(self) -> StoreStats:
@@ -268,13 +274,14 @@ class PgVectorStore:
         return StoreStats(documents=row.d, chunks=row.c)
 
 
-def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int) -> Place:
-    """Where to search a tenant's chunks of this index."""
+def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int, *, if_active: bool = False) -> Place:
+    """Where to search a tenant's chunks of this index; with `if_active` nothing is found once another one is active."""
     return Place(
         index=index.id,
         dimensions=index.dimensions,
         tenant_id=tenant_id,
         exact_below=exact_below,
+        if_active=if_active,
     )
 
 

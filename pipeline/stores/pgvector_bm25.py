@@ -7,7 +7,7 @@ the 256 that a tsvector holds. k1 = 1.2, b = 0.75 (Robertson and Zaragoza 2009).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -70,7 +70,7 @@ _WEIGH = """
 
 
 def weigh(
-    ask: Callable[[str, Mapping[str, Any]], Sequence[tuple[Any, ...]]],
+    ask: Callable[..., Sequence[tuple[Any, ...]]],
     index: int,
     tenant_id: UUID,
     question: str,
@@ -91,6 +91,7 @@ def weigh(
             "most": MOST_LEXEMES,
             "most_unlisted": MOST_UNLISTED,
         },
+        one_plan=True,
     )
     return [Term(lexeme=lexeme, weight=float(weight), chunks=chunks) for lexeme, chunks, weight in rows]
 
@@ -107,45 +108,46 @@ def selector(terms: list[Term], counted: Statistics) -> str:
     return " | ".join(chosen)
 
 
-def score(terms: list[Term], *, lexemes: str, k: str, where: str = BODY) -> str:
-    """The BM25 of one row as an SQL expression; its parameters are those of `values`.
+def ranks(terms: int, lexemes: str, where: str = BODY) -> list[str]:
+    """Of each term its `ts_rank` in a tsvector, as SQL expressions; their parameters are those of `values`."""
+    return [f"ts_rank('{where}', {lexemes}, %(q{n})s::tsquery)" for n in range(terms)]
 
-    `lexemes` and `k` name a tsvector and the saturation for the row's length (`saturation`). Each term's part,
-    w * 2.2 * tf / (tf + k), is written as w * 2.2 * (1 - k / (tf + k)), which is 0 for an absent one. One
-    expression per term and no join: half the time of a subquery over a table of terms.
+
+def score(ranks: Sequence[str], *, k: str) -> str:
+    """The BM25 of one row as an SQL expression of its ranks; its parameters are those of `values`.
+
+    `k` names the saturation for the row's length (`saturation`). Each term's part, w * 2.2 * tf / (tf + k), is
+    written as w * 2.2 * (1 - k / (tf + k)), which is 0 for an absent one. One expression per term and no join:
+    half the time of a subquery over a table of terms.
     """
     parts = [
-        f"%(w{n})s::float8 / (round(1 / (1.64493406685 * (1.0000001 - "
-        f"ts_rank('{where}', {lexemes}, %(q{n})s::tsquery))) - 0.5) + {k})"
-        for n in range(len(terms))
+        f"%(w{n})s::float8 / (round(1 / (1.64493406685 * (1.0000001 - {rank})) - 0.5) + {k})"
+        for n, rank in enumerate(ranks)
     ]
     return f"greatest(2.2 * (%(total)s::float8 - {k} * ({' + '.join(parts)})), 0)"
 
 
-def rare_share(terms: list[Term], counted: Statistics, *, lexemes: str) -> str:
+def rare_share(ranks: Sequence[str]) -> str:
     """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression.
 
     Its parameters are those of `values`.
     """
-    parts = [
-        f"case when {lexemes} @@ %(q{n})s::tsquery then %(w{n})s::float8 else 0 end"
-        for n, term in enumerate(terms)
-        if term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks)
-    ]
-    return f"({' + '.join(parts)}) / nullif(%(total)s::float8, 0)" if parts else "0"
+    return _share(f"{rank} > 0 and {n} < %(rare)s::integer" for n, rank in enumerate(ranks))
 
 
-def covered_share(terms: list[Term], *, lexemes: str) -> str:
+def covered_share(ranks: Sequence[str]) -> str:
     """The share of the question's weight in lexemes that this row holds, 0 to 1, as an SQL expression.
 
     Null for a question of more than MOST_COVERED lexemes; its parameters are those of `values`.
     """
-    if not terms or len(terms) > MOST_COVERED:
-        return "null"
-    parts = [
-        f"case when {lexemes} @@ %(q{n})s::tsquery then %(w{n})s::float8 else 0 end"
-        for n in range(len(terms))
-    ]
+    if len(ranks) > MOST_COVERED:
+        return "cast(null as float8)"
+    return _share(f"{rank} > 0" for rank in ranks)
+
+
+def _share(held: Iterable[str]) -> str:
+    """The share of the weight of those terms of which this is true."""
+    parts = (f"case when {this} then %(w{n})s::float8 else 0 end" for n, this in enumerate(held))
     return f"({' + '.join(parts)}) / nullif(%(total)s::float8, 0)"
 
 
@@ -158,9 +160,19 @@ FLAT_SATURATION = str(_SATURATION)
 """For titles, whose length says nothing about how much they say."""
 
 
+def rare(terms: Sequence[Term], counted: Statistics) -> int:
+    """How many of the terms are rare; they stand first."""
+    return sum(term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks) for term in terms)
+
+
 def values(terms: list[Term], counted: Statistics) -> Mapping[str, Any]:
-    """The parameters of `score` and `saturation`."""
-    found: dict[str, Any] = {"mean": max(counted.mean_length, 1.0), "total": sum(t.weight for t in terms)}
+    """The parameters of a search for these terms, rarest first: those of its scores, and `any_of`, the selector."""
+    found: dict[str, Any] = {
+        "mean": max(counted.mean_length, 1.0),
+        "total": sum(t.weight for t in terms),
+        "rare": rare(terms, counted),
+        "any_of": selector(terms, counted),
+    }
     for n, term in enumerate(terms):
         found[f"q{n}"] = _quoted(term.lexeme)
         found[f"w{n}"] = term.weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -44,12 +45,25 @@ CONDITIONS = {
 
 OF_CHUNKS = {name for name, condition in CONDITIONS.items() if "c." in condition}
 """Parts of a filter that need no look at the document."""
+_NOTHING: tuple[Any, ...] = ((), None, {})
+MOST_SHAPES = 256
+"""Kinds of filters whose SQL is kept."""
 
 
-def conditions(wanted: Filter) -> tuple[str, dict[str, Any]]:
-    """The filter as SQL over `c` (chunk) and `d` (document), and its parameters."""
-    values = _asked(wanted)
-    parts = ["not d.hidden", "not d.deleted", *(CONDITIONS[name] for name in values)]
+@lru_cache(MOST_SHAPES)
+def condition(names: tuple[str, ...]) -> str:
+    """A filter that asks for this, as SQL over `c` (chunk) and `d` (document)."""
+    return " and ".join(["not d.hidden", "not d.deleted", *(CONDITIONS[name] for name in names)])
+
+
+def names_of(wanted: Filter) -> tuple[str, ...]:
+    """What the filter asks for; nothing if it lets all through."""
+    return tuple(name for name, value in vars(wanted).items() if value not in _NOTHING)
+
+
+def values_of(wanted: Filter) -> dict[str, Any]:
+    """The parameters of `condition`."""
+    values = {name: getattr(wanted, name) for name in names_of(wanted)}
     for name, value in values.items():
         if isinstance(value, tuple):
             values[name] = [str(v) if isinstance(v, str) else v for v in value]
@@ -57,13 +71,4 @@ def conditions(wanted: Filter) -> tuple[str, dict[str, Any]]:
         values["keys"], values["texts"] = (list(part) for part in zip(*values["texts"], strict=True))
     if "metadata" in values:
         values["metadata"] = json.dumps(dict(wanted.metadata), default=str)
-    return " and ".join(parts), values
-
-
-def filtered(wanted: Filter) -> bool:
-    """Whether the filter asks for anything."""
-    return bool(_asked(wanted))
-
-
-def _asked(wanted: Filter) -> dict[str, Any]:
-    return {k: v for k, v in vars(wanted).items() if v not in ((), None, {})}
+    return values

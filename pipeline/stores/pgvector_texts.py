@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from pgvector import HalfVector
+
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery
+from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery, pgvector_sql
 from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores.pgvector_filter import conditions
-from pipeline.stores.pgvector_query import ACTIVE, Ask, ChunkScores, Place, nearest
+from pipeline.stores.pgvector_filter import names_of, values_of
+from pipeline.stores.pgvector_query import Ask, ChunkScores, Place, shape_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,6 @@ class Nearest:
     texts: Mapping[tuple[UUID, int], Text]
     rows: int = 0
     """How many chunks they were chosen from."""
-    active: int | None = None
-    """The index that was active when they were read; None if nothing was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,31 +49,36 @@ def read(
     ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter
 ) -> dict[tuple[UUID, int], Text]:
     """These chunks with their documents; what is gone or kept out by the filter is left out."""
-    where, values = conditions(condition)
-    places = "unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as integer[])) as w(document_id, ord)"
-    rows = ask(
-        _statement(index, places, where),
-        {**values, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]},
-    )
-    return _texts(rows)
+    places = {"ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]}
+    statement = pgvector_sql.texts(index, names_of(condition))
+    return _texts(ask(statement, {**values_of(condition), **places}, one_plan=True))
 
 
 def nearest_texts(
-    ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics, first: int, *, dedupe: bool = True
+    ask: Ask,
+    place: Place,
+    query: StoreQuery,
+    counted: bm25.Statistics,
+    first: int,
+    *,
+    dedupe: bool = True,
+    whole: bool = True,
 ) -> Nearest:
     """The first `query.top` by meaning alone, out of the `first` nearest chunks; with `dedupe` one of a document.
 
-    One statement for all, since such a search takes hardly longer than a way to the server.
+    One statement for all, since such a search takes hardly longer than a way to the server. The likeness of the whole
+    document only if asked for by `whole`: by meaning alone, it ranks nothing.
     """
-    best, values = nearest(place, query, counted, first, dedupe=dedupe)
-    more = f"w.similarity, w.centroid, w.rows, {ACTIVE}"
-    rows = ask(_statement(place.index, f"({best}) as w", "true", more), values)
+    if query.vector is None or query.top is None:
+        raise ValueError("a search by meaning needs a vector and a number of hits")
+    shape = shape_of(place, query, counted)
+    statement = pgvector_sql.nearest(shape, first, query.top, dedupe=dedupe, whole=whole)
+    values = {**values_of(query.filter), "vector": HalfVector(query.vector)}
+    rows = ask(statement, values, one_plan=not shape.filter)
     if not rows:
         return Nearest(texts={})
-    chunks = [
-        ChunkScores(document_id=row[0], ord=row[1], similarity=row[-4], centroid=row[-3]) for row in rows
-    ]
-    return Nearest(chunks=chunks, texts=_texts(rows), rows=rows[0][-2], active=rows[0][-1])
+    chunks = [ChunkScores(row[0], row[1], row[-3], row[-2]) for row in rows]
+    return Nearest(chunks=chunks, texts=_texts(rows), rows=rows[0][-1])
 
 
 def candidates(
@@ -102,30 +107,21 @@ def _best_first(scores: ChunkScores) -> tuple[float, float, UUID, int]:
     return -similarity, -(scores.bm25 or 0.0), scores.document_id, scores.ord
 
 
-def _statement(index: int, wanted: str, where: str, more: str = "null") -> str:
-    """Chunks `w` with their documents; laterals keep the planner from reading more than these rows."""
-    return f"""
-        select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url,
-               d.tags, cast(d.metadata as text), d.project_id, d.created_at, d.updated_at, {more}
-        from {wanted}
-        cross join lateral (
-            select c.document_id, c.ord, c.version, c.content, c.context, c.project_id from chunk c
-            where c.index_id = {index} and c.document_id = w.document_id and c.ord = w.ord offset 0) c
-        cross join lateral (select d.* from document d where d.id = w.document_id offset 0) d
-        join source s on s.id = d.source_id
-        where {where}"""
+_TYPES = {member.value: member for member in SourceType}
+_KINDS = {member.value: member for member in Kind}
 
 
 def _texts(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[UUID, int], Text]:
-    """Rows of `_statement`; a document that several chunks belong to is made once."""
+    """Rows of `pgvector_sql.texts`; a document that several chunks belong to is made once."""
     documents: dict[tuple[UUID, int], StoredDocument] = {}
     found = {}
     for row in rows:
         id_, ord_, version, content, context = row[:5]
-        if (id_, version) not in documents:
-            documents[id_, version] = _document(id_, version, row[5:15])
+        document = documents.get((id_, version))
+        if document is None:
+            document = documents[id_, version] = _document(id_, version, row[5:15])
         chunk = Chunk(ord=ord_, content=content, context=context)
-        found[id_, ord_] = Text(document=documents[id_, version], chunk=chunk)
+        found[id_, ord_] = Text(document=document, chunk=chunk)
     return found
 
 
@@ -135,8 +131,8 @@ def _document(id_: UUID, version: int, columns: tuple[Any, ...]) -> StoredDocume
         id=id_,
         version=version,
         title=title,
-        source_type=SourceType(source_type),
-        kind=Kind(kind),
+        source_type=_TYPES[source_type],
+        kind=_KINDS[kind],
         source=source,
         url=url,
         tags=tuple(tags),

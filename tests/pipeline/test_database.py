@@ -54,12 +54,18 @@ def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database:
     assert "select" not in str(caught.value)
 
 
-def test_plans_are_generic_only_where_that_is_asked_for(database: Database) -> None:
+def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None:
     with database.tenant(uuid4()) as connection:
         assert connection.execute(text("show plan_cache_mode")).scalar() == "force_custom_plan"
-    mode = "select current_setting('plan_cache_mode')"
-    assert database.ask(uuid4(), mode, {}, one_plan=True) == [("force_generic_plan",)]
-    assert database.ask(uuid4(), mode, {}) == [("force_custom_plan",)]
+    for _ in range(10):
+        assert database.ask(uuid4(), "select 'once' || %(v)s::text", {"v": "x"}, one_plan=True) == [
+            ("oncex",)
+        ]
+        assert database.ask(uuid4(), "select 'anew' || %(v)s::text", {"v": "x"}) == [("anewx",)]
+    kept = "select statement, generic_plans > 0 from pg_prepared_statements"
+    ((statement, generic),) = database.ask(uuid4(), kept, {})
+    assert "once" in statement
+    assert generic, "planned anew for each value"
 
 
 # --- one statement, one way to the server ---
@@ -76,7 +82,7 @@ def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: D
     kept = (
         "select current_tenant(), current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan')"
     )
-    with database.app.begin() as connection:
+    with database.asker.engine.connect() as connection:
         assert tuple(connection.exec_driver_sql(kept).one()) == (None, "100", "relaxed_order")
 
 

@@ -181,6 +181,7 @@ def visible(database: Database, tenant: UUID | None, table: str) -> set[UUID]:
         return {row[0] for row in connection.execute(statement)}
 
 
+VIEWS = (("searchable_document", "document", "id"), ("searchable_chunk", "chunk", "document_id"))
 TABLES = sorted(
     [
         *("project", "source", "sync_run", "document", "run_item", "document_body", "chunk_stage"),
@@ -247,6 +248,26 @@ class TestTenants:
             assert two.ours.sql("select * from document")
             with two.database.app.begin() as connection:
                 assert connection.execute(text("select count(*) from document")).scalar() == 0
+
+    def test_the_views_that_searches_read_show_each_its_own(self, two: Two) -> None:
+        for view, table, key in VIEWS:
+            for one in (two.ours, two.theirs):
+                seen = {row[key] for row in one.sql(f"select {key} from {view}")}
+                assert seen == {row[key] for row in one.sql(f"select {key} from {table}")} != set()
+                assert set(two.database.ask(one.tenant, f"select {key} from {view}", {})) == {
+                    (i,) for i in seen
+                }
+            with two.database.asker.engine.connect() as connection:
+                assert connection.execute(text(f"select * from {view}")).all() == []
+            with (
+                pytest.raises(StoreRejected, match="permission denied"),
+                two.database.control() as connection,
+            ):
+                connection.execute(text(f"select * from {view}"))
+
+    def test_a_view_that_filters_read_shows_no_text(self, two: Two) -> None:
+        with pytest.raises(StoreRejected, match="does not exist"):
+            two.ours.sql("select title from searchable_document")
 
     def test_a_tenant_sees_itself_only(self, two: Two) -> None:
         assert [r["id"] for r in two.ours.sql("select id from tenant")] == [two.ours.tenant]

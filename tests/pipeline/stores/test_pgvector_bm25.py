@@ -142,7 +142,7 @@ def test_rare_lexemes_choose_the_candidates_and_all_count() -> None:
     assert bm25.selector(terms, small) == "'t1' | 't400' | 't599' | 't700'"
     common = [bm25.Term(lexeme=f"t{n}", weight=1.0, chunks=9_000 + n) for n in range(2)]
     assert bm25.selector(common, large) == "'t0'", "one lexeme always chooses, however common"
-    assert "%(q3)s::tsquery" in bm25.score(terms, lexemes="l", k="k")
+    assert "%(q3)s::tsquery" in bm25.score(bm25.ranks(len(terms), "l"), k="k")
 
 
 def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(depot: Depot) -> None:
@@ -279,7 +279,7 @@ def test_a_word_of_one_chunk_gives_that_chunk_its_share_and_others_none(depot: D
 def test_nothing_is_rare_among_few_chunks() -> None:
     term = bm25.Term(lexeme="x", weight=1.0, chunks=1)
     few, many = (bm25.Statistics(chunks=n, mean_length=10.0) for n in (100, 1000))
-    assert bm25.rare_share([term], few, lexemes="v") == "0"
-    assert bm25.rare_share([term], many, lexemes="v") != "0"
+    assert bm25.rare([term], few) == 0
+    assert bm25.rare([term], many) == 1
     often = bm25.Term(lexeme="x", weight=1.0, chunks=bm25.RARE_CHUNKS + 1)
-    assert bm25.rare_share([often], many, lexemes="v") == "0"
+    assert bm25.rare([term, often], many) == 1

@@ -1,0 +1,211 @@
+"""The texts of the statements that search. Each depends on a search's shape alone, so it is made once.
+
+Values stand in no text but for the numbers of index and dimensions, by which the planner knows the partition and the
+expression that the vector index is built on.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from pipeline.stores import pgvector_bm25 as bm25
+from pipeline.stores.pgvector_filter import CONDITIONS, OF_CHUNKS, condition
+
+MOST_SHAPES = 256
+"""Statements of each kind whose texts are kept."""
+FEW_TERMS = 8
+
+KEYWORD_ROWS = "searchable_chunk"
+DOCUMENTS = "searchable_document"
+"""What the arms read where an operator shall look rows up. Row-level security keeps `@@` and `@>` out of an index scan,
+since they are not leakproof; a view with the same condition and an owner that may read all rows does not."""
+
+ACTIVE = "(select i.id from search_index i where i.status = 'active')"
+"""Read in the very statement that searches, so that no index is asked that has just been replaced."""
+
+# The distance to a vector of zeros is not a number.
+_SIMILARITY = "coalesce(nullif(1 - {}, 'NaN'), 0)"
+
+
+class Shape(NamedTuple):
+    """What a search's statement depends on; all else are values."""
+
+    number: int
+    """Of the search index."""
+    if_active: bool
+    """Find nothing in it unless it is the active one."""
+    dimensions: int
+    vector: Literal["", "all", "index"]
+    """How the vector arm finds the nearest: not at all, comparing every vector, or in the order of the index."""
+    keywords: bool
+    terms: int
+    """Lexemes of the question; 0 if it has none or `keywords` is False."""
+    filter: tuple[str, ...]
+    """Names of what the filter asks for."""
+    candidates: int
+
+
+@lru_cache(MOST_SHAPES)
+def both_arms(shape: Shape) -> str:
+    """The chunks that an arm finds, each once, with all its scores; one statement, since each way to the server costs.
+
+    Gives (document_id, ord, similarity, centroid, bm25, title, rare, covered). The shape has an arm.
+    """
+    arms = [_near(shape)] if shape.vector else []
+    arms += [_matching(shape)] if shape.terms else []
+    similarity = _SIMILARITY.format("v.distance") if shape.vector else "null"
+    return f"""
+        select v.document_id, v.ord, {similarity}, v.centroid, {_words(shape)}
+        from (select u.* {_ranks(shape)} from ({_by_key(shape, " union ".join(f"({arm})" for arm in arms))}) u
+              offset 0) v
+        where {_asked(shape)}"""
+
+
+@lru_cache(MOST_SHAPES)
+def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) -> str:
+    """The first `top` by meaning alone out of the `first` nearest chunks, with their texts; see `texts`.
+
+    More columns are (similarity, centroid, rows), `rows` being how many of the `first` there are. With `dedupe` one
+    chunk of a document; the centroid's likeness only if asked for by `whole`.
+    """
+    once = "distinct on (f.document_id)" if dedupe else ""
+    centroid = f"(select {_LIKENESS} {_centroid(shape, 'w')})" if whole else "null"
+    # Planned for all candidates and stopped after the first: told of a few only, the planner would take the vector
+    # index through the narrowest filter, which takes longer than comparing all that pass and finds fewer.
+    best = f"""
+        with near as materialized ({_near(shape, ", " + _distance(shape) + " as distance")}),
+        first as materialized (select n.document_id, n.ord, n.distance from near n limit {first})
+        select b.document_id, b.ord, {_SIMILARITY.format("b.distance")} as similarity,
+               (select count(*) from first) as rows
+        from (select {once} f.document_id, f.ord, f.distance from first f
+              order by f.document_id, f.distance, f.ord) b
+        order by b.distance, b.document_id, b.ord limit {top}"""
+    return _texts(shape.number, f"({best}) as w", _asked(shape), f"w.similarity, {centroid}, w.rows")
+
+
+@lru_cache(MOST_SHAPES)
+def texts(index: int, names: tuple[str, ...]) -> str:
+    """The chunks of `ids` and `ords` that a filter of these names lets through, with their documents."""
+    places = "unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as integer[])) as w(document_id, ord)"
+    return _texts(index, places, condition(names))
+
+
+# An arm gives (document_id, ord). Laterals with `offset 0` keep the order: first the ids, then rows by key. Left to
+# itself and without statistics, right after a first load, the planner takes a thousand times as long.
+
+
+def _asked(shape: Shape) -> str:
+    """Whether this index is the one to be asked."""
+    return f"{ACTIVE} = {shape.number}" if shape.if_active else "true"
+
+
+def _distance(shape: Shape) -> str:
+    """The very expression that the vector index is built on."""
+    return f"((c.embedding::halfvec({shape.dimensions})) <=> %(vector)s)"
+
+
+_LIKENESS = "nullif(1 - (m.centroid <=> %(vector)s), 'NaN') as centroid"
+
+
+def _centroid(shape: Shape, of: str) -> str:
+    """The whole document of a row, in the very index that is read: the vectors of two models must not meet."""
+    return f"from index_document m where m.index_id = {shape.number} and m.document_id = {of}.document_id"
+
+
+def _near(shape: Shape, more: str = "") -> str:
+    """The vector arm: in the order of the index, or every vector compared if there are few."""
+    # An index cannot give the order of a sum.
+    order = _distance(shape) + ("" if shape.vector == "index" else " + 0")
+    return f"""
+        select c.document_id, c.ord{more} from chunk c join {DOCUMENTS} d on d.id = c.document_id
+        where c.index_id = {shape.number} and {condition(shape.filter)}
+        order by {order} limit {shape.candidates}"""
+
+
+def _matching(shape: Shape) -> str:
+    """The keyword arm: the best chunks of those that hold one of the rarest lexemes.
+
+    A filter on documents lets few chunks through, so it comes first. With none, documents are only looked at for
+    being hidden, which few are: chunks are scored first, and documents are read until the list is full.
+    """
+    score = bm25.score(bm25.ranks(shape.terms, "x.flat"), k="x.k")
+    chunks = f"select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation('c.length')} as k"
+    match = f"c.index_id = {shape.number} and c.lexemes @@ cast(%(any_of)s as tsquery)"
+    if not OF_CHUNKS.issuperset(shape.filter):
+        return f"""
+            select x.document_id, x.ord
+            from ({chunks} from {KEYWORD_ROWS} c join {DOCUMENTS} d on d.id = c.document_id
+                  where {match} and {condition(shape.filter)} offset 0) x
+            order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
+    own = " and ".join([match, *(CONDITIONS[name] for name in shape.filter)])
+    return f"""
+        select x.document_id, x.ord
+        from (select x.document_id, x.ord, {score} as score
+              from ({chunks} from {KEYWORD_ROWS} c where {own} offset 0) x
+              order by score desc, x.document_id, x.ord offset 0) x
+        cross join lateral (select from {DOCUMENTS} d
+                            where d.id = x.document_id and not d.hidden and not d.deleted offset 0) d
+        limit {shape.candidates}"""
+
+
+def _by_key(shape: Shape, arms: str) -> str:
+    """The chunks of the arms with what the scores read of them."""
+    words = f", {_flat(shape)} as flat, {bm25.saturation('c.length')} as k" if shape.terms else ""
+    if not shape.vector:
+        distance, centroid, likeness = "", "null", ""
+    else:
+        distance, centroid = f", {_distance(shape)} as distance", "m.centroid"
+        likeness = f"left join lateral (select {_LIKENESS} {_centroid(shape, 'w')} offset 0) m on true"
+    return f"""
+        select w.document_id, w.ord, c.*, {centroid} as centroid from ({arms}) w
+        cross join lateral (
+            select {f"{words}{distance}".removeprefix(", ")} from chunk c
+            where c.index_id = {shape.number} and c.document_id = w.document_id and c.ord = w.ord offset 0) c
+        {likeness} offset 0"""
+
+
+def _flat(shape: Shape) -> str:
+    """A chunk's lexemes as the scores read them.
+
+    `|| ''` unpacks a compressed tsvector once; otherwise every term would do so again. The copy costs as much as
+    some terms do.
+    """
+    return "c.lexemes || ''" if shape.terms > FEW_TERMS else "c.lexemes"
+
+
+def _ranks(shape: Shape) -> str:
+    """Each lexeme's `ts_rank` in the chunk and in its title, from which all scores of words are made."""
+    body = (f", {rank} as r{n}" for n, rank in enumerate(bm25.ranks(shape.terms, "u.flat")))
+    title = (f", {rank} as t{n}" for n, rank in enumerate(bm25.ranks(shape.terms, "u.flat", bm25.TITLE)))
+    return "".join([*body, *title])
+
+
+def _words(shape: Shape) -> str:
+    """The scores of words: (bm25, title, rare, covered)."""
+    if not shape.terms:
+        nothing = "cast(0 as float8)" if shape.keywords else "cast(null as float8)"
+        return f"{nothing}, {nothing}, cast(0 as float8), cast(null as float8)"
+    body, title = ([f"v.{name}{n}" for n in range(shape.terms)] for name in "rt")
+    return ", ".join(
+        [
+            bm25.score(body, k="v.k"),
+            bm25.score(title, k=bm25.FLAT_SATURATION),
+            bm25.rare_share(body),
+            bm25.covered_share(body),
+        ]
+    )
+
+
+def _texts(index: int, wanted: str, where: str, more: str = "null") -> str:
+    """Chunks `w` with their documents; laterals keep the planner from reading more than these rows."""
+    return f"""
+        select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url,
+               d.tags, cast(d.metadata as text), d.project_id, d.created_at, d.updated_at, {more}
+        from {wanted}
+        cross join lateral (
+            select c.document_id, c.ord, c.version, c.content, c.context, c.project_id from chunk c
+            where c.index_id = {index} and c.document_id = w.document_id and c.ord = w.ord offset 0) c
+        cross join lateral (select d.* from document d where d.id = w.document_id offset 0) d
+        join source s on s.id = d.source_id
+        where {where}"""
