@@ -37,6 +37,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
     limits, begun = parts.job_limits, time.monotonic()
     with suppress(LarderError):
         with parts.database.tenant(tenant, durable=False) as connection:
+            jobs.note_wording(connection, parts.wording_options.identity)
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
         if claimed is None:
             return
@@ -144,8 +145,18 @@ def renewed(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: floa
         keeper.join()
 
 
+def announce(parts: Runtime) -> bool:
+    """Tell the ledger how this process words answers, so that those of another wording are made anew; True if told."""
+    with suppress(LarderError):
+        with parts.database.control() as connection:
+            jobs.note_wording(connection, parts.wording_options.identity)
+        return True
+    return False
+
+
 def warm(parts: Runtime) -> None:
     """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job."""
+    announce(parts)
     with suppress(LarderError):
         parts.embedder.embed_query("warm")
     with suppress(LarderError):

@@ -1,4 +1,4 @@
-"""Enrichments while the broker is away: workers look into the ledger themselves instead of waiting for messages."""
+"""The thread that keeps a worker of Step 4 in touch with the ledger, also while the broker is away."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from workers import enriching
 from workers.runtime import Runtime
 
 LOOK_SECONDS = 1.0
+ANNOUNCE_SECONDS = 60.0
+"""How often it is told anew how answers are worded: there may be new tenants, and older workers may have gone."""
 RETURN_SECONDS = 40.0
 """So long after the broker is back Celery may still pause before it connects."""
 
@@ -25,13 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 class Lifeline:
-    """A thread of a worker process. Beside others of its kind, and beside messages, it does no harm: claims decide."""
+    """Answers from the ledger itself while no messages come, and tells it how answers are worded.
+
+    Beside others of its kind, and beside messages, it does no harm: claims decide.
+    """
 
     def __init__(self, parts: Runtime, *, look: float = LOOK_SECONDS, back: float = RETURN_SECONDS) -> None:
         self._parts = parts
         self._look = look
         self._back = back
-        self._needed_until = float("-inf")
+        self._needed_until = self._announce_at = float("-inf")
         self._over = threading.Event()
         # Kombu writes the address of a socket differently from the client.
         address = parts.addresses.broker.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
@@ -52,9 +57,15 @@ class Lifeline:
 
     def _run(self) -> None:
         while not self._over.wait(self._look):
+            self._announce()
             if self._needed():
                 while not self._over.is_set() and self._answer_one():
                     pass
+
+    def _announce(self) -> None:
+        """Now and then; at every look until the database is there to be told."""
+        if time.monotonic() >= self._announce_at and enriching.announce(self._parts):
+            self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
 
     def _needed(self) -> bool:
         """True while the broker is away, and for a while after it."""

@@ -36,7 +36,7 @@ from workers.settings import SOURCE_TYPES, EmbeddingModel, Settings, SourceSetti
 
 if TYPE_CHECKING:
     from connectors.web import Gate
-    from pipeline.enrichment import Rewording
+    from pipeline.enrichment import Rewording, WordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,21 +382,26 @@ class Runtime:
         )
 
     @cached_property
-    def rewording(self) -> Rewording:
-        """Who words answers, and how this process fared with it."""
-        from pipeline.enrichment import Rewording, RewordingOptions, WordingOptions, open_wording
+    def wording_options(self) -> WordingOptions:
+        """Which model words answers, if one does."""
+        from pipeline.enrichment import WordingOptions
 
         e = self.rag.enrichment
-        wording = open_wording(
-            WordingOptions(
-                generator=e.generator,
-                model=e.model,
-                base_url=e.base_url or "",
-                api_key=e.api_key.get_secret_value() if e.api_key else "",
-                timeout=e.timeout,
-            )
+        return WordingOptions(
+            generator=e.generator,
+            model=e.model,
+            base_url=e.base_url or "",
+            api_key=e.api_key.get_secret_value() if e.api_key else "",
+            timeout=e.timeout,
         )
-        return Rewording(wording, RewordingOptions(seconds=e.timeout))
+
+    @cached_property
+    def rewording(self) -> Rewording:
+        """Who words answers, and how this process fared with it."""
+        from pipeline.enrichment import Rewording, RewordingOptions, open_wording
+
+        options = self.wording_options
+        return Rewording(open_wording(options), RewordingOptions(seconds=options.timeout))
 
     def enricher_of(self, tenant: UUID) -> Callable[[Json], Json]:
         """Answers requests of Step 4 from a tenant's documents."""

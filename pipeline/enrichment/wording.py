@@ -70,6 +70,11 @@ class WordingOptions:
     timeout: float = 20.0
     """Seconds one call may take at most."""
 
+    @property
+    def identity(self) -> str:
+        """Equal where the same sentences may be expected: key and timeout do not count, and nothing but extraction."""
+        return EXTRACT if self.generator == EXTRACT else f"{self.generator}|{self.model}|{self.base_url}"
+
 
 def _open_gemini(options: WordingOptions) -> Wording:
     from pipeline.enrichment.gemini_wording import GeminiWording

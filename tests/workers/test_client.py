@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 import redis
+from pydantic import SecretStr
 
 from pipeline.errors import EmbedderUnavailable, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs
@@ -103,6 +105,20 @@ def test_a_message_holds_two_ids_and_no_text_and_waits_where_its_priority_says(
 def test_the_same_question_is_one_message(client: Client, broker: redis.Redis) -> None:
     assert client.submit(PBI) == client.submit({"pbi": PBI, "scores": {}})
     assert broker.llen("enrich") == 1
+
+
+def test_what_one_worker_worded_is_not_given_again_where_another_wording_serves(
+    client: Client, parts: Runtime
+) -> None:
+    first = client.submit(PBI)
+    work(parts, first)
+    assert client.submit(PBI) == first
+    section = parts.rag.enrichment.model_copy(update={"generator": "gemini", "api_key": SecretStr("k")})
+    rag = parts.rag.model_copy(update={"enrichment": section})
+    other = Runtime(replace(parts.settings, rag=rag), parts.addresses)
+    work(other, client.submit({"title": "another"}))
+    other.database.close()
+    assert client.submit(PBI) != first
 
 
 def test_without_a_broker_the_pump_sends_the_message(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded, runtime
+from workers import embedded, enriching, runtime
 from workers.client import Client, NoAnswerYet
 from workers.lifeline import Lifeline
 from workers.runtime import Runtime
@@ -89,5 +90,26 @@ def test_a_database_that_is_away_as_well_is_waited_for(
             client.result(job, wait=1)
         store.heal()
         assert client.result(job, wait=20)["degradation_level"] == 0
+        line.close()
+        worker.database.close()
+
+
+def test_the_ledger_is_told_how_answers_are_worded_as_soon_as_it_is_there(
+    parts: Runtime, addresses: Addresses
+) -> None:
+    with TcpProxy.to(addresses.control) as store, Client(addresses.app) as client:
+        first = client.submit(PBI)
+        enriching.run(parts, client.tenant, first)
+        assert client.submit(PBI) == first
+        e = parts.rag.enrichment.model_copy(update={"generator": "gemini", "model": "another"})
+        settings = replace(parts.settings, rag=parts.rag.model_copy(update={"enrichment": e}))
+        worker = Runtime(settings, replace(parts.addresses, control=store.url(addresses.control)))
+        line = Lifeline(worker, look=0.1)
+        store.cut()
+        line.start()
+        time.sleep(0.5)
+        assert client.submit(PBI) == first
+        store.heal()
+        until(lambda: client.submit(PBI) != first)
         line.close()
         worker.database.close()

@@ -37,6 +37,11 @@ class Desk:
         assert found is not None
         return found
 
+    def word(self, wording: str) -> None:
+        """As a worker does at its start."""
+        with self.database.control() as connection:
+            jobs.note_wording(connection, wording)
+
     def finish(self, claimed: Claimed, *, level: int = 0) -> None:
         with self.database.tenant(self.tenant) as connection:
             jobs.finish(connection, claimed, {"similar_work": [], "degradation_level": level}, level)
@@ -110,6 +115,46 @@ def test_an_answer_that_does_not_hold_any_more_is_not_given_again(desk: Desk, en
     assert second.new
     assert second.id != first.id
     assert desk.submit().id == second.id
+
+
+def test_an_answer_of_another_wording_is_not_given_again(desk: Desk) -> None:
+    desk.word("gemini|small|")
+    first = desk.submit()
+    desk.finish(desk.claimed(first.id))
+    desk.word("gemini|small|")
+    assert desk.submit() == jobs.Asked(id=first.id, new=False), "the same words twice cost two"
+    desk.word("gemini|large|")
+    second = desk.submit()
+    assert second.new
+    desk.finish(desk.claimed(second.id))
+    assert desk.submit() == jobs.Asked(id=second.id, new=False)
+
+
+def test_an_answer_begun_by_a_worker_of_the_former_wording_is_not_given_again(desk: Desk) -> None:
+    with desk.database.tenant(desk.tenant) as connection:
+        jobs.note_wording(connection, "extract")
+    first = desk.submit()
+    claimed = desk.claimed(first.id)
+    desk.word("gemini|small|")
+    desk.finish(claimed)
+    assert desk.submit().new
+
+
+def test_the_wording_is_noted_for_every_tenant_or_for_the_one_at_work(desk: Desk) -> None:
+    def stamps() -> list[tuple[UUID, UUID]]:
+        rows = "select tenant_id, stamp from change_stamp where slot = -1 order by tenant_id = %s"
+        return desk.sql.execute(rows, (desk.tenant,)).fetchall()
+
+    other = uuid4()
+    desk.sql.execute("insert into tenant (id, name) values (%s, 'other')", (other,))
+    with desk.database.tenant(desk.tenant) as connection:
+        jobs.note_wording(connection, "extract")
+    ((tenant, extracted),) = stamps()
+    assert tenant == desk.tenant
+    desk.word("gemini|small|")
+    (first, second) = stamps()
+    assert (first[0], second[0]) == (other, desk.tenant)
+    assert first[1] == second[1] != extracted
 
 
 def add_document(desk: Desk) -> None:
