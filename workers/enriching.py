@@ -155,9 +155,14 @@ def announce(parts: Runtime) -> bool:
 
 
 def warm(parts: Runtime) -> None:
-    """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job."""
+    """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job.
+
+    A model whose calls are counted is only asked within the budget, by the search of the request.
+    """
     announce(parts)
     with suppress(LarderError):
-        parts.embedder.embed_query("warm")
+        embedder = parts.embedder
+        if not parts.allowance.metered:
+            embedder.embed_query("warm")
     with suppress(LarderError):
         parts.enricher_of(parts.tenant)({"pbi": {"title": "warm"}, "scores": {}})

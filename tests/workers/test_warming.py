@@ -1,0 +1,97 @@
+"""What a worker of Step 4 does before its first job, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from sqlalchemy import text
+
+from tests.conftest import Addresses
+from tests.fakes.openai_server import KEY, FakeOpenAI
+from tests.workers.indexed import index
+from workers import embedded, enriching, registering, runtime
+from workers.app import configure
+from workers.runtime import Runtime
+from workers.settings import load
+
+CONFIG = """
+rag:
+  tenant: {tenant}
+  embedding: {section}
+  sources:
+    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
+"""
+Open = Callable[[str], Runtime]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Open]:
+    """`opened(section)`: a new process of an installation with one page and this section `embedding`."""
+    made: list[Runtime] = []
+    tenant = f"acme-{uuid4()}"  # what the broker remembers of other tests is of other tenants
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tides.md").write_text(
+        "# Tides\n\nThe pilot waits for the tide.\n", encoding="utf-8"
+    )
+
+    def build(section: str) -> Runtime:
+        (tmp_path / "larder.yaml").write_text(CONFIG.format(tenant=tenant, section=section), encoding="utf-8")
+        where = runtime.Addresses(
+            database=addresses.app,
+            control=addresses.control,
+            admin=addresses.admin,
+            broker=servers.broker_url,
+        )
+        made.append(Runtime(load(tmp_path / "larder.yaml", {}), where))
+        configure(made[-1].rag.queue, servers.broker_url)
+        return made[-1]
+
+    yield build
+    for parts in made:
+        if parts.allowance.rate:
+            parts.allowance.rate.disconnect()
+        parts.database.close()
+    with redis.Redis.from_url(servers.broker_url) as broker:
+        broker.delete("larder:embed", *broker.keys("larder:embed:*"))
+
+
+def counted(parts: Runtime) -> tuple[int, int]:
+    """Calls and texts that the ledger knows of."""
+    with parts.database.tenant(parts.tenant) as connection:
+        row = connection.execute(
+            text("select sum(calls) as calls, sum(texts) as texts from embedding_usage")
+        ).one()
+    return int(row.calls), int(row.texts)
+
+
+def test_a_paid_model_is_asked_within_the_budget_and_once_for_all_workers(opened: Open) -> None:
+    with FakeOpenAI() as service:
+        section = f"{{provider: openai, baseUrl: {service.address}/v1, apiKey: {KEY}, requestsPerMinute: 60}}"
+        first = opened(section)
+        registering.register(first)
+        index(first)
+        before = len(service.requests())
+        assert counted(first) == (before, service.usage.texts)
+        for parts in (first, opened(section)):
+            enriching.warm(parts)
+            assert len(service.requests()) == before + 1
+            assert counted(first) == (before + 1, service.usage.texts)
+
+
+def test_a_model_of_our_own_has_run_before_the_first_job(opened: Open) -> None:
+    parts: Any = opened("{provider: hashing}")
+    asked: list[str] = []
+    embed = parts.embedder.embed_query
+
+    def noted(question: str) -> Any:
+        asked.append(question)
+        return embed(question)
+
+    parts.embedder.embed_query = noted
+    enriching.warm(parts)
+    assert asked == ["warm"], "without a document a search asks no model"
