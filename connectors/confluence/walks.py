@@ -95,8 +95,8 @@ class Walks:
             position, walking=False, created=None, read_then=frozenset(), until=position.created
         )
         reason = (
-            f"there are more than maxPages {most} pages; only the {most} oldest are read, and pages that were "
-            "removed stay: raise syncOptions.maxPages, or name fewer spaces"
+            f"there are more than maxPages {most} pages; only the {most} that were created first are "
+            "read, and pages that were removed stay: raise syncOptions.maxPages, or name fewer spaces"
         )
         problem = Problem(external_id="maxPages", reason=reason, url=self._site.place.base)
         yield Page(cursor=position.to_json(), skipped=(problem,))

@@ -108,7 +108,8 @@ class ConfluenceOptions(Section):
     )
     max_pages: Positive | None = Field(
         default=1000,
-        description="At most so many pages; while there are more, nothing is deleted by absence. null: all.",
+        description="At most so many pages, the oldest by creation: a choice that edits do not move"
+        " (docs/confluence.md). While there are more, nothing is deleted by absence. null: all.",
     )
     page_size: Annotated[Whole, annotated_types.Interval(ge=1, le=250), Expected("1 to 250")] = Field(
         default=50, description="Pages asked for at once; the service may give fewer."
