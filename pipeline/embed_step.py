@@ -53,6 +53,8 @@ class _Todo:
     texts: dict[bytes, str]
     """Those of `wanted` that are ours to embed."""
     done: set[bytes] = field(default_factory=set)
+    cut: set[bytes] = field(default_factory=set)
+    """Those of `done` that were longer than the model reads."""
     refused: set[bytes] = field(default_factory=set)
     calls: int = 0
 
@@ -143,6 +145,7 @@ class EmbedStep:
                     self._renew(connection, todo.claim)
                     renewed = now
             todo.done |= {part[n] for n in good}
+            todo.cut |= {part[n] for n in good if _is_cut(embedder, todo.texts[part[n]])}
             if now - started > self.slice_seconds:
                 break
 
@@ -160,7 +163,10 @@ class EmbedStep:
             ours = work.still_ours(connection, claim)
             bad = [i for i in ours if todo.refused & set(todo.hashes[i])]
             slow = [i for i in ours if i not in bad and late & set(todo.hashes[i])]
-            work.count_texts(connection, claim, embedded, {i: n for i, n in reused.items() if i not in slow})
+            ready_made = {i: n for i, n in reused.items() if i not in slow}
+            work.count_texts(
+                connection, claim, embedded, ready_made, attribute(todo.hashes, todo.cut, late)[0]
+            )
             if bad:
                 refusal = TextRejected("the embedding provider refuses one of its texts")
                 self._decided(connection, claim, bad, refusal)
@@ -248,6 +254,12 @@ def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> 
         tokens += more
     if part:
         yield part
+
+
+def _is_cut(embedder: Embedder, text: str) -> bool:
+    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
+    limits = embedder.limits
+    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
 
 def _embed_part(embedder: Embedder, texts: list[str]) -> tuple[Vectors, set[int]]:

@@ -171,7 +171,7 @@ def run_report(watched: Watched) -> Json:
     """One run with its counts; listed = unchanged + queued + skipped + failed."""
     run = watched.run
     same = ("state", "listed", "unchanged", "queued", "indexed", "dead", "superseded", "deleted", "hidden")
-    rest = ("restored", "skipped", "failed", "texts_embedded", "texts_reused", "chunks_kept")
+    rest = ("restored", "skipped", "failed", "texts_embedded", "texts_reused", "texts_cut", "chunks_kept")
     return {
         "source": watched.source.settings.name,
         "run": run.id,

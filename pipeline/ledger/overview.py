@@ -126,6 +126,7 @@ _RUN_COUNTS = (
     "chunks_kept",
     "texts_embedded",
     "texts_reused",
+    "texts_cut",
 )
 
 

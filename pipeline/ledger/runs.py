@@ -52,6 +52,8 @@ class RunRow:
     chunks_kept: int
     texts_embedded: int
     texts_reused: int
+    texts_cut: int
+    """Of the embedded: longer than the model reads, so that it saw the beginning alone."""
     problems: list[Json]
 
 
@@ -201,7 +203,8 @@ _COUNT = """
            count(*) filter (where outcome = 'dead') as dead,
            count(*) filter (where outcome = 'superseded') as superseded,
            sum(chunks) as chunks, sum(chunks_written) as chunks_written, sum(chunks_kept) as chunks_kept,
-           sum(texts_embedded) as texts_embedded, sum(texts_reused) as texts_reused
+           sum(texts_embedded) as texts_embedded, sum(texts_reused) as texts_reused,
+           sum(texts_cut) as texts_cut
     from run_item i where i.run_id = any(:runs) group by i.run_id"""
 
 _TOTALS = (
@@ -213,6 +216,7 @@ _TOTALS = (
     "chunks_kept",
     "texts_embedded",
     "texts_reused",
+    "texts_cut",
 )
 
 

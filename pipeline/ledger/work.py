@@ -236,24 +236,33 @@ def _finish_rows(connection: Connection, claimed: Claim, results: Sequence[Index
 
 
 def count_texts(
-    connection: Connection, claimed: Claim, embedded: Mapping[UUID, int], reused: Mapping[UUID, int]
+    connection: Connection,
+    claimed: Claim,
+    embedded: Mapping[UUID, int],
+    reused: Mapping[UUID, int],
+    cut: Mapping[UUID, int] | None = None,
 ) -> None:
-    """Add to the run what embedding cost and what the cache saved, per document."""
+    """Add to the run what embedding cost and what the cache saved, per document.
+
+    `cut` are those of the embedded that were longer than the model reads.
+    """
     rows = [
         {
             "id": str(i),
             "version": claimed.documents[i].version,
             "e": embedded.get(i, 0),
             "r": reused.get(i, 0),
+            "c": (cut or {}).get(i, 0),
         }
         for i in claimed.documents
     ]
     connection.execute(
         text("""
-            update run_item i set texts_embedded = texts_embedded + r.e,
+            update run_item i set texts_embedded = texts_embedded + r.e, texts_cut = texts_cut + r.c,
                    -- what this run itself embedded, in an earlier slice or try, comes from the cache now
                    texts_reused = texts_reused + greatest(r.r - i.texts_embedded, 0)
-            from jsonb_to_recordset(cast(:rows as jsonb)) as r(id uuid, version integer, e integer, r integer)
+            from jsonb_to_recordset(cast(:rows as jsonb))
+                as r(id uuid, version integer, e integer, r integer, c integer)
             where i.document_id = r.id and i.version = r.version and i.outcome is null"""),
         {"rows": json.dumps(rows)},
     )

@@ -370,3 +370,21 @@ class TestUsage:
         with shop.database.control() as connection:
             (row,) = [r for r in usage.today(connection) if r["tenant"] == str(shop.tenant)]
         assert (row["tenant"], row["texts"], row["cost"]) == (str(shop.tenant), 2, 0.0)
+
+
+class TestTooLongTexts:
+    @pytest.mark.parametrize(("oversize", "told"), [("cut", (2, 2)), ("split", (0, 0))])
+    def test_those_that_are_cut_are_counted_once_where_they_are_embedded(
+        self, shop: Workshop, oversize: Any, told: tuple[int, int]
+    ) -> None:
+        shop.embedder = Paid(limits=EmbedderLimits(texts=4, tokens_per_text=12, oversize=oversize))
+        runs = []
+        for name in ("a", "b"):  # the same two long texts; and a short one each
+            runs.append(shop.open_run())
+            body = f"{paragraphs(2, 'A long word for')}\n\n{name} is short."
+            shop.admit(document(name, body, title="Same"), run=runs[-1])
+            shop.index(shop.items(name))
+            shop.close_run(runs[-1])
+        first, second = map(shop.run, runs)
+        assert (first.texts_embedded, first.texts_cut, second.texts_embedded) == (3, told[0], 1)
+        assert (first.texts_cut + second.texts_cut, second.texts_reused) == (told[1], 2)

@@ -121,6 +121,12 @@ def _summary(console: Console, result: dict[str, Any]) -> None:
         f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
         f"in {stats['time_elapsed']:.1f} s",
     )
+    cut = sum(run["texts_cut"] for run in result["runs"])
+    if cut:
+        console.print(
+            f"[yellow]cut[/] {cut} texts are longer than the model reads; its vectors are of their "
+            "beginning alone, search by words knows all of them (embedding.oversize)"
+        )
     for error in stats["errors"][:MOST_SHOWN]:
         colour = "yellow" if error["outcome"] == "skipped" else "red"
         console.print(

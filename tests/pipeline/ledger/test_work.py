@@ -274,9 +274,10 @@ class TestCounting:
         claimed = shop.claim("a", "b")
         a, b = shop.id("a"), shop.id("b")
         with shop.database.tenant(shop.tenant) as connection:
-            work.count_texts(connection, claimed, {a: 3}, {a: 1, b: 2})
+            work.count_texts(connection, claimed, {a: 3}, {a: 1, b: 2}, {a: 2})
+            work.count_texts(connection, claimed, {b: 1}, {}, {b: 1})
             found = runs.progress(connection, [run])[run]
-        assert (found["texts_embedded"], found["texts_reused"]) == (3, 3)
+        assert (found["texts_embedded"], found["texts_reused"], found["texts_cut"]) == (4, 3, 3)
 
     def test_what_this_run_embedded_itself_is_not_reused_later(self, shop: Workshop) -> None:
         shop.admit(document("a"))

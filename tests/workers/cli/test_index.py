@@ -1,0 +1,32 @@
+"""What a person reads at the end of `larder index`."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from pipeline.documents import Json
+from workers.cli.index import _COLUMNS, _summary
+
+
+def screen(**counts: int) -> str:
+    """The summary of one run in a terminal of eighty columns."""
+    run = {
+        **dict.fromkeys((c for counted in _COLUMNS.values() for c in counted), 0),
+        "texts_cut": 0,
+        **counts,
+    }
+    stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": []}
+    result: Json = {"stats": stats, "runs": [{"source": "docs", **run}, {"source": "more", **run}]}
+    out = StringIO()
+    _summary(Console(file=out, width=80), result)
+    return out.getvalue()
+
+
+def test_texts_that_the_model_had_to_cut_are_a_warning_with_their_number() -> None:
+    assert "cut 4 texts are longer than the model reads" in screen(texts_embedded=3, texts_cut=2)
+
+
+def test_without_any_there_is_no_word_of_it() -> None:
+    assert "longer" not in screen(texts_embedded=3)
