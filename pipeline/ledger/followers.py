@@ -83,10 +83,32 @@ class Due:
     """Chunks per document, as far as they are known."""
 
 
+# Whether something speaks against sending it is asked of the few that are behind: a subquery of its own, since a join
+# would read those wide rows for all. So are the chunks.
+_NEXT = text(f"""
+    with due as materialized (
+        select d.tenant_id, d.id, d.indexed_version {_BEHIND}
+          and case when x.version is null then true else (
+              select y.dead_version is distinct from d.indexed_version and y.due_at <= now()
+                     and (y.lease_until is null or y.lease_until < now())
+                     and (y.enqueued_at is null or y.enqueued_at < now() - make_interval(secs => :resend))
+              from index_document y
+              where y.tenant_id = d.tenant_id and y.index_id = :index and y.document_id = d.id) end
+        order by d.tenant_id, d.id limit :room
+    ), sent as (
+        insert into index_document as x (tenant_id, index_id, document_id, enqueued_at)
+        select tenant_id, :index, id, now() from due
+        on conflict (tenant_id, index_id, document_id) do update set enqueued_at = now()
+        returning document_id, crash_count)
+    select due.*, d.chunk_count, sent.crash_count
+    from due join sent on sent.document_id = due.id join document d on d.id = due.id""")
+
+
 def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
     """Documents to send a message about, up to the room that is left, by tenant; on the control role.
 
-    Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all.
+    Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all, which
+    takes about 60 ms for 100,000 documents (on two busy cores, tables vacuumed; 150 ms right after all were rewritten).
     Documents that have crashed before come alone.
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
@@ -100,20 +122,7 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
     if flying > IN_FLIGHT // 2:
         return []
     rows = connection.execute(
-        text(f"""
-            with due as (
-                select d.tenant_id, d.id, d.indexed_version, d.chunk_count {_BEHIND}
-                  and x.dead_version is distinct from d.indexed_version and coalesce(x.due_at, now()) <= now()
-                  and (x.lease_until is null or x.lease_until < now())
-                  and (x.enqueued_at is null or x.enqueued_at < now() - make_interval(secs => :resend))
-                order by d.tenant_id, d.id limit :room
-            ), sent as (
-                insert into index_document as x (tenant_id, index_id, document_id, enqueued_at)
-                select tenant_id, :index, id, now() from due
-                on conflict (tenant_id, index_id, document_id) do update set enqueued_at = now()
-                returning document_id, crash_count)
-            select due.*, sent.crash_count from due join sent on sent.document_id = due.id"""),
-        {"index": index, "resend": limits.resend, "room": IN_FLIGHT - int(flying)},
+        _NEXT, {"index": index, "resend": limits.resend, "room": IN_FLIGHT - int(flying)}
     ).all()
     return _grouped(rows)
 

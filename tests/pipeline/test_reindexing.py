@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -253,6 +254,20 @@ def test_a_hidden_document_needs_no_work_in_any_index(shelf: Shelf) -> None:
     shelf.fill()
     shelf.shop.set("a", "hidden = true")
     assert (shelf.progress().missing, shelf.due()) == (0, [])
+
+
+def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
+    def sent(resend: float = LIMITS.resend) -> list[dict[UUID, int]]:
+        with shelf.shop.database.control() as connection:
+            due = followers.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
+        return [dict(one.sizes) for one in due]
+
+    chunks = {shelf.shop.id("a"): 3, shelf.shop.id("b"): 2}
+    assert sent() == [chunks]
+    assert sent() == []
+    shelf.shop.sql("update index_document set enqueued_at = enqueued_at - interval '10 seconds'")
+    assert sent(resend=60) == []
+    assert sent(resend=5) == [chunks]
 
 
 def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
