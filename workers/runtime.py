@@ -1,4 +1,4 @@
-"""The built parts of one process; the only place that constructs them."""
+"""The built parts of one process; with its models the only place that constructs them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,22 @@ from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
 from pipeline.database import Database
 from pipeline.degradation import Health
 from pipeline.documents import Json, Source, SourceType
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.identity import options_for, vector_key
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
 from pipeline.known_models import KNOWN
 from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
 from pipeline.reindexing import Filler
-from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.stores.pgvector import SearchIndex, active_index, open_index
-from pipeline.stores.search_indexes import WantedIndex
 from pipeline.syncing import Schedule, Syncer
 from pipeline.tenancy import project_id, tenant_id
 from workers import dispatch, metrics, retry, schedule
 from workers.allowance import Allowance
+from workers.models import Models
 from workers.opening import source_of
-from workers.settings import SOURCE_TYPES, EmbeddingModel, Settings, SourceSettings
+from workers.settings import SOURCE_TYPES, Settings, SourceSettings
 
 if TYPE_CHECKING:
     from connectors.web import Gate
-    from pipeline.enrichment import Rewording, WordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +57,16 @@ class Configured:
     project: str
 
 
-class Runtime:
+class Runtime(Models):
     """Parts are built on first use, so that each process holds only what its work needs."""
 
     def __init__(
         self, settings: Settings, addresses: Addresses, heartbeat_folder: Path | None = None
     ) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.addresses = addresses
-        self.rag = settings.rag
         self._chunkers: dict[tuple[str, SourceType | None, str], Chunker] = {}
         self._enrichers: dict[UUID, Callable[[Json], Json]] = {}
-        self._embedders: dict[str, Embedder] = {}
-        """Those of other search indexes than the configured one, by model."""
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
         self.patience: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
@@ -141,68 +134,9 @@ class Runtime:
         return Database(self.addresses.database, self.addresses.control, patience=self.patience)
 
     @cached_property
-    def embedding_options(self) -> EmbeddingOptions:
-        """Which model makes the vectors."""
-        e = self.rag.embedding
-        options = self._options_of(e)
-        return replace(options, batch_size=e.batch_size if e.provider != "hashing" else None)
-
-    def _options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
-        return EmbeddingOptions(
-            provider=e.provider,
-            model=e.model if e.provider != "hashing" else "",
-            dimensions=e.dimensions,
-            model_path=self.settings.resolve(e.model_path) if e.model_path else None,
-            base_url=e.base_url or "",
-            api_key=e.api_key.get_secret_value() if e.api_key else "",
-            timeout=e.timeout,
-            device=e.device,
-            max_tokens=e.max_tokens,
-            oversize=e.oversize,
-        )
-
-    @cached_property
-    def embedder(self) -> Embedder:
-        """The configured model; loading it takes about a second."""
-        return open_embedder(self.embedding_options)
-
-    @cached_property
-    def model(self) -> str:
-        """The name its vectors are kept under; known without loading it."""
-        return vector_key(self.embedding_options)
-
-    def embedding_options_for(self, index: SearchIndex) -> EmbeddingOptions:
-        """How to open the model an index was made with.
-
-        Raises:
-            EmbedderRefused: the configuration describes no provider that could be asked for it.
-        """
-        previous = self.rag.embedding.previous
-        described = [self.embedding_options, *([self._options_of(previous)] if previous else [])]
-        return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
-
-    @cached_property
     def allowance(self) -> Allowance:
         """How much may be embedded, shared with all other workers."""
         return Allowance(self.rag, self.model, self.database, self.addresses.broker)
-
-    def embedder_of(self, index: SearchIndex) -> Embedder:
-        """The model an index was made with, which its chunks and the questions to it must be embedded by.
-
-        Raises:
-            LarderError: it cannot be opened with this configuration.
-        """
-        if index.model == self.model:
-            return self.embedder
-        if index.model not in self._embedders:
-            self._embedders[index.model] = open_embedder(self.embedding_options_for(index))
-        return self._embedders[index.model]
-
-    @property
-    def wanted_index(self) -> WantedIndex:
-        """The search index that the configuration asks for."""
-        e = self.rag.embedding
-        return WantedIndex(provider=e.provider, model=self.model, dimensions=e.dimensions)
 
     @cached_property
     def caches(self) -> Caches:
@@ -229,25 +163,6 @@ class Runtime:
         health = Health(cache=False, moved=metrics.moved)
         health.switch(on=self.rag.enabled)
         return health
-
-    @cached_property
-    def rerank_options(self) -> RerankOptions:
-        """Which model looks at the best results once more."""
-        r = self.rag.retrieval.rerank
-        folder = self.settings.resolve(Path(r.model))
-        return RerankOptions(
-            enabled=r.enabled,
-            model=r.model,
-            model_path=folder if folder.is_dir() else None,
-            candidates=r.candidates,
-            batch_size=r.batch_size,
-            seconds=r.seconds,
-        )
-
-    @cached_property
-    def reranker(self) -> Reranker | None:
-        """That model, loaded; None if it is switched off."""
-        return open_reranker(self.rerank_options)
 
     def chunking_of(self, source: SourceSettings) -> ChunkingOptions:
         """How a source's documents are cut."""
@@ -380,28 +295,6 @@ class Runtime:
             attempts=e.max_attempts,
             crashes=self.rag.queue.max_crashes,
         )
-
-    @cached_property
-    def wording_options(self) -> WordingOptions:
-        """Which model words answers, if one does."""
-        from pipeline.enrichment import WordingOptions
-
-        e = self.rag.enrichment
-        return WordingOptions(
-            generator=e.generator,
-            model=e.model,
-            base_url=e.base_url or "",
-            api_key=e.api_key.get_secret_value() if e.api_key else "",
-            timeout=e.timeout,
-        )
-
-    @cached_property
-    def rewording(self) -> Rewording:
-        """Who words answers, and how this process fared with it."""
-        from pipeline.enrichment import Rewording, RewordingOptions, open_wording
-
-        options = self.wording_options
-        return Rewording(open_wording(options), RewordingOptions(seconds=options.timeout))
 
     def enricher_of(self, tenant: UUID) -> Callable[[Json], Json]:
         """Answers requests of Step 4 from a tenant's documents."""
