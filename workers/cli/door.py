@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 DataOption = Annotated[
     Path | None, typer.Option("--data", help="Folder of the embedded servers. [default: .larder]")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")]
 
 FAILED, WRONG, PARTLY = 1, 2, 3
 """Exit codes besides 0: failed, usage or configuration, partly done."""
@@ -70,6 +71,18 @@ class Door:
             print(json.dumps(data, indent=1, default=str, ensure_ascii=False))
         elif text is not None:
             print(text)
+
+    def unconfirmed(self, would: str, done: str, **facts: Any) -> NoReturn:
+        """End a command that was not given --yes.
+
+        Args:
+            would: what it does with it, for a person: "drop index 3".
+            done: the same as done: "dropped".
+            facts: what it is about, for the document.
+        """
+        error = {"message": f"nothing {done}: --yes is missing", **facts}
+        self.answer({"success": False, "error": error}, text=f"this would {would}; repeat it with --yes")
+        raise typer.Exit(WRONG)
 
 
 @contextmanager

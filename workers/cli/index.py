@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from pipeline.errors import ConfigurationError
-from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, YesOption, opened
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -179,7 +179,7 @@ def ingest(
 
 def clear(
     source: Annotated[str | None, typer.Option("--source", help="Only what this source brought.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -191,13 +191,6 @@ def clear(
         what = f"of source {source}" if source else f"of tenant {door.settings.tenant}"
         if not yes:
             count = clearing.count(door.parts, source)
-            door.answer(
-                {
-                    "success": False,
-                    "error": {"message": "nothing removed: --yes is missing", "documents": count},
-                },
-                text=f"this would remove {count} documents {what}; repeat it with --yes",
-            )
-            raise typer.Exit(WRONG)
+            door.unconfirmed(f"remove {count} documents {what}", "removed", documents=count)
         removed = clearing.clear(door.parts, source)
         door.answer({"success": True, **removed}, text=f"removed {removed['documents']} documents {what}")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.door import FAILED, PARTLY, WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.door import FAILED, PARTLY, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
 
 MOST_SHOWN = 50
 """Rows of a list on the screen; --json has all."""
@@ -235,7 +235,7 @@ def replay_dead(
 @dead.command("drop")
 def drop_dead(
     ids: Annotated[list[int], typer.Argument(metavar="ID...")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -247,12 +247,7 @@ def drop_dead(
         chosen = operations.letters(door.parts, ids)
         items = sorted({letter.item for letter in chosen})
         if not yes:
-            error = {"message": "nothing dropped: --yes is missing", "items": items}
-            door.answer(
-                {"success": False, "error": error},
-                text=f"this would drop {', '.join(items)}; repeat it with --yes",
-            )
-            raise typer.Exit(WRONG)
+            door.unconfirmed(f"drop {', '.join(items)}", "dropped", items=items)
         done = operations.drop(door.parts, chosen)
         door.answer({"success": True, **done}, text=f"dropped {', '.join(done['dropped'])}")
 

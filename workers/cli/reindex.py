@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from pipeline.documents import Json
-from workers.cli.door import PARTLY, WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.door import PARTLY, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
 from workers.cli.status import span
 
 app = typer.Typer(
@@ -154,7 +154,7 @@ def _changed(door: Door, done: dict[str, Any]) -> None:
 @app.command("drop")
 def drop(
     index: Annotated[int | None, typer.Argument(metavar="[INDEX]", help="Its number in the status.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -165,11 +165,7 @@ def drop(
 
         chosen = switching.droppable(door.parts, index)
         if not yes:
-            error = {"message": "nothing dropped: --yes is missing", "index": chosen.id}
-            said = (
-                f"this would drop index {chosen.id} ({chosen.status}, {chosen.model}); repeat it with --yes"
-            )
-            door.answer({"success": False, "error": error}, text=said)
-            raise typer.Exit(WRONG)
+            said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
+            door.unconfirmed(said, "dropped", index=chosen.id)
         done = switching.drop(door.parts, chosen)
         door.answer({"success": True, **done}, text=f"dropped index {done['dropped']} ({done['made_with']})")
