@@ -23,7 +23,8 @@ from connectors.azure_devops.faults import (
 from connectors.azure_devops.sdk import open_clients
 from connectors.web import FOREIGN, Access
 from pipeline.errors import LarderError, RateLimited, SourceDenied, SourceUnavailable
-from tests.connectors.azure_devops.world import PAT, Clock, Store, options_for, source_for, truth
+from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth
+from tests.connectors.worlds import Clock
 from tests.fakes.azure_devops import FakeAzureDevOps, too_many_requests
 from tests.fakes.server import Fault, Seen
 

@@ -9,7 +9,8 @@ import pytest
 
 from connectors.web import Access
 from pipeline.errors import RateLimited
-from tests.connectors.azure_devops.world import Clock, Store, source_for, truth
+from tests.connectors.azure_devops.world import Store, source_for, truth
+from tests.connectors.worlds import Clock
 from tests.fakes.azure_devops import FakeAzureDevOps, too_many_requests
 from tests.fakes.server import Seen
 

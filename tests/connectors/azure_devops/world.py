@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.azure_devops import AzureDevOpsOptions, AzureDevOpsSource
 from connectors.azure_devops.boards import Boards
 from connectors.web import Access, LocalGate
-from pipeline.documents import Cursor, Document, Page, Problem, Source
 from pipeline.errors import LarderError
+from tests.connectors.worlds import Clock, SourceStore, World
 from tests.fakes.azure_devops import FakeAzureDevOps
 
 ITEMS = 230
 TYPES = ("User Story", "Bug", "Task", "Feature")
 PAT = "secret-pat"
-
-
-@dataclass(kw_only=True)
-class Clock:
-    """Seconds that pass only when told to."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes: Any) -> AzureDevOpsOptions:
@@ -48,47 +36,17 @@ def source_for(
     return AzureDevOpsSource(options, boards=boards(options))
 
 
-@dataclass(kw_only=True)
-class Store:
-    """What the ledger would hold: documents, and the cursor of the last page."""
-
-    documents: dict[str, Document] = field(default_factory=dict)
-    cursor: Cursor | None = None
-    failed: list[Problem] = field(default_factory=list)
-    skipped: list[Problem] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    pages: int = 0
-
-    def take(self, pages: Iterable[Page], *, cursors: bool = True) -> None:
-        """Stores each page with its cursor, which goes through JSON as in the database."""
-        for page in pages:
-            self.pages += 1
-            self.documents |= {d.external_id: d for d in page.documents}
-            for gone in page.deleted:
-                self.documents.pop(gone, None)
-            self.deleted += page.deleted
-            self.failed += page.failed
-            self.skipped += page.skipped
-            if cursors:
-                self.cursor = json.loads(json.dumps(page.cursor, sort_keys=True))
-
-    def sync(self, source: Source) -> None:
-        self.take(source.pages(self.cursor))
+class Store(SourceStore):
+    """One that knows how to open this source anew."""
 
     def sync_through(self, fake: FakeAzureDevOps, clock: Clock, **changes: Any) -> list[LarderError]:
-        """Syncs in fresh processes until one ends without an error; those on the way come back."""
-        errors: list[LarderError] = []
-        while len(errors) < 50:
-            try:
-                self.sync(source_for(fake, clock=clock, **changes))
-            except LarderError as error:
-                errors.append(error)
-                clock.now += error.retry_after or 0.0
-                if not error.transient:
-                    fake.token, fake.sign_in_html = "valid", False
-            else:
-                return errors
-        raise AssertionError(f"no end: {errors[-3:]}")
+        """As `sync_until_done`; somebody signs in again where that is what it takes."""
+
+        def met(error: LarderError) -> None:
+            if not error.transient:
+                fake.token, fake.sign_in_html = "valid", False
+
+        return self.sync_until_done(lambda: source_for(fake, clock=clock, **changes), clock, met)
 
     def seen(self) -> dict[str, tuple[str, int]]:
         """Title and revision by id."""
@@ -108,20 +66,8 @@ def truth(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class AzureWorld:
-    """What the contract of sources wants to know of a world."""
-
-    source: Callable[[], Source]
-    edit: Callable[[str], str]
-    remove: Callable[[], str]
-    add: Callable[[], str]
-    destroy: Callable[[], None]
-    fake: FakeAzureDevOps
-
-
 @contextmanager
-def azure_world(server_collection: str | None = None) -> Iterator[AzureWorld]:
+def azure_world(server_collection: str | None = None) -> Iterator[World[FakeAzureDevOps]]:
     """ITEMS work items of four types in the project Web, among those of another project."""
     with FakeAzureDevOps(server_collection=server_collection, pat=PAT) as fake:
         fake.add_project("Web")
@@ -149,6 +95,6 @@ def azure_world(server_collection: str | None = None) -> Iterator[AzureWorld]:
         def add() -> str:
             return str(fake.add_item("Web", "Task", "New", description="<div>Text new.</div>"))
 
-        yield AzureWorld(
+        yield World(
             source=lambda: source_for(fake), edit=edit, remove=remove, add=add, destroy=fake.stop, fake=fake
         )

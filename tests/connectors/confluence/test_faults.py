@@ -15,7 +15,8 @@ from atlassian import errors as sdk_errors
 from connectors.confluence.faults import CATCH, by_status, ours
 from connectors.web import Access, LocalGate
 from pipeline.errors import LarderError, RateLimited, SourceDenied
-from tests.connectors.confluence.world import Clock, Store, source_for, truth
+from tests.connectors.confluence.world import Store, source_for, truth
+from tests.connectors.worlds import Clock
 from tests.fakes.confluence import FakeConfluence
 from tests.fakes.server import FakeServer, Fault
 

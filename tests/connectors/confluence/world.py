@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.confluence import ConfluenceOptions, ConfluenceSource
 from connectors.confluence.tactics import Tactics
 from connectors.web import Access, LocalGate
-from pipeline.documents import Cursor, Document, Page, Problem, Source
+from pipeline.documents import Page, Source
 from pipeline.errors import LarderError
+from tests.connectors.worlds import Clock, SourceStore, World
 from tests.fakes.confluence import FakeConfluence
 
 ITEMS = 230
 KINDS = ("cloud", "server", "server-context")
-
-
-@dataclass(kw_only=True)
-class Clock:
-    """Seconds that pass only when told to."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def confluence(kind: str, **more: Any) -> FakeConfluence:
@@ -53,37 +42,14 @@ def source_for(
     return ConfluenceSource(options_for(fake, clock=clock, **changes), tactics)
 
 
-@dataclass(kw_only=True)
-class Store:
-    """What the ledger would hold: documents, and the cursor of the last page."""
-
-    documents: dict[str, Document] = field(default_factory=dict)
-    cursor: Cursor | None = None
-    failed: list[Problem] = field(default_factory=list)
-    skipped: list[Problem] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    read: list[str] = field(default_factory=list)
-    """Ids of the documents that came, also those that came again."""
+class Store(SourceStore):
+    """One that also does the daily walk, and knows how to open this source anew."""
 
     def take(self, pages: Iterable[Page], *, cursors: bool = True) -> None:
-        """Stores each page with its cursor, which goes through JSON as in the database."""
+        """As any, of pages that are not too large."""
         for page in pages:
             assert len(page.documents) <= 50
-            self.documents |= {d.external_id: d for d in page.documents}
-            self.read += [d.external_id for d in page.documents]
-            for gone in page.deleted:
-                self.documents.pop(gone, None)
-            self.deleted += page.deleted
-            self.failed += page.failed
-            self.skipped += page.skipped
-            if cursors:
-                self.cursor = json.loads(json.dumps(page.cursor, sort_keys=True))
-
-    def sync(self, source: Source) -> list[str]:
-        """One sync; ids of what it read come back."""
-        before = len(self.read)
-        self.take(source.pages(self.cursor))
-        return self.read[before:]
+            super().take([page], cursors=cursors)
 
     def reconcile(self, source: Source) -> list[str]:
         """The daily walk: reads what differs, removes what is absent from a complete one."""
@@ -97,17 +63,8 @@ class Store:
         return self.read[before:]
 
     def sync_through(self, fake: FakeConfluence, clock: Clock, **changes: Any) -> list[LarderError]:
-        """Syncs in fresh processes until one ends without an error; those on the way come back."""
-        errors: list[LarderError] = []
-        while len(errors) < 50:
-            try:
-                self.sync(source_for(fake, clock=clock, **changes))
-            except LarderError as error:
-                errors.append(error)
-                clock.now += error.retry_after or 0.0
-            else:
-                return errors
-        raise AssertionError(f"no end: {errors[-3:]}")
+        """As `sync_until_done`."""
+        return self.sync_until_done(lambda: source_for(fake, clock=clock, **changes), clock)
 
     def seen(self) -> dict[str, tuple[str, int]]:
         """Title and version by id."""
@@ -123,20 +80,8 @@ def truth(fake: FakeConfluence, *kinds: str, space: str = "ENG") -> dict[str, tu
     return {c.id: (c.title, c.version) for c in fake.living(*kinds) if c.space == space}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfluenceWorld:
-    """What the contract of sources wants to know of a world."""
-
-    source: Callable[[], Source]
-    edit: Callable[[str], str]
-    remove: Callable[[], str]
-    add: Callable[[], str]
-    destroy: Callable[[], None]
-    fake: FakeConfluence
-
-
 @contextmanager
-def confluence_world(kind: str = "cloud") -> Iterator[ConfluenceWorld]:
+def confluence_world(kind: str = "cloud") -> Iterator[World[FakeConfluence]]:
     """ITEMS pages of the space ENG with some comments, a page a minute, beside another space."""
     with confluence(kind) as fake:
         fake.add_space("ENG", "Engineering")
@@ -169,6 +114,6 @@ def confluence_world(kind: str = "cloud") -> Iterator[ConfluenceWorld]:
             fake.advance(minutes=1)
             return made
 
-        yield ConfluenceWorld(
+        yield World(
             source=lambda: source_for(fake), edit=edit, remove=remove, add=add, destroy=fake.stop, fake=fake
         )

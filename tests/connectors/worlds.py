@@ -1,0 +1,85 @@
+"""What the worlds of the connectors' tests share: a clock, a store that keeps what a source brings, and the contract's view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from pipeline.documents import Cursor, Document, Page, Problem, Source
+from pipeline.errors import LarderError
+
+Fake = TypeVar("Fake")
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """Seconds that pass only when told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(kw_only=True)
+class SourceStore:
+    """What the ledger would hold: documents, and the cursor of the last page."""
+
+    documents: dict[str, Document] = field(default_factory=dict)
+    cursor: Cursor | None = None
+    failed: list[Problem] = field(default_factory=list)
+    skipped: list[Problem] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    pages: int = 0
+    read: list[str] = field(default_factory=list)
+    """Ids of the documents that came, also those that came again."""
+
+    def take(self, pages: Iterable[Page], *, cursors: bool = True) -> None:
+        """Stores each page with its cursor, which goes through JSON as in the database."""
+        for page in pages:
+            self.pages += 1
+            self.documents |= {d.external_id: d for d in page.documents}
+            self.read += [d.external_id for d in page.documents]
+            for gone in page.deleted:
+                self.documents.pop(gone, None)
+            self.deleted += page.deleted
+            self.failed += page.failed
+            self.skipped += page.skipped
+            if cursors:
+                self.cursor = json.loads(json.dumps(page.cursor, sort_keys=True))
+
+    def sync(self, source: Source) -> list[str]:
+        """One sync; ids of what it read come back."""
+        before = len(self.read)
+        self.take(source.pages(self.cursor))
+        return self.read[before:]
+
+    def sync_until_done(
+        self, opened: Callable[[], Source], clock: Clock, met: Callable[[LarderError], None] = lambda _: None
+    ) -> list[LarderError]:
+        """Syncs in fresh processes until one ends without an error; those on the way come back, each told to `met`."""
+        errors: list[LarderError] = []
+        while len(errors) < 50:
+            try:
+                self.sync(opened())
+            except LarderError as error:
+                errors.append(error)
+                clock.now += error.retry_after or 0.0
+                met(error)
+            else:
+                return errors
+        raise AssertionError(f"no end: {errors[-3:]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World(Generic[Fake]):
+    """What the contract of sources wants to know of a populated service."""
+
+    source: Callable[[], Source]
+    edit: Callable[[str], str]
+    remove: Callable[[], str]
+    add: Callable[[], str]
+    destroy: Callable[[], None]
+    fake: Fake
