@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from tests.conftest import Addresses
-from workers import embedded, runtime
+from tests.workers.indexed import Build
+from workers import embedded, registering, runtime
 from workers.app import configure
 from workers.broker import lists_of
 from workers.celeryconfig import QUEUES
@@ -43,3 +44,45 @@ def broker(servers: embedded.Servers) -> Iterator[redis.Redis]:
         client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
         yield client
         client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
+
+
+PAGES = """
+rag:
+  embedding: {{provider: hashing, dimensions: {dimensions}, cache: {{maxSize: {cache}}}}}
+  chunking: {{maxSize: {max_size}, overlap: 50}}
+  retrieval: {retrieval}
+  sources:
+    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
+"""
+
+
+@pytest.fixture
+def build(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, broker: redis.Redis
+) -> Iterator[Build]:
+    """Builds a runtime with an embedder of this many dimensions on this test's database, for the folder `docs`.
+
+    Messages go to a real broker that nobody reads.
+    """
+    every: list[Runtime] = []
+
+    def make(
+        dimensions: int = 384, *, retrieval: str = "{}", cache: int = 1000, max_size: int = 1000
+    ) -> Runtime:
+        section = PAGES.format(dimensions=dimensions, retrieval=retrieval, cache=cache, max_size=max_size)
+        (tmp_path / "larder.yaml").write_text(section, encoding="utf-8")
+        where = runtime.Addresses(
+            database=addresses.app,
+            control=addresses.control,
+            admin=addresses.admin,
+            broker=servers.broker_url,
+        )
+        made = Runtime(load(tmp_path / "larder.yaml", {}), where)
+        configure(made.rag.queue, where.broker)
+        registering.register(made)
+        every.append(made)
+        return made
+
+    yield make
+    for one in every:
+        one.database.close()

@@ -1,12 +1,29 @@
-"""Everything configured, indexed at once in this process, without a queue."""
+"""Pages, and everything configured indexed at once in this process, without a queue."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 from sqlalchemy import text
 
 from pipeline.ledger import pump as ledger_pump
 from workers import control
 from workers.runtime import Runtime
+
+Build = Callable[..., Runtime]
+"""The fixture `build`."""
+
+
+def write_pages(folder: Path, count: int) -> None:
+    """Markdown files of four paragraphs in `docs`."""
+    (folder / "docs").mkdir(exist_ok=True)
+    for number in range(count):
+        lines = [
+            f"# Page {number}",
+            *(f"Paragraph {k} of page {number}: " + "words and more " * 12 for k in range(4)),
+        ]
+        (folder / "docs" / f"page-{number}.md").write_text("\n\n".join(lines))
 
 
 def index(parts: Runtime) -> None:

@@ -4,79 +4,43 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import redis
 from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import fills, followers
 from pipeline.retrieval import SearchRequest
 from pipeline.stores.pgvector import indexes
-from tests.workers.indexed import index
-from tests.workers.test_upkeep import write_pages
+from tests.workers.indexed import Build, index, write_pages
 from workers import (
     clearing,
     doctor,
-    embedded,
     explaining,
-    registering,
     reindex_status,
     reindexing,
     searching,
     switching,
 )
 from workers import status as statuses
-from workers.app import configure
-from workers.broker import lists_of
-from workers.celeryconfig import QUEUES
 from workers.reindexing import Asked
-from workers.runtime import Addresses, Runtime
-from workers.settings import load
+from workers.runtime import Runtime
 
 SQL = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def build(tmp_path: Path, addresses: Any, servers: embedded.Servers) -> Iterator[Callable[..., Runtime]]:
-    """Builds a runtime with an embedder of this many dimensions, on this test's database."""
-    every: list[Runtime] = []
-
-    def make(dimensions: int = 384, *, retrieval: str = "{}") -> Runtime:
-        file = tmp_path / "larder.yaml"
-        file.write_text(f"""
-rag:
-  embedding: {{provider: hashing, dimensions: {dimensions}}}
-  chunking: {{maxSize: 200, overlap: 50}}
-  retrieval: {retrieval}
-  sources:
-    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
-""")
-        where = Addresses(
-            database=addresses.app,
-            control=addresses.control,
-            admin=addresses.admin,
-            broker=servers.broker_url,
-        )
-        made = Runtime(load(file, {}), where)
-        configure(made.rag.queue, where.broker)
-        registering.register(made)
-        every.append(made)
-        return made
-
-    yield make
-    for one in every:
-        one.database.close()
-    with redis.Redis.from_url(servers.broker_url) as client:
-        client.delete(*(part for queue in QUEUES for part in lists_of(queue)))
+def build(build: Build) -> Build:
+    """With chunks so small that a page has several."""
+    return partial(build, max_size=200)
 
 
 @pytest.fixture
-def parts(build: Callable[..., Runtime], tmp_path: Path) -> Runtime:
+def parts(build: Build, tmp_path: Path) -> Runtime:
     """Three pages are searchable; the configuration asks for another model by now."""
     write_pages(tmp_path, 3)
     index(build(384))
@@ -170,7 +134,7 @@ def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> 
 
 
 def test_everything_is_built_and_counted_before_the_switch(
-    build: Callable[..., Runtime], parts: Runtime, omniscient: SQL
+    build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     eager = build(256, retrieval="{exactBelow: 3}")
     reindexing.begin(eager, Asked())
@@ -186,7 +150,7 @@ def test_everything_is_built_and_counted_before_the_switch(
 
 
 def test_another_chunker_changes_counts_with_the_switch(
-    build: Callable[..., Runtime], parts: Runtime, omniscient: SQL
+    build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     same = build(384)
     reindexing.begin(same, Asked(chunker="fixed"))
@@ -204,7 +168,7 @@ def test_another_chunker_changes_counts_with_the_switch(
     assert "structure" in str(told.value)
 
 
-def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Callable[..., Runtime]) -> None:
+def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Build) -> None:
     reindexing.begin(parts, Asked())
     with pytest.raises(ConfigurationError, match="is being filled"):
         reindexing.begin(parts, Asked(dimensions=128))
@@ -242,7 +206,7 @@ def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: S
         switching.droppable(parts, 2)
 
 
-def test_without_documents_there_is_nothing_to_begin(build: Callable[..., Runtime]) -> None:
+def test_without_documents_there_is_nothing_to_begin(build: Build) -> None:
     with pytest.raises(ConfigurationError, match="nothing is indexed yet"):
         reindexing.begin(build(), Asked())
 

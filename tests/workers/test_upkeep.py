@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,57 +10,9 @@ import psycopg
 import pytest
 
 from pipeline.stores.pgvector import indexes
-from tests.workers.indexed import index
-from workers import clearing, embedded, registering, upkeep
-from workers.app import configure
-from workers.runtime import Addresses, Runtime
-from workers.settings import load
-
-Build = Callable[..., Runtime]
-
-
-@pytest.fixture
-def build(tmp_path: Path, addresses: Any, servers: embedded.Servers) -> Iterator[Build]:
-    """Builds a runtime on this test's database; messages go to a real broker that nobody reads."""
-    every: list[Runtime] = []
-
-    def make(
-        dimensions: int = 384, *, retrieval: str = "{}", cache: int = 1000, max_size: int = 1000
-    ) -> Runtime:
-        file = tmp_path / "larder.yaml"
-        file.write_text(f"""
-rag:
-  embedding: {{provider: hashing, dimensions: {dimensions}, cache: {{maxSize: {cache}}}}}
-  chunking: {{maxSize: {max_size}, overlap: 50}}
-  retrieval: {retrieval}
-  sources:
-    - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
-""")
-        where = Addresses(
-            database=addresses.app,
-            control=addresses.control,
-            admin=addresses.admin,
-            broker=servers.broker_url,
-        )
-        made = Runtime(load(file, {}), where)
-        configure(made.rag.queue, where.broker)
-        registering.register(made)
-        every.append(made)
-        return made
-
-    yield make
-    for one in every:
-        one.database.close()
-
-
-def write_pages(folder: Path, count: int) -> None:
-    (folder / "docs").mkdir(exist_ok=True)
-    for number in range(count):
-        lines = [
-            f"# Page {number}",
-            *(f"Paragraph {k} of page {number}: " + "words and more " * 12 for k in range(4)),
-        ]
-        (folder / "docs" / f"page-{number}.md").write_text("\n\n".join(lines))
+from tests.workers.indexed import Build, index, write_pages
+from workers import clearing, upkeep
+from workers.runtime import Runtime
 
 
 def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
