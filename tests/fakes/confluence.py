@@ -7,7 +7,7 @@
         fake.edit(page, "<p>Hello again</p>")
         requests.get(f"{fake.base}/rest/api/content/search?cql=type=page", auth=fake.basic)
 
-It is as unhelpful as the real one: `test_confluence.py` shows what goes wrong with a careless reader.
+It is as unhelpful as the real one: `confluence_checks` shows what goes wrong with a careless reader.
 """
 
 from __future__ import annotations

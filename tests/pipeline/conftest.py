@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.database import Database
 from tests.conftest import Addresses
-from tests.pipeline.workshop import Workshop
+from tests.pipeline.shelf import Shelf
+from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 @pytest.fixture
@@ -24,3 +25,11 @@ def alone(addresses: Addresses) -> Iterator[Workshop]:
     database = Database(addresses.app, addresses.control, pool_size=12)
     yield Workshop(database, uuid4(), uuid4())
     database.close()
+
+
+@pytest.fixture
+def shelf(alone: Workshop) -> Shelf:
+    """Two documents that are searchable, and an empty second index."""
+    alone.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "other")))
+    alone.index()
+    return Shelf(alone)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.documents import Document, Page, Problem
+from pipeline.documents import Document, Page
 from pipeline.errors import LeaseLost
 from pipeline.ledger import Stage, admission, runs, sources, work
 from tests.pipeline.workshop import LEASE, PIPELINE, Workshop, document, paragraphs, problem
@@ -229,43 +229,6 @@ class TestDeletion:
         assert shop.admit_page(Page(cursor={}, deleted=(odd,))).deleted == 1
 
 
-class TestWhatTheDatabaseCannotHold:
-    def test_nul_and_lone_surrogates_do_no_harm_anywhere(self, shop: Workshop) -> None:
-        odd = "x\x00y\ud800z"
-        page = Page(
-            cursor={"after": odd},
-            documents=(
-                document(odd, odd, title=odd, url=odd, tags=(odd,), metadata={odd: [odd, {"deep": odd}]}),
-            ),
-            failed=(Problem(external_id=odd, reason=odd, url=odd),),
-            skipped=(Problem(external_id=odd, reason=odd),),
-        )
-        run = shop.open_run()
-        shop.admit_page(page, run=run)
-        row = shop.row("xy?z")
-        assert (row["title"], row["url"], row["tags"]) == ("xy?z", "xy?z", ["xy?z"])
-        assert row["metadata"] == {"xy?z": ["xy?z", {"deep": "xy?z"}]}
-        assert [p["item"] for p in shop.run(run).problems] == ["xy?z", "xy?z"]
-        shop.index()
-        assert shop.contents("xy?z") == ["xy?z"]
-
-    def test_it_stays_unchanged_when_it_comes_again(self, shop: Workshop) -> None:
-        odd = document("x\x00", "body \x00 \udfff")
-        shop.admit(odd)
-        shop.index()
-        assert shop.admit(odd) == admission.Admitted(unchanged=1)
-
-    def test_numbers_that_json_does_not_know_become_null(self, shop: Workshop) -> None:
-        metadata = {"score": float("nan"), "list": [float("inf"), -float("inf"), 1.5]}
-        shop.admit(document("a", metadata=metadata), document("b"))
-        assert shop.row("a")["metadata"] == {"score": None, "list": [None, None, 1.5]}
-        assert shop.row("b")["state"] == "pending"
-
-    def test_a_document_without_a_title_is_called_by_its_id(self, shop: Workshop) -> None:
-        shop.admit(document("a/b.md", title=""))
-        assert shop.row("a/b.md")["title"] == "a/b.md"
-
-
 class TestCounts:
     def test_every_item_is_counted_under_one_heading(self, shop: Workshop) -> None:
         shop.admit(document("same"), document("dead"), document("hidden"))
@@ -408,17 +371,3 @@ class TestOutdate:
         shop.index()
         with shop.database.tenant(shop.tenant) as connection:
             assert admission.outdate(connection, shop.where(shop.open_run(), pipeline=PIPELINE)) == 0
-
-
-class TestWhatAnIndexRowCannotHold:
-    def test_an_endless_id_fails_by_name_and_takes_no_other_with_it(self, shop: Workshop) -> None:
-        documents = [document("ordinary"), document("x" * 5000)]
-        admitted = shop.admit(*documents)
-        assert (admitted.queued, admitted.failed, admitted.counts["listed"]) == (1, 1, 2)
-        problems = shop.value("select problems from sync_run")
-        assert problems[0]["item"].startswith("xxx")
-        assert "5000 bytes" in problems[0]["reason"]
-
-    def test_an_endless_tag_is_cut(self, shop: Workshop) -> None:
-        shop.admit(document("one", tags=("t" * 9000, "short")))
-        assert shop.value("select tags from document") == ["t" * 200, "short"]

@@ -1,0 +1,82 @@
+"""Parts with bad days for the three steps of a document, and running some of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.chunking import Chunker
+from pipeline.documents import Chunk, Document
+from pipeline.embedding import EmbedderLimits, Vectors
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import EmbedderUnavailable, TextRejected
+from pipeline.indexing import Indexer
+from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
+
+STEPS = ("chunk", "embed", "upsert")
+
+
+@dataclass
+class Picky:
+    """The hashing embedder with a provider's bad days: calls that fail, texts it refuses, broken vectors."""
+
+    fails_from: int | None = None
+    """The first call, counted from 1, at which the provider is away for good."""
+    refuses: str = ""
+    spoils: str = ""
+    calls: int = 0
+    seen: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] | None = None
+    model: str = MODEL
+    dimensions: int = DIMENSIONS
+    limits: EmbedderLimits = field(default_factory=lambda: EmbedderLimits(texts=4))
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        self.calls += 1
+        if self.meanwhile:
+            self.meanwhile()
+        if self.fails_from is not None and self.calls >= self.fails_from:
+            raise EmbedderUnavailable("the provider is away", retry_after=60)
+        if self.refuses and any(self.refuses in t for t in texts):
+            raise TextRejected("too rude")
+        self.seen += texts
+        return HashingEmbedder(DIMENSIONS).embed_documents(texts)
+
+    def embed_query(self, text: str) -> Vectors:
+        return HashingEmbedder(DIMENSIONS).embed_query(text)
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+
+@dataclass
+class Interrupted:
+    """A chunker during whose work something else happens, or that fails on some texts."""
+
+    chunker: Chunker
+    meanwhile: Callable[[], None] | None = None
+    fails_on: str = "\0"
+    version: str = "interrupted-1"
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        if self.meanwhile:
+            self.meanwhile()
+        if self.fails_on in document.text:
+            raise ValueError(f"cannot cut {document.text}")
+        return self.chunker.chunk(document)
+
+
+def run_item(shop: Workshop, external_id: str) -> Any:
+    (row,) = shop.sql(
+        "select * from run_item where document_id = :id order by run_id desc limit 1", id=shop.id(external_id)
+    )
+    return row
+
+
+def through(shop: Workshop, upto: str, **changes: Any) -> Indexer:
+    """Run the steps before `upto` for all that waits."""
+    indexer, items = shop.indexer(**changes), shop.items()
+    for name in STEPS[: STEPS.index(upto)]:
+        getattr(indexer, name)(shop.tenant, items)
+    return indexer

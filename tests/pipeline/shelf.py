@@ -1,0 +1,102 @@
+"""A second search index beside the active one, filled as the pump and the embed worker would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from pipeline.embedding import Vectors
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import TextRejected
+from pipeline.ledger import Item, Limits, followers
+from pipeline.reindexing import Filler
+from pipeline.stores.pgvector import SearchIndex, active_index, indexes
+from pipeline.stores.search_indexes import WantedIndex, activate, begin_index
+from tests.pipeline.workshop import Workshop, retry_once
+
+OTHER = 16
+LIMITS = Limits(resend=60)
+
+
+class Shelf:
+    """A workshop with a second index beside the active one."""
+
+    def __init__(self, shop: Workshop, strategy: str = "") -> None:
+        self.shop = shop
+        self.embedder = HashingEmbedder(OTHER)
+        wanted = WantedIndex(
+            provider="hashing", model=f"hashing-{OTHER}", dimensions=OTHER, strategy=strategy
+        )
+        with shop.database.control() as connection:
+            self.index = begin_index(connection, wanted, chunker="structure")
+
+    def filler(self, index: SearchIndex | None = None, **changes: Any) -> Filler:
+        index = index or self.index
+        plain: dict[str, Any] = {
+            "database": self.shop.database,
+            "index": index,
+            "embedder": lambda _tenant: HashingEmbedder(index.dimensions),
+            "chunker_of": lambda _name, _type: self.shop.chunker,
+            "decide": retry_once,
+        }
+        return Filler(**{**plain, **changes})
+
+    def due(self, index: SearchIndex | None = None) -> list[followers.Due]:
+        """What a look of the pump would send."""
+        with self.shop.database.control() as connection:
+            connection.execute(text("update index_document set enqueued_at = null"))
+            return followers.choose(connection, (index or self.index).id, LIMITS)
+
+    def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
+        """Fill all that is due; returns what is to be looked at once more."""
+        again: list[Item] = []
+        for one in self.due(index):
+            again += self.filler(index, **changes).fill(one.tenant_id, one.items)
+        return again
+
+    def progress(self, index: SearchIndex | None = None) -> followers.Progress:
+        with self.shop.database.control() as connection:
+            return followers.progress(connection, (index or self.index).id)
+
+    def switch(self) -> None:
+        with self.shop.database.control() as connection:
+            old = active_index(connection)
+            assert old is not None
+            new = next(i for i in indexes(connection) if i.id != old.id)
+            activate(connection, new, old)
+
+    def contents(self, index: SearchIndex | None = None) -> dict[str, list[str]]:
+        """Texts in an index by the document's name."""
+        rows = self.shop.sql(
+            """select d.external_id, c.content from chunk c join document d on d.id = c.document_id
+               where c.index_id = :i order by d.external_id, c.ord""",
+            i=(index or self.index).id,
+        )
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            found.setdefault(row["external_id"], []).append(row["content"])
+        return found
+
+
+class Counting(HashingEmbedder):
+    """Knows what it was paid for, and refuses texts with a certain word."""
+
+    def __init__(self, dimensions: int, refuses: str = "\0") -> None:
+        super().__init__(dimensions)
+        self.refuses = refuses
+        self.seen: list[str] = []
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        if any(self.refuses in one for one in texts):
+            raise TextRejected("too rude")
+        self.seen += texts
+        return super().embed_documents(texts)
+
+
+def first(shelf: Shelf) -> SearchIndex:
+    with shelf.shop.database.control() as connection:
+        found = active_index(connection)
+    assert found is not None
+    return found

@@ -1,0 +1,181 @@
+"""Trouble while a second search index is filled: lost messages, dead workers, refused texts, and what is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from pipeline.embedding import Vectors
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
+from pipeline.indexing import Decision
+from pipeline.ledger import dead, followers, vectors
+from pipeline.ledger.fills import FillClaim
+from pipeline.stores.search_indexes import WantedIndex, begin_index, drop_index
+from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
+from tests.pipeline.workshop import Workshop, document, paragraphs
+
+
+def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
+    def sent(resend: float = LIMITS.resend) -> list[dict[UUID, int]]:
+        with shelf.shop.database.control() as connection:
+            due = followers.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
+        return [dict(one.sizes) for one in due]
+
+    chunks = {shelf.shop.id("a"): 3, shelf.shop.id("b"): 2}
+    assert sent() == [chunks]
+    assert sent() == []
+    shelf.shop.sql("update index_document set enqueued_at = enqueued_at - interval '10 seconds'")
+    assert sent(resend=60) == []
+    assert sent(resend=5) == [chunks]
+
+
+def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
+    class Killed(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            raise SystemExit(len(texts))
+
+    with pytest.raises(SystemExit):
+        shelf.fill(embedder=lambda _tenant: Killed(OTHER))
+    assert shelf.due() == [], "it is leased"
+    shelf.shop.sql(
+        "update index_document set lease_until = now() - interval '1 s' where lease_token is not null"
+    )
+    due = shelf.due()
+    assert sorted(len(one.items) for one in due) == [1, 1], "those that crashed travel alone"
+    shelf.fill()
+    assert shelf.progress().missing == 0
+    assert shelf.shop.value("select max(crash_count) from index_document") == 0
+
+
+def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(shelf: Shelf) -> None:
+    shop, old = shelf.shop, first(shelf)
+    shelf.due()
+    shop.sql(
+        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
+           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
+        i=shelf.index.id,
+        id=shop.id("a"),
+    )
+    shelf.fill()
+    p = shelf.progress()
+    assert (p.missing, p.dead) == (1, 1)
+    (letter,) = shop.dead_letters()
+    assert (letter["stage"], letter["index_id"], letter["version"]) == ("fill", shelf.index.id, 1)
+    assert shop.row("a")["state"] == "done"
+    assert len(shelf.contents(old)["a"]) == 3
+
+
+def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_replayed(shelf: Shelf) -> None:
+    shop, old = shelf.shop, first(shelf)
+
+    class Picky(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            if any("other 1" in one for one in texts):
+                raise TextRejected("it does not like that")
+            return super().embed_documents(texts)
+
+    shelf.fill(embedder=lambda _tenant: Picky(OTHER))
+    assert set(shelf.contents()) == {"a"}
+    assert len(shelf.contents(old)["b"]) == 2
+    with shop.database.control() as connection:
+        (letter,) = dead.listed(connection)
+        assert (letter.item, letter.stage, letter.state) == ("b", "fill", "done")
+        assert dead.count(connection) == 1
+    assert shelf.due() == [], "it is not tried again by itself"
+    with shop.database.tenant(shop.tenant) as connection:
+        assert dead.replay(connection, [letter.document_id]) == [shop.id("b")]
+    shelf.fill()
+    assert set(shelf.contents()) == {"a", "b"}
+    assert shop.dead_letters() == []
+
+
+def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
+    shop = shelf.shop
+    shelf.due()
+    shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
+    shop.admit(document("a", "A better text."))
+    shop.index()
+    shelf.fill()
+    assert shelf.contents() == {"a": ["A better text."]}
+
+
+@pytest.mark.parametrize("error", [EmbedderUnavailable("away"), EmbedderRefused("bad key")])
+def test_trouble_of_the_provider_never_makes_a_dead_letter(shelf: Shelf, error: LarderError) -> None:
+    class Away(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            error.retry_after = 60.0 * len(texts) if isinstance(error, EmbedderUnavailable) else None
+            raise error
+
+    def last_try(_error: LarderError, _attempts: int) -> Decision:
+        return Decision(delay=0.0, dead=True)
+
+    shelf.fill(embedder=lambda _tenant: Away(OTHER), decide=last_try)
+    assert shelf.shop.dead_letters() == []
+    assert shelf.progress().last_error is not None
+    assert shelf.due() == [], "it waits"
+    shelf.shop.sql("update index_document set due_at = now()")
+    shelf.fill()
+    assert (shelf.progress().missing, shelf.progress().last_error) == (0, None)
+
+
+def test_no_text_is_embedded_twice(shelf: Shelf) -> None:
+    asked: list[str] = []
+
+    class Counting(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Vectors:
+            asked.extend(texts)
+            return super().embed_documents(texts)
+
+    shelf.fill(embedder=lambda _tenant: Counting(OTHER))
+    assert len(asked) == 5
+    with shelf.shop.database.control() as connection:
+        drop_index(connection, shelf.index)
+    again = Shelf(shelf.shop)
+    again.fill(embedder=lambda _tenant: Counting(OTHER))
+    assert (again.progress().missing, len(asked)) == (0, 5)
+
+
+def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> None:
+    other = FillClaim(tenant_id=shelf.shop.tenant, index=shelf.index.id, token=uuid4(), wanted={})
+    texts = [bytes(row["hash"]) for row in shelf.shop.sql("select distinct hash from chunk order by 1")]
+    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
+        vectors.claim(connection, other, shelf.index.model, texts[:1], lease=60)
+    counting = Counting(OTHER)
+    assert shelf.fill(claims=True, embedder=lambda _tenant: counting) == []
+    assert len(counting.seen) == len(texts) - 1
+    assert shelf.progress().missing == 1
+    with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
+        vectors.release(connection, other)
+    shelf.shop.sql("update index_document set due_at = now() returning 1")
+    shelf.fill(claims=True, embedder=lambda _tenant: counting)
+    assert shelf.progress().missing == 0
+    assert len(counting.seen) == len(set(counting.seen)) == len(texts)
+    assert shelf.shop.value("select count(*) from embedding_claim") == 0
+
+
+def test_the_good_texts_beside_a_refused_one_are_paid_once(shelf: Shelf) -> None:
+    picky = Counting(OTHER, refuses="other")
+    shelf.fill(embedder=lambda _tenant: picky)
+    assert shelf.progress().missing == 1
+    assert len(picky.seen) == len(set(picky.seen)) == 3
+
+
+def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(2)))
+    alone.index()
+    shelf = Shelf(alone)
+    alone.sql("delete from embedding_cache")
+    with alone.database.control() as connection:
+        drop_index(connection, shelf.index)
+        wanted = WantedIndex(provider="hashing", model="hashing-32", dimensions=32, strategy="fixed")
+        same = begin_index(connection, wanted, chunker="structure")
+
+    def never(_tenant: UUID) -> HashingEmbedder:
+        raise AssertionError("nothing is left to embed")
+
+    shelf.fill(same, embedder=never)
+    assert shelf.progress(same).missing == 0

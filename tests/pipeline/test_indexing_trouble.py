@@ -1,0 +1,206 @@
+"""The three steps of a document when it is overtaken, refused, or takes long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.embedding import Embedder
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import StoreUnavailable
+from pipeline.ledger import Stage
+from tests.pipeline.picky import STEPS, Interrupted, Picky, through
+from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
+
+
+class TestOvertaken:
+    """The document changes while one of its steps is at work: nothing of the old version gets through."""
+
+    @pytest.mark.parametrize("step", STEPS)
+    def test_an_old_version_is_dropped(self, shop: Workshop, step: str) -> None:
+        shop.admit(document("a", paragraphs(2, "old")), document("b", paragraphs(2, "bystander")))
+        edited: list[int] = []
+
+        def edit() -> None:
+            if not edited:
+                edited.append(1)
+                shop.admit(
+                    document("a", paragraphs(2, "new")), run=shop.value("select max(id) from sync_run")
+                )
+
+        indexer, items = through(shop, step), shop.items()
+        plain = shop.chunker
+        if step == "chunk":
+            shop.chunker = Interrupted(plain, meanwhile=edit)
+        elif step == "embed":
+            shop.embedder = Picky(meanwhile=edit)
+        else:
+            filled = indexer.index
+
+            def edit_first(connection: Any) -> Any:
+                return filled(connection)
+
+            claim = shop.claim("a", "b", stage=Stage.EMBEDDED, lease=-1)
+            assert len(claim.ids) == 2
+            edit()
+            indexer = shop.indexer(index=edit_first)
+        left = getattr(indexer, step)(shop.tenant, items)
+        assert edited
+        assert shop.id("a") not in {i.document_id for i in (*left.ready, *left.again)}
+        row = shop.row("a")
+        assert (row["desired_version"], row["stage"], row["state"]) == (2, "fetched", "pending")
+        shop.chunker, shop.embedder = plain, HashingEmbedder(DIMENSIONS)
+        shop.index(shop.items("a"))
+        for name in STEPS:
+            getattr(shop.indexer(), name)(shop.tenant, shop.items("b"))
+        assert [c.split()[0] for c in shop.contents("a")] == ["new", "new"]
+        assert [c.split()[0] for c in shop.contents("b")] == ["bystander"] * 2
+
+    def test_a_deleted_document_is_not_written(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(2)))
+        indexer, items = through(shop, "embed"), shop.items()
+        shop.embedder = Picky(meanwhile=lambda: shop.set("a", "deleted = true, lease_token = null"))
+        assert indexer.embed(shop.tenant, items).ready == []
+        assert shop.contents("a") == []
+
+
+class TestTrouble:
+    def test_a_text_the_chunker_chokes_on_harms_only_its_document(self, shop: Workshop) -> None:
+        shop.admit(document("bad", "poison in here"), document("good"))
+        shop.chunker = Interrupted(shop.chunker, fails_on="poison")
+        shop.index()
+        (letter,) = shop.dead_letters()
+        assert (letter["document_id"], letter["stage"]) == (shop.id("bad"), "fetched")
+        assert letter["reason"] == "the chunker failed with ValueError"
+        assert (shop.row("good")["state"], shop.row("bad")["state"]) == ("done", "dead")
+
+    def test_a_lost_body_is_told_with_its_cure(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        shop.sql("delete from document_body")
+        shop.index()
+        assert "--force" in shop.dead_letters()[0]["reason"]
+
+    def test_a_refused_text_kills_only_its_document(self, shop: Workshop) -> None:
+        shop.admit(document("rude", paragraphs(5) + "\n\nA swearword."), document("good", paragraphs(5, "x")))
+        shop.embedder = Picky(refuses="swearword")
+        shop.index()
+        (letter,) = shop.dead_letters()
+        assert (letter["document_id"], letter["code"], letter["stage"]) == (
+            shop.id("rude"),
+            "E002",
+            "chunked",
+        )
+        assert "swearword" not in letter["reason"]
+        assert len(shop.contents("good")) == 5
+
+    @pytest.mark.req("001-099")
+    def test_when_the_embedder_is_away_the_rest_waits_and_nothing_is_lost(self, shop: Workshop) -> None:
+        shop.admit(*(document(name, paragraphs(3, name)) for name in "abc"))
+        shop.embedder = Picky(fails_from=2)
+        shop.index()
+        rows = shop.sql("""
+            select *, due_at > now() + interval '50 seconds' as later from document where state <> 'done'""")
+        assert {
+            (r["state"], r["stage"], r["later"], r["attempts"], r["crash_count"], r["waits"]) for r in rows
+        } == {("pending", "chunked", True, 0, 0, 1)}
+        assert len(rows) >= 2
+        assert rows[0]["last_error"] == "the provider is away"
+        assert shop.value("select count(*) from embedding_cache") == 4
+        shop.sql("update document set due_at = now()")
+        shop.embedder = embedder = Picky()
+        shop.index()
+        assert len(embedder.seen) == 5
+        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
+        assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
+        assert {(r["state"], r["waits"]) for r in shop.sql("select * from document")} == {("done", 0)}
+
+    def test_an_outage_is_nobodys_failed_try(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        through(shop, "embed")
+        shop.set("a", "attempts = 1, waits = 500")
+        shop.embedder = Picky(fails_from=1)
+        shop.indexer().embed(shop.tenant, shop.items())
+        row = shop.row("a")
+        assert (row["state"], row["attempts"], row["waits"]) == ("pending", 1, 501)
+        assert shop.dead_letters() == []
+
+    def test_one_document_the_store_refuses_does_not_stop_the_others(self, shop: Workshop) -> None:
+        shop.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
+        through(shop, "upsert")
+        shop.sql(
+            """update embedding_cache set vector = array_fill(0.5, array[7])::real[]::vector::halfvec
+                    where hash in (select hash from chunk_stage where document_id = :id)""",
+            id=shop.id("bad"),
+        )
+        shop.indexer().upsert(shop.tenant, shop.items())
+        assert {i: shop.row(i)["state"] for i in ("a", "bad", "c")} == {
+            "a": "done",
+            "bad": "dead",
+            "c": "done",
+        }
+        (letter,) = shop.dead_letters()
+        assert (letter["code"], letter["stage"]) == ("E001", "embedded")
+
+    def test_a_store_that_is_away_makes_all_wait(self, shop: Workshop) -> None:
+        shop.admit(document("a"), document("b"))
+        through(shop, "upsert")
+
+        def away(_connection: Any) -> Any:
+            raise StoreUnavailable("gone")
+
+        shop.indexer(index=away).upsert(shop.tenant, shop.items())
+        assert [(r["state"], r["attempts"]) for r in shop.sql("select * from document")] == [
+            ("pending", 1)
+        ] * 2
+        shop.sql("update document set due_at = now()")
+        shop.indexer().upsert(shop.tenant, shop.items())
+        assert {r["state"] for r in shop.sql("select state from document")} == {"done"}
+
+
+class TestSlices:
+    def test_a_long_embed_stops_and_goes_on_later(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(3, "a")), document("b", paragraphs(6, "b")))
+        through(shop, "embed")
+        shop.embedder = embedder = Picky()
+        indexer, todo = shop.indexer(slice_seconds=-1.0), shop.items()
+        slices = 0
+        while todo:
+            step = indexer.embed(shop.tenant, todo)
+            slices, todo = slices + 1, step.again
+            assert (embedder.calls, step.again_stage) == (slices, Stage.CHUNKED)
+        assert (slices, len(embedder.seen)) == (3, 9)
+        assert shop.row("b")["crash_count"] == 0
+        indexer.upsert(shop.tenant, shop.items())
+        assert len(shop.contents("b")) == 6
+        total = "select sum(texts_embedded) as e, sum(texts_reused) as r from run_item"
+        assert [tuple(r.values()) for r in shop.sql(total)] == [(9, 0)]
+
+    def test_the_lease_is_renewed_between_calls(self, shop: Workshop) -> None:
+        shop.admit(document("a", paragraphs(9)))
+        through(shop, "embed")
+        seen: list[float] = []
+
+        def look() -> None:
+            left = "extract(epoch from lease_until - now()) from document where id = :id"
+            seen.append(float(shop.value(f"select {left}", id=shop.id("a"))))
+            shop.set("a", "lease_until = lease_until - interval '10 seconds'")
+
+        shop.embedder = Picky(meanwhile=look)
+        shop.indexer(lease=0.001).embed(shop.tenant, shop.items())
+        assert len(seen) == 3
+        assert min(seen[1:]) > -1
+
+    def test_a_model_is_not_loaded_for_chunking(self, shop: Workshop) -> None:
+        loaded: list[int] = []
+
+        def load() -> Embedder:
+            loaded.append(1)
+            return shop.embedder
+
+        shop.admit(document("a"))
+        indexer = shop.indexer(embedder=load)
+        indexer.chunk(shop.tenant, shop.items())
+        assert loaded == []
+        indexer.embed(shop.tenant, shop.items())
+        assert loaded == [1]

@@ -1,0 +1,92 @@
+"""Three documents, and the commands that search them and explain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from pipeline.database import Database
+from pipeline.documents import Kind, SourceType
+from pipeline.tenancy import tenant_id
+from tests.conftest import Addresses
+from tests.pipeline.stores.depot import Depot
+from tests.workers.cli.asking import CONFIG, Run
+from workers import embedded, runtime
+from workers.cli import search
+
+app = typer.Typer()
+app.command()(search.search)
+app.command()(search.explain)
+
+
+@pytest.fixture
+def depot(database: Database) -> Depot:
+    """Three documents of the tenant `acme`."""
+    made = Depot(database, tenant_id("acme"))
+    made.put(
+        "The kestrel hovers over fields. " * 30 + "It nests in church towers and old barns.",
+        "Kestrels eat voles.",
+        title="Birds [red]of prey[/red]: the kestrel",
+        context="Birds of prey",
+        source="wiki",
+        kind=Kind.DECISION,
+        source_type=SourceType.CONFLUENCE,
+        url="https://wiki.example/x?id=1",
+        tags=("birds", "adr"),
+        metadata={
+            "team": "red",
+            "points": 3,
+            "source_path": "docs/birds/kestrel.md",
+            "title": "not this one",
+        },
+        created_at=datetime(2025, 1, 1, tzinfo=UTC),
+        updated_at=datetime(2025, 6, 1, 12, tzinfo=UTC),
+    )
+    made.put(
+        "Otters swim. A kestrel does not.",
+        title="Otters",
+        source="tracker",
+        kind=Kind.WORK,
+        source_type=SourceType.PBI,
+        updated_at=datetime(2024, 3, 1, tzinfo=UTC),
+        metadata={"team": "blue", "source_path": "items/otters.md"},
+    )
+    made.put(
+        "Kilns fire clay, and no kestrel.",
+        title="Ovens and kilns",
+        source="wiki",
+        metadata={"source_path": "docs/ovens.md"},
+    )
+    made.sql("update document set chunk_count = (select count(*) from chunk where document_id = document.id)")
+    made.count()
+    return made
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
+) -> Run:
+    """`run("search", "words", ...)`: the command on this test's database, on a screen of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    usual = {
+        "LARDER_DATABASE_URL": addresses.app,
+        "LARDER_CONTROL_DATABASE_URL": addresses.control,
+        "LARDER_ADMIN_DATABASE_URL": addresses.admin,
+        "LARDER_BROKER_URL": servers.broker_url,
+        "LARDER_CONFIG": "larder.yaml",
+        "COLUMNS": "80",
+    }
+
+    def invoke(*args: str, **env: str) -> Result:
+        result = CliRunner().invoke(app, list(args), env={**usual, **env})
+        for parts in runtime._current:
+            parts.database.close()
+        runtime._current.clear()
+        return result
+
+    return invoke

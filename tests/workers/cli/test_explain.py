@@ -1,0 +1,149 @@
+"""larder explain: a document by any name, where it stands, and why a question finds it or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.database import Database
+from tests.pipeline.stores.depot import Depot
+from tests.workers.cli.asking import CONFIG, Run, found, id_of, titles
+
+
+def test_a_document_may_be_named_in_many_ways(depot: Depot, run: Run) -> None:
+    one = id_of(depot, "Birds")
+    names = (one, one.upper(), f"{one}:1", "docs/birds/kestrel.md", "birds/kestrel.md", "./kestrel.md")
+    for name in (*names, "https://wiki.example/x?id=1", "of PREY"):
+        assert found(run("explain", name, "--json"))["document"]["id"] == one, name
+
+
+def test_a_part_of_a_file_name_is_no_path(depot: Depot, run: Run) -> None:
+    assert run("explain", "estrel.md").exit_code == 1
+    assert run("explain", "100%").exit_code == 1
+    assert run("explain", "").exit_code == 1
+
+
+def test_a_name_that_fits_several_lists_them(depot: Depot, run: Run) -> None:
+    shown = run("explain", "s")
+    assert shown.exit_code == 1
+    assert "fits 3 documents" in shown.stdout
+    assert id_of(depot, "Otters") in shown.stdout
+    answer = json.loads(run("explain", "ov", "--json").stdout)["document"]
+    assert answer["title"] == "Ovens and kilns"
+    several = run("explain", "s", "--json")
+    assert several.exit_code == 1
+    data = json.loads(several.stdout)
+    assert data["success"] is False
+    assert [c["title"] for c in data["candidates"]] != []
+    assert set(data["candidates"][0]) == {"id", "source", "external_id", "title"}
+
+
+def test_where_a_document_stands(depot: Depot, run: Run) -> None:
+    d = found(run("explain", "Otters", "--json"))["document"]
+    assert d["source"] == "tracker"
+    assert (d["state"], d["stage"], d["chunk_count"], d["searchable"]) == ("done", "done", 1, True)
+    assert (d["desired_version"], d["indexed_version"]) == (1, 1)
+    assert d["dead_letter"] is None
+    assert d["next_try"] is None
+    text = run("explain", "Otters").stdout
+    assert "searchable  yes" in text
+    assert "version     1 wanted, 1 indexed" in text
+
+
+def test_chunks_whose_ends_the_model_does_not_read_are_counted(
+    depot: Depot, run: Run, tmp_path: Path
+) -> None:
+    full = "cache " * 249
+    depot.put(
+        full, full + "and more words here", "short", title="Caches", context="Caches > Sizes", source="wiki"
+    )
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] == 0
+    minilm = CONFIG.replace("{provider: hashing, dimensions: 32}", "{provider: minilm}")
+    (tmp_path / "larder.yaml").write_text(minilm, encoding="utf-8")
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] == 1
+    assert ", 1 longer than the model reads: their ends are found by their words only" in " ".join(
+        run("explain", "Caches").stdout.split()
+    )
+    (tmp_path / "larder.yaml").write_text(
+        minilm.replace("minilm}", "minilm, modelPath: ./none}"), encoding="utf-8"
+    )
+    assert found(run("explain", "Caches", "--json"))["document"]["chunks_cut"] is None
+
+
+def test_failures_are_told(depot: Depot, run: Run) -> None:
+    depot.sql("""
+        update document set state = 'dead', stage = 'chunked', attempts = 3, last_error = 'it is [bold]broken[/]',
+               desired_version = 2, pipeline_version = 'new' where title = 'Otters'""")
+    depot.sql("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
+        select tenant_id, source_id, id, 2, stage, 'E002', 'it is broken', 3, 0 from document where title = 'Otters'""")
+    d = found(run("explain", "Otters", "--json"))["document"]
+    assert d["dead_letter"]["reason"] == "it is broken"
+    assert d["attempts"] == 3
+    text = run("explain", "Otters").stdout
+    assert "version     2 wanted, 1 indexed" in text
+    assert "last error  it is [bold]broken[/]" in text
+    assert "dead letter E002 at stage chunked after 3 attempts: it is broken" in text
+
+
+def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
+    depot.sql("update document set state = 'pending', due_at = '2031-01-01T00:00:00Z' where title = 'Otters'")
+    assert found(run("explain", "Otters", "--json"))["document"]["next_try"].startswith("2031-01-01")
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "reason", "said"),
+    [
+        (["--query", "otters swim"], "", "found", "found: rank 1, score"),
+        (["--query", "kestrel", "-k", "1"], "", "beyond", "beyond the 1 results shown; score"),
+        (["--query", "kestrel", "--kind", "decision"], "", "filtered", "kept out by the filter: kinds"),
+        (["--query", "otters", "--since", "1d", "--tag", "x"], "", "filtered", "tags and since"),
+        (["--query", "clay", "--mode", "keyword"], "", "no_match", "none of the question's words"),
+        (["--query", " "], "", "empty", "the question is empty"),
+        (["--query", "otters"], "hidden = true", "hidden", "the last complete walk"),
+        (["--query", "otters"], "deleted = true", "deleted", "its source no longer has it"),
+        (["--query", "otters"], "indexed_version = null, stage = 'chunked'", "not_indexed", "stage chunked"),
+        (["--query", "otters"], "chunk_count = 0", "no_text", "no text"),
+    ],
+)
+def test_why_a_question_finds_it_or_not(
+    depot: Depot, run: Run, options: list[str], change: str, reason: str, said: str
+) -> None:
+    if change:
+        depot.sql(f"update document set {change} where title = 'Otters'")
+    answer = found(run("explain", "Otters", *options, "--json"))["query"]
+    assert answer["reason"] == reason
+    assert said in answer["detail"]
+    assert answer["found"] is (reason == "found")
+    assert said in run("explain", "Otters", *options).stdout
+
+
+def test_below_the_threshold_is_told_with_both_figures(depot: Depot, run: Run) -> None:
+    Path("larder.yaml").write_text(
+        CONFIG.replace("minSimilarity: 0", "minSimilarity: 0.99"), encoding="utf-8"
+    )
+    answer = found(run("explain", "Otters", "--query", "clay", "--json"))["query"]
+    assert answer["reason"] == "below"
+    assert "0.990 is asked for" in answer["detail"]
+    assert answer["explanation"]["semantic_score"] < 0.99
+
+
+def test_outside_the_candidates_is_told_with_its_scores(depot: Depot, run: Run) -> None:
+    Path("larder.yaml").write_text(
+        CONFIG.replace("minSimilarity: 0", "minSimilarity: 0, candidates: 1"), encoding="utf-8"
+    )
+    answer = found(run("explain", "Otters", "--query", "kestrel towers barns fields", "--json"))["query"]
+    assert answer["reason"] == "candidates"
+    assert "not among the 1 best of either search" in answer["detail"]
+    assert "similarity" in answer["detail"]
+    assert "BM25" in answer["detail"]
+
+
+def test_other_tenants_documents_are_not_there(depot: Depot, database: Database, run: Run) -> None:
+    other = Depot(database)
+    theirs = other.put("kestrel secret", title="Secret plan")
+    assert run("explain", str(theirs)).exit_code == 1
+    assert run("explain", "Secret plan").exit_code == 1
+    assert "Secret plan" not in titles(run("search", "kestrel secret", "--json"))

@@ -1,0 +1,40 @@
+"""Dates in a person's words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pipeline.errors import ConfigurationError
+from workers import searching
+
+NOW = datetime(2025, 7, 10, 12, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.req("001-032")
+@pytest.mark.parametrize(
+    ("word", "end", "expected"),
+    [
+        ("2025-07-01", False, datetime(2025, 6, 30, 22, tzinfo=UTC)),
+        ("2025-07-01", True, datetime(2025, 7, 1, 22, tzinfo=UTC)),
+        ("2025-07-01T00:00:00Z", True, datetime(2025, 7, 1, tzinfo=UTC)),
+        ("2025-07-01T02:00:00+02:00", False, datetime(2025, 7, 1, tzinfo=UTC)),
+        ("2025-01-01T00:00:00", False, datetime(2024, 12, 31, 23, tzinfo=UTC)),
+        ("7d", False, NOW - timedelta(days=7)),
+        ("7d", True, NOW - timedelta(days=7)),
+        (" 12H ", False, NOW - timedelta(hours=12)),
+        ("2w", False, NOW - timedelta(weeks=2)),
+        ("90m", False, NOW - timedelta(minutes=90)),
+    ],
+)
+def test_moments(word: str, end: bool, expected: datetime) -> None:
+    assert searching.moment("--since", word, NOW, BERLIN, end=end) == expected
+
+
+@pytest.mark.parametrize("word", ["", "d", "-7d", "7 days", "2025-13-01", "1.1.2025", "99999999d", "now"])
+def test_other_words_are_no_moments(word: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no date"):
+        searching.moment("--since", word, NOW, BERLIN)
