@@ -67,20 +67,22 @@ def depot(database: Database) -> Depot:
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
-) -> Run:
-    """`run("search", "words", ...)`: the command on this test's database, on a screen of 80 columns."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    usual = {
+def environment(addresses: Addresses, servers: embedded.Servers) -> dict[str, str]:
+    """Variables that lead a command to this test's servers."""
+    return {
         "LARDER_DATABASE_URL": addresses.app,
         "LARDER_CONTROL_DATABASE_URL": addresses.control,
         "LARDER_ADMIN_DATABASE_URL": addresses.admin,
         "LARDER_BROKER_URL": servers.broker_url,
-        "LARDER_CONFIG": "larder.yaml",
-        "COLUMNS": "80",
     }
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
+    """`run("search", "words", ...)`: the command on this test's database, on a screen of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    usual = {**environment, "LARDER_CONFIG": "larder.yaml", "COLUMNS": "80"}
 
     def invoke(*args: str, **env: str) -> Result:
         result = CliRunner().invoke(app, list(args), env={**usual, **env})

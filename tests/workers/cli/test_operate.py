@@ -13,7 +13,6 @@ import redis
 import typer
 from typer.testing import CliRunner, Result
 
-from tests.conftest import Addresses
 from workers import embedded, runtime
 from workers.celeryconfig import QUEUES
 from workers.cli import operate
@@ -37,20 +36,17 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    servers: embedded.Servers,
 ) -> Run:
     """`run("dead", "list")`: the command on this test's database."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "one.md").write_text("# One\n\nText.", encoding="utf-8")
-    env = {
-        "LARDER_DATABASE_URL": addresses.app,
-        "LARDER_CONTROL_DATABASE_URL": addresses.control,
-        "LARDER_ADMIN_DATABASE_URL": addresses.admin,
-        "LARDER_BROKER_URL": servers.broker_url,
-        "COLUMNS": "200",
-    }
+    env = {**environment, "COLUMNS": "200"}
 
     def invoke(*args: str) -> Result:
         result = CliRunner().invoke(app, list(args), env=env)

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from tests.conftest import Addresses, Site
-from workers import embedded, runtime
+from tests.conftest import Site
+from workers import runtime
 from workers.cli import status
 
 app = typer.Typer()
@@ -24,18 +24,12 @@ NOWHERE = "postgresql://larder_app:x@127.0.0.1:1/none"
 
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: Addresses, servers: embedded.Servers
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> Callable[..., Result]:
     """`run("--json", LARDER_BROKER_URL=...)`: the command on this test's database."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "larder.yaml").write_text("rag: {tenant: acme}\n", encoding="utf-8")
-    usual = {
-        "LARDER_DATABASE_URL": addresses.app,
-        "LARDER_CONTROL_DATABASE_URL": addresses.control,
-        "LARDER_ADMIN_DATABASE_URL": addresses.admin,
-        "LARDER_BROKER_URL": servers.broker_url,
-        "LARDER_CONFIG": "larder.yaml",
-    }
+    usual = {**environment, "LARDER_CONFIG": "larder.yaml"}
 
     def invoke(*args: str, **env: str) -> Result:
         result = CliRunner().invoke(app, list(args), env={**usual, **env})
