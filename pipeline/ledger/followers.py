@@ -108,8 +108,8 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
     """Documents to send a message about, up to the room that is left, by tenant; on the control role.
 
     Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all, which
-    takes about 60 ms for 100,000 documents (on two busy cores, tables vacuumed; 150 ms right after all were rewritten).
-    Documents that have crashed before come alone.
+    takes about 60 ms for 100,000 documents (on two busy cores, tables vacuumed; 200 to 400 ms right after all were
+    rewritten). Documents that have crashed before come alone.
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
     _bury_crashed(connection, index, limits)
