@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine
 
 EF_SEARCH = 100
@@ -93,6 +94,7 @@ class Asker:
             cursor.execute(query, values, prepare=one_plan, binary=True)
             return cursor.fetchall()
         finally:
-            if driver.closed:
+            # Closed, or left in the middle of an answer by whoever could wait no longer: nobody else may have it.
+            if driver.pgconn.transaction_status != TransactionStatus.IDLE:
                 pooled.invalidate()
             pooled.close()

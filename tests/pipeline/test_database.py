@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from sqlalchemy import text
 
 from pipeline.database import Database
@@ -131,6 +133,30 @@ def test_connections_that_the_server_has_ended_are_replaced(
         end_all()
         assert database.ask(uuid4(), "select 1", {}) == [(1,)]
         assert database.ask(uuid4(), "select 2", {}) == [(2,)]
+
+
+def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Database) -> None:
+    """As a time limit of a worker does, by a signal that raises in the middle of waiting."""
+
+    class LateError(Exception):
+        pass
+
+    def late(_signal: int, _frame: object) -> None:
+        raise LateError
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(LateError):
+            database.ask(uuid4(), "select pg_sleep(30)", {})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    pooled = database.asker.engine.raw_connection()
+    state = cast("psycopg.Connection[Any]", pooled.driver_connection).info.transaction_status
+    pooled.close()
+    assert state == TransactionStatus.IDLE
+    assert database.ask(uuid4(), "select 1", {}) == [(1,)]
 
 
 def test_a_question_to_a_server_that_is_away_is_passing_trouble() -> None:
