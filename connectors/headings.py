@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 MAX_TITLE = 300
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?$")
+_DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
 _CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _HEADING_STARTS = frozenset("#=-")
@@ -77,3 +78,15 @@ def plain_text(text: str) -> str:
     """One line of Markdown without its marks, at most MAX_TITLE characters."""
     shown = _MARKS.sub("", _LINK.sub(r"\1", text))
     return " ".join(shown.split())[:MAX_TITLE]
+
+
+def nested(text: str, depth: int) -> str:
+    """Markdown with its headings so much deeper that they lie below ours."""
+    if "#" not in text:
+        return text
+    lines = text.split("\n")
+    for index, in_code in enumerate(code_lines(lines)):
+        if not in_code and (match := _DEEPER.match(lines[index])):
+            level = min(6, len(match[2]) + depth)
+            lines[index] = match[1] + "#" * level + lines[index][match.end() :]
+    return "\n".join(lines)

@@ -27,7 +27,7 @@ class PbiJsonSource:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
     """
 
-    extractor = "pbi-json-1"
+    extractor = "pbi-json-2"
     walks_all = True
 
     def __init__(self, options: SourceOptions) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from connectors.front_matter import tags_of
 from connectors.headings import MAX_TITLE
 from connectors.json_values import clean_text, json_able, scalar_text
+from connectors.pbi_comments import comments_block
 from connectors.pbi_shapes import PbiItem, plain_keys
 from connectors.times import parse_time
 
@@ -26,7 +27,12 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "type": ("type", "workitemtype"),
     "status": ("status", "state"),
     "dependencies": ("dependencies", "dependson"),
+    "outcome": ("outcome",),
+    "resolution": ("resolution", "resolvedreason", "closedreason", "statereason"),
 }
+SHORT_FACTS = ("outcome", "resolution")
+"""Facts that are a state, such as `Won't fix`: a sentence is told by the text alone."""
+MOST_WORDS = 3
 TEXTS: Mapping[str, tuple[str, ...]] = {
     "User story": ("userstory",),
     "Description": ("description",),
@@ -37,9 +43,12 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "Assumptions": ("assumptions",),
     "Risks": ("risks",),
     "Dependencies": ("dependencies", "dependson"),
-    "Outcome": ("outcome", "resolution"),
+    "Outcome": ("outcome",),
+    "Resolution": ("resolution",),
+    "Closing comment": ("closingcomment", "closecomment", "resolutioncomment", "closingnote"),
     "Lessons learned": ("lessonslearned", "learnings", "lessons"),
 }
+COMMENT_KEYS = ("comments", "discussion")
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
 
@@ -93,6 +102,8 @@ def _markdown(title: str, pbi: Mapping[str, Any]) -> str:
             sections.append(f"## {heading}\n\n{text}")
         if heading == "Description" and (criteria := list(_criteria(_value(pbi, CRITERIA_KEYS)))):
             sections.append("## Acceptance criteria\n\n" + "\n".join(f"- {line}" for line in criteria))
+    if comments := comments_block(_value(pbi, COMMENT_KEYS)):
+        sections.append(f"## Comments\n\n{comments}")
     return "\n\n".join(sections)
 
 
@@ -131,6 +142,9 @@ def _inline(value: Any) -> str:
 def _facts(pbi: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
     said = {name: value for name, value in facts.items() if value not in (None, "", [], {})}
+    for name in SHORT_FACTS:
+        if not 1 <= len(scalar_text(said.get(name)).split()) <= MOST_WORDS:
+            said.pop(name, None)
     return {**said, "labels": list(labels)} if labels else said
 
 

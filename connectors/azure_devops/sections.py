@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.work_item import Comment, Relation, WorkItem
-from connectors.headings import code_lines
+from connectors.headings import nested
 from connectors.markup import to_markdown
 
 LONG_FIELDS = {
@@ -42,7 +42,6 @@ MOST_LINKS = 200
 """Shown; some parents have thousands of children."""
 
 _HTML = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-zA-Z]{2,8}|#\d{1,6});")
-_HEADING = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
 
@@ -113,18 +112,6 @@ def heading_of(name: str) -> str:
         return LONG_FIELDS[name]
     first, *rest = _WORDS.sub(" ", name.rpartition(".")[2]).split() or [name]
     return " ".join([first, *(word if word.isupper() else word.lower() for word in rest)])
-
-
-def nested(text: str, depth: int) -> str:
-    """Markdown with its headings so much deeper that they lie below ours."""
-    if "#" not in text:
-        return text
-    lines = text.split("\n")
-    for index, in_code in enumerate(code_lines(lines)):
-        if not in_code and (match := _HEADING.match(lines[index])):
-            level = min(6, len(match[2]) + depth)
-            lines[index] = match[1] + "#" * level + lines[index][match.end() :]
-    return "\n".join(lines)
 
 
 class _Writer:
