@@ -11,6 +11,7 @@ from pipeline.documents import Kind
 from pipeline.stores import StoredDocument
 
 _NO_LETTERS = re.compile(r"[^a-z]+")
+_ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")
 
 # Words as they are written in trackers and front matter, letters only.
 _DECISIONS: Mapping[str, str] = {
@@ -39,6 +40,8 @@ _WORK: Mapping[str, str] = {
     "asdesigned": "closed as designed",
     "bydesign": "closed as designed",
     "cannotreproduce": "closed, could not be reproduced",
+    "couldnotreproduce": "closed, could not be reproduced",
+    "notreproducible": "closed, could not be reproduced",
     "worksforme": "closed, could not be reproduced",
     "obsolete": "closed as obsolete",
     "superseded": "superseded",
@@ -47,7 +50,7 @@ _PAGES: Mapping[str, str] = {**_DECISIONS, "archived": "archived", "outdated": "
 
 _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Kind.DECISION: (("decision_status",), _DECISIONS),
-    Kind.WORK: (("resolution", "reason", "status", "state"), _WORK),
+    Kind.WORK: (("resolution", "outcome", "reason", "status", "state"), _WORK),
     Kind.REFERENCE: (("decision_status", "status"), _PAGES),
 }
 """Kind -> the metadata that tell, the surest first, and what their words mean."""
@@ -69,9 +72,16 @@ def standing(document: StoredDocument) -> Standing | None:
         return Standing(why=f"superseded by {successor}")
     for key in keys:
         value = document.metadata.get(key)
-        if isinstance(value, str) and (found := words.get(_NO_LETTERS.sub("", value.lower()))):
+        if isinstance(value, str) and (found := _meaning(value, words)):
             return Standing(why=found)
     return None
+
+
+def _meaning(value: str, words: Mapping[str, str]) -> str | None:
+    """What a state says, be it written alone or behind the state it ended in: `Closed (won't fix)`."""
+    letters = _NO_LETTERS.sub("", value.lower())
+    ended = _ENDED.match(letters)
+    return words.get(letters) or (words.get(letters[ended.end() :]) if ended else None)
 
 
 def age_days(document: StoredDocument, now: datetime | None = None) -> int | None:
