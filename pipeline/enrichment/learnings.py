@@ -21,8 +21,9 @@ _DONE = frozenset(
     )
 )
 _ABANDONED = re.compile(
-    r"\b(?:abandoned|cancell?ed|cut|declined|dropped|invalid|not a bug|obsolete|rejected|removed|won'?t ?(?:fix|do)"
-    r"|works ?for ?me|verworfen|abgelehnt|entfernt|abandonné|rejeté|supprimé)\b",
+    r"\b(?:abandoned|cancell?ed|cut|declined|dropped|invalid|not[ _]a[ _]bug|not[ _]planned|obsolete|rejected|removed"
+    r"|(?:won['’]?t|will not)[ _]?(?:fix|do)|(?:as|by)[ _]design(?:ed)?|works[ _]?for[ _]?me"
+    r"|verworfen|abgelehnt|entfernt|abandonné|rejeté|supprimé)\b",
     re.IGNORECASE,
 )
 _TELLS = re.compile(
@@ -31,6 +32,11 @@ _TELLS = re.compile(
     r"|avons appris|s'est avéré|la prochaine fois)\b",
     re.IGNORECASE,
 )
+_LOG = re.compile(
+    r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\{(?:code|noformat)\b|-{5,}|={5,}|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)"
+)
+_PROSE = 0.7
+"""Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
 _HAPPENED = re.compile(
     r"\b(?:was|were|had|failed|broke|crashed|wurden?|war|waren|hatten?|était|étaient|avait)\b", re.IGNORECASE
 )
@@ -57,18 +63,35 @@ def learnings(found: Found) -> list[Sentence]:
     """Lessons, resolution and outcome; of ended work also its last comment, of done work what it was accepted by."""
     kept: list[Sentence] = []
     for part in _PARTS:
-        kept += _best(found, under(found.sentences, part), _PER_PART)
+        kept += _best(found, _telling(found, under(found.sentences, part)), _PER_PART)
     done = (status_of(found) or "").casefold() in _DONE
     if done or is_abandoned(found):
         kept += _last_comment(found)
     criteria = under(found.sentences, Part.CRITERIA)
-    kept += [s for s in found.sentences if _TELLS.search(s.text) and s not in criteria][:_PER_PART]
+    others = _telling(found, (s for s in found.sentences if s not in criteria))
+    kept += [s for s in others if _TELLS.search(s.text)][:_PER_PART]
     kept += [s for s in criteria if s.ticked][:_PER_PART]
     if not kept:
-        kept += [s for s in found.sentences if _HAPPENED.search(s.text) and s not in criteria][:_PER_PART]
+        kept += [s for s in others if _HAPPENED.search(s.text)][:_PER_PART]
     if not kept and done:
         kept += _best(found, criteria, _PER_PART)
     return [shortened(s) for s in _once(kept)][:MOST]
+
+
+def _telling(found: Found, sentences: Iterable[Sentence]) -> list[Sentence]:
+    """Those that are meant to be read, and say more than the state: that has a place of its own."""
+    states = _DONE | {told.casefold() for told in (status_of(found), outcome_of(found)) if told}
+    return [s for s in sentences if _is_prose(s.text) and not _is_state(s.text, states)]
+
+
+def _is_prose(text: str) -> bool:
+    plain = sum(c.isalnum() or c == " " for c in text)
+    return plain >= _PROSE * len(text) and not _LOG.search(text)
+
+
+def _is_state(text: str, states: frozenset[str]) -> bool:
+    word = text.strip(" .!*_").casefold()
+    return word in states or word in ("duplicate", "unresolved") or bool(_ABANDONED.fullmatch(word))
 
 
 def _best(found: Found, sentences: Sequence[Sentence], most: int) -> list[Sentence]:
@@ -85,7 +108,7 @@ def _last_comment(found: Found) -> list[Sentence]:
     if not comments:
         return []
     last = [s for s in comments if s.headings == comments[-1].headings]
-    return last[:_PER_PART]
+    return _telling(found, last)[:_PER_PART]
 
 
 def _once(sentences: Iterable[Sentence]) -> list[Sentence]:

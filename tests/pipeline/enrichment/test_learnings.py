@@ -85,6 +85,28 @@ def test_of_ended_work_the_last_comment_is_told_and_of_open_work_none() -> None:
     assert lifted(text, state="Active") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("## Outcome\n\nFixed", {"status": "Done"}),
+        ("## Resolution\n\nWontfix", {"status": "Closed", "resolution": "Wontfix"}),
+        ("## Resolution\n\nSent back.", {"status": "Closed", "resolution": "sent back"}),
+        ("## Outcome\n\n**Duplicate**", {}),
+        ("## Comments\n\n### Ada\n\nDone.", {"status": "Done"}),
+        ("Results:\n[INFO] -----< org.apache.hadoop:hadoop-client >----- it was built", {}),
+        ("## Resolution\n\n| a | b |:--|--:| 3 | 4 | | {x} ; [y] | was", {}),
+        ("It failed\n\nat org.apache.Foo.bar(Foo.java:12) was called", {"state": "Done"}),
+    ],
+)
+def test_a_bare_state_a_log_and_a_table_teach_nothing(text: str, facts: dict[str, Any]) -> None:
+    assert [said for said in lifted(text, **facts) if said != "It failed"] == []
+
+
+def test_figures_do_not_make_a_sentence_a_log() -> None:
+    said = "Half the calls: 3.2 s -> 1.1 s (p95), with `max_connections=200`."
+    assert lifted(f"## Outcome\n\n{said}") == [said]
+
+
 def test_the_first_sentence_of_a_long_outcome_and_the_one_that_fits_best_are_kept() -> None:
     outcome = "## Outcome\n\nIt is live. The sky is blue. The export needs a replica. Birds sing."
     assert lifted(outcome, question="export of a replica") == ["It is live.", "The export needs a replica."]
@@ -105,6 +127,9 @@ def test_at_most_four_sentences_each_short_enough_to_quote() -> None:
         ({"state": "Removed"}, True),
         ({"state": "Closed", "resolution": "Won't Fix"}, True),
         ({"status": "wontfix"}, True),
+        ({"status": "Won’t do"}, True),
+        ({"state": "closed", "reason": "not_planned"}, True),
+        ({"state": "Resolved", "reason": "As Designed"}, True),
         ({"status": "Verworfen"}, True),
         ({"state": "Closed", "resolution": "Fixed"}, False),
         ({"state": "Executed"}, False),
