@@ -47,8 +47,8 @@ def _fence(body: str) -> str:
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     for item in data.get("similar_work") or ():
-        status = f", {flat(str(item['status']))}" if item.get("status") else ""
-        yield f"Similar work: {_name(item)}, {item['similarity']} % alike{status}"
+        ended = "".join(f", {flat(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
+        yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
         yield from _sentences(item.get("learnings"), item)
     for item in data.get("past_decisions") or ():
         status = f", {flat(str(item['status']))}" if item.get("status") else ""

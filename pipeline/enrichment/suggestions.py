@@ -9,6 +9,7 @@ from pipeline.enrichment.context import Duplicate, PastDecision, Suggestion
 from pipeline.enrichment.decisions import decision_of, status_line
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
+from pipeline.enrichment.learnings import is_abandoned, outcome_of, status_of
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
@@ -29,16 +30,19 @@ SHORT = 150
 def missing_criteria(
     request: EnrichmentRequest, items: Sequence[Found], citations: Citations
 ) -> list[Suggestion]:
-    """Criteria of similar items that this PBI lacks; best fitting first within an item."""
+    """Criteria of similar items that this PBI lacks; best fitting first within an item.
+
+    Those of work that was given up come last and say so: nobody has proved them.
+    """
     own = stems(request.question)
     taken: list[frozenset[str]] = []
     made: list[Suggestion] = []
-    for found in items:
+    for found in sorted(items, key=is_abandoned):
         for sentence in _lacking(found, own, taken):
             made.append(
                 Suggestion(
                     kind="acceptance_criterion",
-                    text=f"“{found.title}” ({found.external_id}) also asked for: “{clipped(sentence.text, SHORT)}”",
+                    text=f"{_named(found)} also asked for: “{clipped(sentence.text, SHORT)}”",
                     citations=(citations.cite(found, sentence),),
                 )
             )
@@ -89,15 +93,23 @@ def decisions_to_respect(
 def duplicates_to_check(
     items: Sequence[Found], duplicates: Sequence[Duplicate], citations: Citations
 ) -> Iterator[Suggestion]:
-    """One question for each likely duplicate."""
+    """One question for each likely duplicate: what is done may cover this, what was given up had its reasons."""
     wanted = {d.document_id: d for d in duplicates}
     for found in items:
         duplicate = wanted.get(str(found.hit.document.id))
         if duplicate is not None:
             (best,) = best_passages(found, most=1)
+            asks = (
+                "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
+            )
             yield Suggestion(
                 kind="duplicate",
-                text=f"Check whether “{found.title}” ({found.external_id}) already covers this:"
-                f" {duplicate.similarity} % alike.",
+                text=f"{asks.format(_named(found))}: {duplicate.similarity} % alike.",
                 citations=(citations.cite(found, best.sentence),),
             )
+
+
+def _named(found: Found) -> str:
+    """Its title and id, and how it ended if it was given up."""
+    ended = (outcome_of(found) or status_of(found)) if is_abandoned(found) else None
+    return f"“{found.title}” ({found.external_id}{f', {ended}' if ended else ''})"

@@ -14,6 +14,8 @@ from pipeline.documents import Json
 MOST_SUGGESTIONS = 2
 LONGEST = 160
 """Characters of one line's text before it is cut; it may wrap."""
+UNSEARCHED = 4
+"""From this level on nothing was looked for."""
 LEVELS: Mapping[int, str] = {
     1: "without a closer look",
     2: "only what was asked before",
@@ -44,7 +46,7 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
     likely = {one.get("ref") for one in found.get("likely_duplicates") or ()}
     for work in (found.get("similar_work") or ())[:1]:
         note = "possibly the same: " if work.get("ref") in likely else ""
-        yield f"similar {work.get('similarity', 0):>3.0f} %", f"{note}{_named(work)}"
+        yield f"similar {work.get('similarity', 0):>3.0f} %", f"{note}{_named(work)}{_ended(work)}"
     for decision in (found.get("past_decisions") or ())[:1]:
         status = decision.get("status") or "no status"
         yield "decision", f"{_named(decision)} ({status})"
@@ -53,8 +55,15 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
         yield "document", f"{_named(doc)}: {_text(passages[0])}" if passages else _named(doc)
     for suggestion in (found.get("suggestions") or ())[:MOST_SUGGESTIONS]:
         yield "suggestion", _text(suggestion)
-    if not any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions")):
+    some = any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions"))
+    if not some and found.get("degradation_level", 0) < UNSEARCHED:
         yield "nothing", "no similar work, decision or document is in stock"
+
+
+def _ended(work: Json) -> str:
+    """What a title alone does not tell: that nobody finished it."""
+    state = (work.get("outcome") or work.get("status")) if work.get("abandoned") else ""
+    return f" (given up: {state})" if state else ""
 
 
 def _named(one: Json) -> str:

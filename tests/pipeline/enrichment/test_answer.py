@@ -203,6 +203,28 @@ def test_criteria_that_similar_items_had_are_suggested_when_this_item_lacks_them
     assert texts
 
 
+def test_criteria_of_work_that_was_given_up_come_last_and_say_so(shop: Workshop) -> None:
+    dropped = work(
+        "PBI-60",
+        "Export invoices as CSV for the tax office",
+        "## Acceptance criteria\n\n- Every line carries a seal",
+        status="Closed",
+        resolution="Won't fix",
+    )
+    found = answer(stocked(shop, dropped), {**PBI, "title": "CSV export of invoices for the tax office"})
+    texts = [s["text"] for s in found["suggestions"] if s["kind"] == "acceptance_criterion"]
+    assert "(PBI-7)" in texts[0]
+    assert texts[-1] == (
+        "“Export invoices as CSV for the tax office” (PBI-60, Won't fix) also asked for: “Every line carries a seal”"
+    )
+
+
+def test_a_duplicate_that_was_given_up_covers_nothing(shop: Workshop) -> None:
+    found = answer(stocked(shop), {"title": "Import invoices of the old system", "description": "Once more."})
+    (check,) = [s["text"] for s in found["suggestions"] if s["kind"] == "duplicate"]
+    assert check.startswith("Ask why “Import invoices of the old system” (PBI-8, Won't fix) was not done: ")
+
+
 def test_two_items_with_the_same_criterion_suggest_it_once(shop: Workshop) -> None:
     twin = work(
         "PBI-70",

@@ -56,6 +56,12 @@ def test_the_context_comes_with_its_sources_and_the_word_to_give_it_priority() -
     assert prompt_block(context("It was fast.").to_json()) == prompt_block(context("It was fast."))
 
 
+def test_the_prompt_tells_how_past_work_ended() -> None:
+    data = context("It was fast.").to_json()
+    data["similar_work"][0] |= {"status": "Closed", "outcome": "Won't fix"}
+    assert "80 % alike, Closed, Won't fix\n" in prompt_block(data)
+
+
 @pytest.mark.req("002-009")
 @pytest.mark.parametrize("found", [EnrichedContext(), static_context(4), static_context(5)])
 def test_with_nothing_found_the_agent_is_told_to_say_so(found: EnrichedContext) -> None:
