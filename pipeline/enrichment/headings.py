@@ -19,6 +19,7 @@ class Part(StrEnum):
     COMMENTS = "comments"
     DECISION = "decision"
     STATUS = "status"
+    ELSEWHERE = "elsewhere"
 
 
 HEADINGS: Mapping[Part, tuple[str, ...]] = {
@@ -45,6 +46,11 @@ HEADINGS: Mapping[Part, tuple[str, ...]] = {
         "beschluss", "décision", "décisions",
     ),
     Part.STATUS: ("status", "state", "stand", "statut", "état"),
+    Part.ELSEWHERE: (
+        "what's next", "whatsnext", "next steps", "see also", "further reading", "read more", "related pages",
+        "references", "links", "siehe auch", "weiterführendes", "nächste schritte", "voir aussi",
+        "pour aller plus loin",
+    ),
 }  # fmt: skip
 """Part -> headings that announce it, without numbering and punctuation."""
 

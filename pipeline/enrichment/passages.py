@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.enrichment.found import Found
+from pipeline.enrichment.headings import Part, part_of
 from pipeline.enrichment.sentences import CUT, QUOTED, WITHOUT_BLANK, Sentence, shortened
 from pipeline.passages import passage
 from pipeline.words import flat, stems
@@ -14,7 +16,11 @@ ENOUGH = 0.6
 """Of the best passage's score: a further one that has less is not worth showing."""
 OF_THE_HIT = 1.25
 """How much more a passage counts that stands in the chunk the search has chosen."""
+OF_LINKS = 0.5
+"""How much a passage counts that only says where to read on."""
 _DOTS = " ..."
+_TARGET = re.compile(r"\]\([^()\s]*\)|https?://\S+")
+"""Where a link leads: its words are those of a site's folders, not of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +38,7 @@ def best_passages(found: Found, *, most: int) -> list[Best]:
     windows = list(_windows(found.sentences))
     if not windows:
         return [_shown(found, _from_chunk(found))]
-    words = {s: stems(s.text) & found.question for s in found.sentences}
+    words = {s: stems(_TARGET.sub(" ", s.text)) & found.question for s in found.sentences}
     scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
     top = scored[0][0]
     if not top:
@@ -63,6 +69,8 @@ def _score(found: Found, window: tuple[Sentence, ...], words: Mapping[Sentence, 
     """How many different words of the question it has, those under a fitting heading a little more."""
     had = frozenset().union(*(words[s] for s in window))
     score = len(had) + 0.5 * len(stems(window[0].heading) & found.question)
+    if part_of(window[0].headings) is Part.ELSEWHERE:
+        score *= OF_LINKS
     return score * (OF_THE_HIT if window[0].ord == found.hit.chunk.ord else 1.0)
 
 

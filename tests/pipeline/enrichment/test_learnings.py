@@ -178,6 +178,15 @@ def test_passages_prefer_the_chunk_that_the_search_chose_and_leave_out_the_weak(
     assert only.shown == "Export by mail to tax office."
 
 
+def test_the_words_of_a_link_s_target_and_mere_pointers_do_not_make_a_passage() -> None:
+    text = "Read [this](/docs/export/mail-tax-office).\n\nAn export goes by mail."
+    (best,) = best_passages(found(text, question="export mail tax office docs"), most=1)
+    assert best.shown == "An export goes by mail."
+    text = "The export goes by mail.\n\n## What's next\n\nLearn about export, mail and tax."
+    (best,) = best_passages(found(text, question="export mail tax"), most=1)
+    assert best.shown == "The export goes by mail."
+
+
 def test_passages_of_one_document_do_not_overlap() -> None:
     text = "Export one by mail. Export two by mail. Export three by mail."
     shown = [b.shown for b in best_passages(found(text, question="export mail one two three"), most=2)]
