@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     Check(name="broker", look=server.message_broker, needs_database=False),
     Check(name="heartbeats", look=work.heartbeats, needs_database=False),
     Check(name="model", look=machine.model, needs_database=False),
+    Check(name="reranker", look=machine.reranker, needs_database=False),
     Check(name="sources", look=machine.sources, needs_database=False),
     Check(name="disk", look=machine.disk, needs_database=False),
 )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 from pipeline.embedding import open_embedder
+from pipeline.errors import LarderError
+from pipeline.reranking import open_reranker
 from workers import operations
 from workers.diagnosis import Diagnosis, error, fine, warning
 from workers.runtime import Runtime
 
 GIGABYTE = 1_000_000_000
+QUESTION, TEXT = "What warns of shallow water at the bar?", "The bar is shallow at low water. " * 30
+"""As long as a usual chunk."""
 LEAST_BYTES, LITTLE_BYTES = 1 * GIGABYTE, 5 * GIGABYTE
 
 
@@ -17,6 +22,24 @@ def model(parts: Runtime) -> Diagnosis:
     """The model's files are there and have the expected content."""
     embedder = open_embedder(parts.embedding_options)
     return fine(f"{embedder.model}, {embedder.dimensions} dimensions")
+
+
+def reranker(parts: Runtime) -> Diagnosis:
+    """The model of the second look, if one is switched on, answers in the time it has."""
+    options = parts.rerank_options
+    if not options.enabled:
+        return fine("none is switched on")
+    try:
+        made = open_reranker(options)
+        begun = time.monotonic()
+        if made is not None:
+            made.scores(QUESTION, [TEXT] * options.candidates)
+        took = time.monotonic() - begun
+    except LarderError as failed:
+        # Searches answer without it, at level 1.
+        fix = failed.fix or "correct retrieval.rerank, or switch it off"
+        return warning(f"searches go without it: {failed.message}", fix)
+    return fine(f"{options.model} reads {options.candidates} texts in {took:.2f} of {options.seconds:g} s")
 
 
 def sources(parts: Runtime) -> Diagnosis:

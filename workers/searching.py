@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import text
 
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, LarderError
 from pipeline.queries import Synonyms
+from pipeline.reranking import Reranker
 from pipeline.retrieval import (
     Fusion,
     Hit,
@@ -29,6 +31,8 @@ from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import LedgerFilter
 from workers import synonyms
 from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 DISABLED = 5
 """Degradation level of an installation that is switched off."""
@@ -82,10 +86,19 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         lambda index: parts.allowance.within(owner, parts.embedder_of(index), index.model),
         options,
         caches=parts.caches,
-        reranker=lambda: parts.reranker,
+        reranker=lambda: _reranker(parts),
         rerank=parts.rerank_options,
         watch=parts.health.watching,
     )
+
+
+def _reranker(parts: Runtime) -> Reranker | None:
+    """The model of the second look; what keeps it from being loaded is logged, for a search does not tell."""
+    try:
+        return parts.reranker
+    except LarderError as error:
+        logger.warning("searches go without the reranker: %s", error)
+        raise
 
 
 def search(parts: Runtime, request: SearchRequest) -> SearchResults:

@@ -507,7 +507,7 @@ def test_without_a_database_the_rest_is_still_looked_at(
     nowhere = "postgresql://larder_app:x@127.0.0.1:1/none"
     found = doctor.report(doctor.examine(elsewhere(database=nowhere, control=nowhere), repair=True))
     assert found["ok"] is False
-    rest = ["broker", "heartbeats", "model", "sources", "disk"]
+    rest = ["broker", "heartbeats", "model", "reranker", "sources", "disk"]
     assert [f["check"] for f in found["findings"]] == ["database", *rest]
     assert "does not answer" in found["findings"][0]["detail"]
 

@@ -99,7 +99,7 @@ def search(
 
 
 _NOTES = {
-    1: "the reranker does not answer in time: in the order of the search",
+    1: "the reranker fails or is too slow, see `larder doctor`: in the order of the search",
     2: "only questions asked a short while ago are answered",
     3: "the embedder does not answer: found by words alone",
     5: "switched off in the configuration (rag.enabled)",
