@@ -6,13 +6,14 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pipeline.documents import Cursor, Document, Finding, Kind, Listing, Page, SourceType
 from pipeline.errors import ConfigurationError
+from pipeline.languages import said
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
 PAGE = 250
@@ -40,6 +41,14 @@ class Judged:
                 f"{document.external_id}\0{document.content_hash}\0".encode("utf-8", "surrogatepass")
             )
         return whole.hexdigest()[:12]
+
+
+def in_language(judged: Judged, language: str) -> Judged:
+    """The same set, its words to be stemmed in this language."""
+    if not said(language):
+        return judged
+    documents = [replace(d, metadata={**d.metadata, **said(language)}) for d in judged.documents]
+    return replace(judged, documents=documents)
 
 
 def read(folder: Path, limit: int | None = None) -> Judged:

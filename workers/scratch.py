@@ -24,7 +24,7 @@ from pipeline.measures import DEPTH
 from pipeline.syncing import Schedule, Syncer
 from workers import embedded, upkeep
 from workers.indexing import raise_if_stuck
-from workers.judged import Judged, JudgedSource
+from workers.judged import Judged, JudgedSource, in_language
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
@@ -41,6 +41,7 @@ def settings_for(settings: Settings, judged: Judged) -> Settings:
     e, retrieval = settings.rag.embedding, settings.rag.retrieval
     made_by = (
         f"{judged.digest}|{e.provider}|{e.model}|{e.model_path}|{e.dimensions}|{settings.rag.chunking!r}"
+        f"|{settings.rag.language}"
     )
     name = re.sub(r"[^a-z0-9]+", "-", judged.name.lower()).strip("-") or "set"
     rag = settings.rag.model_copy(
@@ -129,7 +130,7 @@ def _through(parts: Runtime, batch: Sequence[Item]) -> None:
 
 def _sync(parts: Runtime, judged: Judged) -> None:
     """All documents of the set into the ledger."""
-    source = JudgedSource(judged)
+    source = JudgedSource(in_language(judged, parts.rag.language))
     ident = source_id(parts.tenant, SOURCE)
     chunker = parts.chunker(SOURCE, SourceType.TEXT).version
     with parts.database.tenant(parts.tenant) as connection:

@@ -78,6 +78,7 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         fusion=cast("Fusion", r.fusion),
         queries=r.queries,
         synonyms=synonyms.read(parts.settings.resolve(r.synonyms)) if r.synonyms else Synonyms(),
+        languages=parts.rag.languages,
     )
     owner = tenant or parts.tenant
     return Retriever(

@@ -107,6 +107,7 @@ class Look:
                 keywords=asked.mode != "vector",
                 candidates=self.options.candidates,
                 filter=asked.request.filter,
+                languages=self.options.languages,
             )
             found = scores(ask, place, query, on.counted)
             mode: Mode = "keyword" if vector is None else asked.mode

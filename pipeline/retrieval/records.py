@@ -9,6 +9,7 @@ from typing import Literal
 from pipeline.documents import Chunk, Json
 from pipeline.embedding.identity import model_of
 from pipeline.fusion import FusionWeights
+from pipeline.languages import DEFAULT
 from pipeline.queries import Intent, Synonyms
 from pipeline.standing import Standing
 from pipeline.stores import Filter, Mode, StoredDocument
@@ -69,6 +70,8 @@ class RetrievalOptions:
     queries: int = 1
     """Ways to ask each question: itself, its first sentence, its keywords; each costs a search."""
     synonyms: Synonyms = field(default_factory=Synonyms)
+    languages: tuple[str, ...] = (DEFAULT,)
+    """Of the documents; each word of a question is stemmed in all of them."""
 
     def threshold(self, model: str, wanted: float | None = None) -> float:
         """The least similarity of a hit that no word of the question brought."""

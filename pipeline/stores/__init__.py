@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
+from pipeline.languages import DEFAULT
 
 Mode = Literal["hybrid", "vector", "keyword"]
 
@@ -83,6 +84,8 @@ class StoreQuery:
     filter: Filter = field(default_factory=Filter)
     top: int | None = None
     """Without keywords: no more than the best chunk of so many documents is wanted; a store may give more."""
+    languages: tuple[str, ...] = (DEFAULT,)
+    """In which the text's words are stemmed: those of the documents; of `pipeline.languages`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 from pipeline.copying import Transfer, transfer
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
+from pipeline.languages import language_of
 from pipeline.lexemes import counted
 from pipeline.stores import (
     Candidate,
@@ -97,6 +98,7 @@ _ROWS = Transfer(
         ("hash", "bytea"),
         ("words", "text"),
         ("title_words", "text"),
+        ("language", "text"),
         ("length", "int4"),
         ("embedding", "halfvec"),
     ),
@@ -104,7 +106,8 @@ _ROWS = Transfer(
         insert into chunk (index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
                            lexemes, length, embedding)
         select index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
-               setweight(to_tsvector('english', title_words), 'A') || to_tsvector('english', words), length, embedding
+               setweight(to_tsvector(cast(language as regconfig), title_words), 'A')
+                   || to_tsvector(cast(language as regconfig), words), length, embedding
         from incoming_chunk order by document_id, ord""",
 )
 
@@ -176,6 +179,7 @@ class PgVectorStore:
 
     def _rows(self, replacement: Replacement, written: set[int]) -> Iterator[tuple[Any, ...]]:
         document = replacement.document
+        language = language_of(document.metadata)
         for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True):
             if chunk.ord in written:
                 words, length = counted(chunk.content)
@@ -192,6 +196,7 @@ class PgVectorStore:
                     bytes.fromhex(chunk.hash),
                     words,
                     title_words,
+                    language,
                     length + title_length,
                     HalfVector(vector),
                 )

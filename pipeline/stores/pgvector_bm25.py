@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from pipeline.languages import DEFAULT, LANGUAGES
 from pipeline.lexemes import searchable
 
 MOST_LEXEMES = 60
@@ -63,10 +64,27 @@ _WEIGH = """
                  coalesce(s.chunks, 1) as chunks,
                  row_number() over (partition by s.lexeme is null
                                     order by coalesce(s.chunks, 1), u.positions[1], u.lexeme) as place
-          from unnest(to_tsvector('english', %(words)s)) as u
+          from {lexemes} as u
           left join lexeme_stat s on s.tenant_id = %(tenant)s and s.index_id = %(index)s and s.lexeme = u.lexeme) w
     where w.place <= case when w.unlisted then cast(%(most_unlisted)s as bigint) else %(most)s end
     order by w.chunks, w.lexeme"""
+
+_ONE_LANGUAGE = "unnest(to_tsvector('{language}', %(words)s))"
+# A word has the same place in each language's vector, and none where it is a stop word: that must not become the
+# rarest word of the question in a language that has no such word. A stem that no chunk has does not count either where
+# another language's stem of the same word is in some.
+_SEVERAL_LANGUAGES = """
+    (with said as (select l.name, v.lexeme, p.place, s.lexeme is not null as listed
+                   from unnest(cast(%(languages)s as text[])) as l(name),
+                        unnest(to_tsvector(cast(l.name as regconfig), %(words)s)) as v
+                        cross join lateral unnest(v.positions) as p(place)
+                        left join lexeme_stat s
+                          on s.tenant_id = %(tenant)s and s.index_id = %(index)s and s.lexeme = v.lexeme),
+          words as (select place, bool_or(listed) as listed from said
+                    group by place having count(distinct name) = cardinality(cast(%(languages)s as text[])))
+     select said.lexeme, array_agg(distinct said.place order by said.place) as positions
+     from said join words on words.place = said.place and words.listed = said.listed
+     group by said.lexeme)"""
 
 
 def weigh(
@@ -75,15 +93,19 @@ def weigh(
     tenant_id: UUID,
     question: str,
     counted: Statistics,
+    languages: Sequence[str] = (DEFAULT,),
 ) -> list[Term]:
-    """The question's lexemes, rarest first.
+    """The question's lexemes, rarest first; a word counts with its stem of each language that is in use.
 
     One that the last count does not list is new since then or nowhere at all, as most words of a log are: it
     counts as being in one chunk, and there is a limit to how many of them take part.
     """
+    known = [name for name in languages if name in LANGUAGES] or [DEFAULT]
+    lexemes = _SEVERAL_LANGUAGES if len(known) > 1 else _ONE_LANGUAGE.format(language=known[0])
     rows = ask(
-        _WEIGH,
+        _WEIGH.format(lexemes=lexemes),
         {
+            **({"languages": known} if len(known) > 1 else {}),
             "words": searchable(question[:MOST_CHARACTERS]),
             "index": index,
             "tenant": tenant_id,

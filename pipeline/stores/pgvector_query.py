@@ -68,7 +68,11 @@ def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) 
 
     `counted` is as of the last refresh.
     """
-    terms = bm25.weigh(ask, place.index, place.tenant_id, query.text, counted) if query.keywords else []
+    terms = (
+        bm25.weigh(ask, place.index, place.tenant_id, query.text, counted, query.languages)
+        if query.keywords
+        else []
+    )
     if query.vector is None and not terms:
         return []
     values = values_of(query.filter)

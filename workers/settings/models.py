@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from pipeline.languages import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingCacheSettings, EmbeddingModel, PreviousEmbedding
 from workers.settings.embedding_budget import EmbeddingBudgetSettings
@@ -23,6 +24,7 @@ from workers.settings.values import (
     Expected,
     Flag,
     Folder,
+    Language,
     Number,
     OneOf,
     Section,
@@ -253,6 +255,10 @@ class RagSettings(Section):
         default="default", description="Id or name of the project of everything without its own."
     )
     timezone: Zone = Field(default="UTC", description="Time zone of the schedules.")
+    language: Language = Field(
+        default=DEFAULT,
+        description=f"In which the keyword search stems words: {', '.join(LANGUAGES)} (none).",
+    )
     storage: StorageSettings = Field(default_factory=StorageSettings, description="Where things are kept.")
     embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings, description="Text to vectors.")
     chunking: ChunkingSettings = Field(default_factory=ChunkingSettings, description="Documents to chunks.")
@@ -271,6 +277,12 @@ class RagSettings(Section):
         default_factory=MonitoringSettings, description="What Larder tells about itself."
     )
     flower: FlowerSettings = Field(default_factory=FlowerSettings, description="The view of the queue.")
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """All that are in use, each once, the file's first."""
+        named = (source.language for source in self.sources)
+        return tuple(dict.fromkeys([self.language, *(name for name in named if name)]))
 
     def chunking_of(self, source: SourceSettings) -> ChunkingSettings:
         """How documents of a source are cut: its own way, else its type's strategy with the global sizes."""

@@ -16,6 +16,7 @@ from workers.settings.values import (
     Expected,
     Flag,
     Folder,
+    Language,
     Mismatch,
     Name,
     Section,
@@ -108,6 +109,11 @@ class SourceSettings(Section):
     )
     timezone: Zone | None = Field(
         default=None, examples=["Europe/Berlin"], description="Empty: that of the file."
+    )
+    language: Language | None = Field(
+        default=None,
+        examples=["german"],
+        description="In which the words of this source are stemmed. Empty: that of the file.",
     )
     metadata: SourceMetadata = Field(
         default_factory=SourceMetadata, description="Fixed facts of every document of this source."

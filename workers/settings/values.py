@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from pipeline.languages import LANGUAGES
 from workers.settings.substitution import Substituted, typed
 
 
@@ -241,6 +242,7 @@ Name = Annotated[
 Cron = Annotated[Text, AfterValidator(_cron), Expected("a cron text such as '0 2 * * *'")]
 Zone = Annotated[Text, AfterValidator(zone), Expected(_ZONE)]
 Size = Annotated[int, BeforeValidator(_size), Expected(_SIZE)]
+Language = Annotated[str, BeforeValidator(OneOf(LANGUAGES)), OneOf(LANGUAGES)]
 Similarity = Annotated[float | Literal["auto"], BeforeValidator(_similarity), Expected(_SIMILARITY)]
 Folder = Annotated[Path, Expected("a path")]
 WebUrl = Annotated[Text, AfterValidator(_web), Expected(_WEB)]
