@@ -106,16 +106,28 @@ def _relevant(path: Path, queries: Mapping[str, str], excluded: bool) -> dict[st
     found: dict[str, set[str]] = {}
     with path.open(encoding="utf-8", newline="") as handle:
         for number, row in enumerate(csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE), 1):
-            if number == 1 or not row:
+            # A set without the header line must not lose the answer that stands in its place.
+            if not row or (number == 1 and row[0] not in queries):
                 continue
-            if len(row) < 2:  # noqa: PLR2004 - question and document
+            score = _score(row)
+            if score is None:
                 raise ConfigurationError(
-                    f"{path}, line {number} is no question and document with a tab between them", fix=_FORM
+                    f"{path}, line {number} is no question, document and number with tabs between them",
+                    fix=_FORM,
                 )
-            judged = row[2].strip() if len(row) > 2 else "1"  # noqa: PLR2004 - the third column
-            if row[0] in queries and judged not in {"0", "0.0"} and not (excluded and row[0] == row[1]):
+            if row[0] in queries and score > 0 and not (excluded and row[0] == row[1]):
                 found.setdefault(row[0], set()).add(row[1])
     return {query: frozenset(found[query]) for query in queries if query in found}
+
+
+def _score(row: Sequence[str]) -> float | None:
+    """How relevant a judgement calls its document; None if it is none."""
+    if len(row) < 2:  # noqa: PLR2004 - question and document
+        return None
+    try:
+        return float(row[2]) if len(row) > 2 else 1.0  # noqa: PLR2004 - the third column
+    except ValueError:
+        return None
 
 
 def _self_exclude(path: Path) -> bool:

@@ -255,6 +255,7 @@ class TestReading:
             ("corpus.jsonl", '{"title": "secret"}'),
             ("queries.jsonl", '{"_id": "secret"}'),
             ("qrels.tsv", "secret"),
+            ("qrels.tsv", "q1\tbirds\tsecret"),
         ],
     )
     def test_a_broken_line_is_named_by_its_number_and_not_quoted(
@@ -266,6 +267,10 @@ class TestReading:
         with pytest.raises(ConfigurationError, match=rf"{name}, line {len(lines) + 1}\b") as caught:
             read(folder)
         assert "secret" not in str(caught.value)
+
+    def test_without_a_header_line_no_judgement_is_lost(self, folder: Path) -> None:
+        (folder / "qrels.tsv").write_text("q1\tbirds\t2\nq2\triver\t-1\n")
+        assert read(folder).relevant == {"q1": frozenset({"birds"})}
 
     def test_a_set_without_a_judged_question_is_none(self, folder: Path) -> None:
         (folder / "qrels.tsv").write_text("q\td\ts\nq1\tbirds\t0\nother\tbirds\t1\n")
