@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,7 @@ DESCRIPTION_KEYS = ("description", "userstory", "body")
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
 _NUMBER_KEYS = ("topk", "numbers")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FILTER_KEYS = (*_TYPE_KEYS, "tags", "since", "until", "daterange", "metadata")
 
 
@@ -112,14 +114,19 @@ class EnrichmentRequest:
 
     @property
     def description(self) -> str:
-        """Empty if it has none."""
+        """Empty if it has none; of a list one item on each line."""
+        parts = next((self._keys[key] for key in DESCRIPTION_KEYS if self._keys.get(key)), "")
+        if isinstance(parts, list | tuple):
+            return "\n".join(text for part in parts if (text := _criterion(part)))
         return _text(self._keys, DESCRIPTION_KEYS, "description")
 
     @property
     def criteria(self) -> tuple[str, ...]:
-        """The acceptance criteria, one each; a text has one on each line."""
+        """The acceptance criteria, one each; a text has one on each line, an object is one."""
         value = next((self._keys[key] for key in CRITERIA_KEYS if self._keys.get(key)), ())
-        items = value.split("\n") if isinstance(value, str) else value
+        items = (
+            value.split("\n") if isinstance(value, str) else [value] if isinstance(value, Mapping) else value
+        )
         if not isinstance(items, list | tuple):
             raise _wrong("pbi.acceptance_criteria", "a text or a list", value)
         return tuple(text for item in items if (text := _criterion(item)))
@@ -128,7 +135,12 @@ class EnrichmentRequest:
     def question(self) -> str:
         """What is searched for: title, description and criteria."""
         whole = "\n".join(part for part in (self.title, self.description, *self.criteria) if part.strip())
-        return whole if len(whole) <= LONGEST_QUESTION else whole[:LONGEST_QUESTION].rpartition(" ")[0]
+        if len(whole) <= LONGEST_QUESTION:
+            return whole
+        cut = whole[:LONGEST_QUESTION]
+        blank = cut.rfind(" ")
+        # Not every language writes blanks, and no log need have one.
+        return cut[:blank] if blank > LONGEST_QUESTION // 2 else cut
 
 
 def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -149,7 +161,7 @@ def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> s
 
 
 def _criterion(item: Any) -> str:
-    """A criterion is a text, or an object with its text or with given, when and then."""
+    """One item of a list: a text, or an object with its text or with given, when and then."""
     if not isinstance(item, Mapping):
         return flat(str(item)).lstrip("-*• ").strip() if item is not None else ""
     keys = plain_keys(item)
@@ -179,7 +191,7 @@ def _filter(value: Any) -> Filter:
         source_types=types,
         tags=_texts(keys.get("tags") or (), "filters.tags"),
         since=_moment(keys.get("since") or days.get("start"), "filters.since"),
-        until=_moment(keys.get("until") or days.get("end"), "filters.until"),
+        until=_moment(keys.get("until") or days.get("end"), "filters.until", end=True),
         metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
     )
 
@@ -197,13 +209,16 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _moment(value: Any, name: str) -> datetime | None:
+def _moment(value: Any, name: str, *, end: bool = False) -> datetime | None:
+    """A day alone is one of UTC; with `end` it is the day's end, so that a day given as the last one counts whole."""
     if value in (None, ""):
         return None
     try:
         found = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _wrong(name, "a time such as 2026-01-31T08:00:00Z", value) from None
+        raise _wrong(name, "a day such as 2026-01-31 or a time such as 2026-01-31T08:00:00Z", value) from None
+    if _DAY.fullmatch(value):
+        return found.replace(tzinfo=UTC) + timedelta(days=1 if end else 0)
     if found.tzinfo is None:
         raise SearchError(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
     return found

@@ -85,6 +85,34 @@ def test_the_names_that_a_search_query_has_are_understood_too() -> None:
     assert set(request.numbers.values()) == {5}
 
 
+def test_a_day_counts_whole_as_the_first_and_as_the_last() -> None:
+    for filters in (
+        {"date_range": {"start": "2026-01-01", "end": "2026-01-31"}},
+        {"since": "2026-01-01", "until": "2026-01-31"},
+    ):
+        found = EnrichmentRequest.from_json({"pbi": SNAKE, "filters": filters}).filter
+        assert found.since == datetime(2026, 1, 1, tzinfo=UTC)
+        assert found.until == datetime(2026, 2, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("description", "text"),
+    [
+        (["As a clerk", "I want", None, ""], "As a clerk\nI want"),
+        ([{"text": "As a clerk"}, "- I want"], "As a clerk\nI want"),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_a_description_may_be_a_list(description: Any, text: str) -> None:
+    assert EnrichmentRequest.from_json({"title": "t", "description": description}).description == text
+
+
+def test_criteria_may_be_one_object() -> None:
+    pbi = {"title": "t", "acceptanceCriteria": {"given": "a file", "then": "it opens"}}
+    assert EnrichmentRequest.from_json(pbi).criteria == ("given a file then it opens",)
+
+
 def test_without_filters_every_source_type_is_searched() -> None:
     assert EnrichmentRequest.from_json(SNAKE).filter.source_types == ()
 
@@ -101,7 +129,9 @@ def test_without_filters_every_source_type_is_searched() -> None:
         ({"pbi": {"title": "t"}, "filters": {"source_types": ["jira"]}}, "filters.source_types"),
         ({"pbi": {"title": "t"}, "filters": {"tags": [1]}}, "filters.tags"),
         ({"pbi": {"title": "t"}, "filters": {"since": "soon"}}, "filters.since"),
-        ({"pbi": {"title": "t"}, "filters": {"since": "2026-01-01"}}, "filters.since"),
+        ({"pbi": {"title": "t"}, "filters": {"since": "2026-01-01T08:00:00"}}, "filters.since"),
+        ({"pbi": {"title": "t"}, "filters": {"since": "2026-02-30"}}, "filters.since"),
+        ({"pbi": {"title": "t"}, "filters": {"until": 20260101}}, "filters.until"),
         ({"pbi": {"title": "t"}, "filters": {"sourcetyp": "pbi"}}, "sourcetyp"),
         ({"pbi": {"title": "t"}, "topK": "three"}, "similar_work"),
         ({"pbi": {"title": "t"}, "topK": 21}, "similar_work"),
@@ -120,3 +150,8 @@ def test_a_very_long_item_is_asked_by_its_beginning() -> None:
     request = EnrichmentRequest.from_json({"title": "t", "description": "word " * 5000})
     assert len(request.question) <= 6000
     assert request.question.endswith("word")
+
+
+@pytest.mark.parametrize("pbi", [{"title": "登录 " + "登" * 7000}, {"title": "t", "description": "x" * 7000}])
+def test_a_very_long_item_without_a_blank_is_asked_by_its_beginning_too(pbi: Any) -> None:
+    assert len(EnrichmentRequest.from_json(pbi).question) == 6000
