@@ -58,6 +58,11 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     for item in data.get("technical_docs") or ():
         yield f"Documentation: {_name(item)}"
         yield from _sentences(item.get("relevant_sections"), item)
+    for item in data.get("suggestions") or ():
+        if item.get("citations"):
+            yield from (
+                f"Suggestion: {line[2:]}" for line in _sentences([item.get("text")], item, every=True)
+            )
     sources = data.get("citations") or ()
     if sources:
         yield "Sources:"

@@ -62,6 +62,20 @@ def test_the_prompt_tells_how_past_work_ended() -> None:
     assert "80 % alike, Closed, Won't fix\n" in prompt_block(data)
 
 
+def test_every_source_of_the_prompt_is_named_in_it() -> None:
+    data = context("It was fast.", "It was cheap.").to_json()
+    data["suggestions"] = [
+        {"kind": "acceptance_criterion", "text": "“Export” also asked for: “Speed”", "citations": [3]},
+        {"kind": "notice", "text": "Nothing was looked up.", "citations": []},
+    ]
+    data["citations"].append(data["citations"][0] | {"n": 3})
+    lines = prompt_block(data).splitlines()
+    assert "Suggestion: “Export” also asked for: “Speed” [3]" in lines
+    assert not any("Nothing was looked up" in line for line in lines)
+    for n in (1, 2, 3):
+        assert sum(f"[{n}]" in line for line in lines[3:]) == 2, "once in the text, once among the sources"
+
+
 @pytest.mark.req("002-009")
 @pytest.mark.parametrize("found", [EnrichedContext(), static_context(4), static_context(5)])
 def test_with_nothing_found_the_agent_is_told_to_say_so(found: EnrichedContext) -> None:
