@@ -33,8 +33,10 @@ _TELLS = re.compile(
     re.IGNORECASE,
 )
 _LOG = re.compile(
-    r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\{(?:code|noformat)\b|-{5,}|={5,}|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)"
+    r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\{(?:code|noformat)\b|-{5,}|={5,}"
+    r"|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)|\\[rnt]\b|\w\"\s*:\s*[\[{\"\d]|[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
 )
+"""Marks of what a machine wrote: levels, frames, rulers, JSON, ids."""
 _PROSE = 0.7
 """Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
 _HAPPENED = re.compile(

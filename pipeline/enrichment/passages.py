@@ -19,6 +19,8 @@ OF_THE_HIT = 1.25
 OF_LINKS = 0.5
 """How much a passage counts that only says where to read on."""
 _DOTS = " ..."
+_ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
+"""Where links into a page lead, as some generators of sites write it behind a heading."""
 _TARGET = re.compile(r"\]\([^()\s]*\)|https?://\S+")
 """Where a link leads: its words are those of a site's folders, not of the text."""
 
@@ -101,8 +103,9 @@ def _from_chunk(found: Found) -> Sentence:
 
 
 def _shown(found: Found, sentence: Sentence) -> Best:
-    heading = sentence.heading
+    heading = _ANCHOR.sub("", sentence.heading)
     tells = heading and heading.casefold() != found.title.casefold()
-    if tells and len(heading) + 2 + len(sentence.text) <= QUOTED:
-        return Best(sentence=sentence, shown=f"{heading}: {sentence.text}")
+    mark = " " if heading.endswith(("?", "!", ":")) else ": "
+    if tells and len(heading) + len(mark) + len(sentence.text) <= QUOTED:
+        return Best(sentence=sentence, shown=f"{heading}{mark}{sentence.text}")
     return Best(sentence=sentence, shown=sentence.text)

@@ -94,6 +94,11 @@ def test_of_ended_work_the_last_comment_is_told_and_of_open_work_none() -> None:
         ("## Outcome\n\n**Duplicate**", {}),
         ("## Comments\n\n### Ada\n\nDone.", {"status": "Done"}),
         ("Results:\n[INFO] -----< org.apache.hadoop:hadoop-client >----- it was built", {}),
+        (
+            "It gave b36-b764-a3b8b1c45201\\r\\nCorrelation ID 4eb4a71e-2eef-4788-9c8c-24f4c84f6981 and was shown",
+            {},
+        ),
+        ('The answer was {"error_codes":[700016], "message": "no such user in this directory at all"}', {}),
         ("## Resolution\n\n| a | b |:--|--:| 3 | 4 | | {x} ; [y] | was", {}),
         ("It failed\n\nat org.apache.Foo.bar(Foo.java:12) was called", {"state": "Done"}),
     ],
@@ -199,6 +204,8 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
     assert shown("Encoding", "The export is UTF-8.") == "Encoding: The export is UTF-8."
     assert shown("ITEM", "The export is UTF-8.") == "The export is UTF-8."
+    assert shown("Encoding {#enc}", "The export is UTF-8.") == "Encoding: The export is UTF-8."
+    assert shown("Which encoding?", "The export is UTF-8.") == "Which encoding? The export is UTF-8."
     exact = "Export " + "x" * (QUOTED - 17)
     assert shown("Encoding", exact) == f"Encoding: {exact}"
     assert shown("Encoding", exact + "x") == exact + "x"
