@@ -37,7 +37,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
     limits, begun = parts.job_limits, time.monotonic()
     with suppress(LarderError):
         with parts.database.tenant(tenant, durable=False) as connection:
-            jobs.note_wording(connection, parts.wording_options.identity)
+            jobs.note_way(connection, parts.way_of_answering)
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
         if claimed is None:
             return
@@ -146,10 +146,10 @@ def renewed(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: floa
 
 
 def announce(parts: Runtime) -> bool:
-    """Tell the ledger how this process words answers, so that those of another wording are made anew; True if told."""
+    """Tell the ledger how this process makes answers, so that those made otherwise are made anew; True if told."""
     with suppress(LarderError):
         with parts.database.control() as connection:
-            jobs.note_wording(connection, parts.wording_options.identity)
+            jobs.note_way(connection, parts.way_of_answering)
         return True
     return False
 

@@ -19,7 +19,7 @@ from workers.runtime import Runtime
 
 LOOK_SECONDS = 1.0
 ANNOUNCE_SECONDS = 60.0
-"""How often it is told anew how answers are worded: there may be new tenants, and older workers may have gone."""
+"""How often it is told anew how answers are made: there may be new tenants, and older workers may have gone."""
 RETURN_SECONDS = 40.0
 """So long after the broker is back Celery may still pause before it connects."""
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lifeline:
-    """Answers from the ledger itself while no messages come, and tells it how answers are worded.
+    """Answers from the ledger itself while no messages come, and tells it how answers are made.
 
     Beside others of its kind, and beside messages, it does no harm: claims decide.
     """

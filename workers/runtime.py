@@ -305,6 +305,18 @@ class Runtime(Models):
         return self._enrichers[tenant]
 
     @cached_property
+    def way_of_answering(self) -> str:
+        """Equal where the same request finds and words the same: how is searched, looked again and worded."""
+        from workers import searching
+
+        worded = self.wording_options.identity
+        try:
+            found = searching.retriever(self)
+        except LarderError:  # whoever answers a request will say so
+            return worded
+        return f"{worded} {found.options!r} {found.rerank!r}"
+
+    @cached_property
     def weights(self) -> Mapping[Stage, int]:
         """Chunks per message of each stage: 0.1 to 4 seconds of work."""
         e = self.rag.embedding

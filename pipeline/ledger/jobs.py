@@ -115,19 +115,19 @@ _INSERT = text("""
 _CORPUS = """
     (select concat((select id from search_index where status = 'active'), ':',
                    (select md5(string_agg(stamp::text, ',' order by slot)) from change_stamp)))"""
-"""Names the state of what the tenant's searches may show, and how answers are worded."""
+"""Names the state of what the tenant's searches may show, and the way in which answers are made."""
 
-# In a slot that is no connection's, and the same for the same wording: back to the former one is no news.
+# In a slot that is no connection's, and the same for the same way: back to the former one is no news.
 # The bare look first: a conflict locks the row even where nothing is written, and many claim at once.
-_WORDED = text("""
+_MADE = text("""
     insert into change_stamp (tenant_id, slot, stamp)
-    select t.id, -1, cast(md5(:wording) as uuid) from tenant t
+    select t.id, -1, cast(md5(:way) as uuid) from tenant t
     where not exists (select from change_stamp s where s.tenant_id = t.id and s.slot = -1
-                      and s.stamp = cast(md5(:wording) as uuid))
+                      and s.stamp = cast(md5(:way) as uuid))
     order by t.id
     on conflict (tenant_id, slot) do update set stamp = excluded.stamp""")
 
-# A finished answer is good until the tenant's documents or the wording change; what was given in need is not.
+# A finished answer is good until the tenant's documents or the way of making it change; not if given in need.
 _REUSABLE = text(f"""
     select id, state in ('queued', 'running') and (deadline is null or deadline > now())
            or state = 'done' and coalesce(degradation_level, 0) = 0 and corpus = {_CORPUS} as good
@@ -182,13 +182,13 @@ def submit(
             )
 
 
-def note_wording(connection: Connection, wording: str) -> None:
-    """From now on answers are worded as `wording` names it: those of another wording are not given again.
+def note_way(connection: Connection, way: str) -> None:
+    """From now on answers are made in the way that `way` names: those of another way are not given again.
 
     On the control role that holds for all tenants, else for the one of the transaction. Noted before a job is claimed,
     it is what the job's answer counts as made with.
     """
-    connection.execute(_WORDED, {"wording": wording})
+    connection.execute(_MADE, {"way": way})
 
 
 def get(connection: Connection, job_id: UUID) -> JobRow | None:

@@ -12,7 +12,7 @@ import pytest
 from pipeline.degradation import Health
 from pipeline.documents import Json
 from pipeline.embedding import Embedder, EmbedderLimits
-from pipeline.errors import EmbedderUnavailable, SearchError
+from pipeline.errors import ConfigurationError, EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from workers import embedded, enriching, registering, runtime
@@ -165,3 +165,41 @@ def test_switched_off_says_so(parts: Runtime) -> None:
 def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json]) -> None:
     with pytest.raises(SearchError, match="title"):
         enrich({"pbi": {"id": "PBI-9", "title": ["no", "text"]}, "scores": {}})
+
+
+@pytest.mark.req("001-108")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "retrieval: {topK: 3}",
+        "retrieval: {weights: {vector: 0.5, keyword: 0.5}}",
+        "retrieval: {synonyms: ./synonyms.yaml}",
+        "retrieval: {rerank: {enabled: true}}",
+        "enrichment: {generator: gemini, apiKey: x}",
+        "language: german",
+    ],
+)
+def test_an_answer_under_another_configuration_is_another_one(
+    tmp_path: Path, parts: Runtime, changed: str
+) -> None:
+    """What `submit` gives again to the same question was made in the same way, or is made anew."""
+    (tmp_path / "synonyms.yaml").write_text("- [shallow, shoal]\n", encoding="utf-8")
+
+    def way(more: str) -> str:
+        (tmp_path / "other.yaml").write_text(f"{CONFIG}  {more}\n", encoding="utf-8")
+        return Runtime(load(tmp_path / "other.yaml", {}), parts.addresses).way_of_answering
+
+    assert way("") == way("queue: {tickSeconds: 9}") == parts.way_of_answering
+    assert way(changed) != parts.way_of_answering
+
+
+def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
+    tmp_path: Path, parts: Runtime
+) -> None:
+    (tmp_path / "wrong.yaml").write_text(
+        f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
+    )
+    wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
+    assert wrong.way_of_answering == "extract"
+    with pytest.raises(ConfigurationError, match="synonyms"):
+        enriching.enricher(wrong, wrong.tenant)({"pbi": PBI})

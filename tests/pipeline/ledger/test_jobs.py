@@ -40,7 +40,7 @@ class Desk:
     def word(self, wording: str) -> None:
         """As a worker does at its start."""
         with self.database.control() as connection:
-            jobs.note_wording(connection, wording)
+            jobs.note_way(connection, wording)
 
     def finish(self, claimed: Claimed, *, level: int = 0) -> None:
         with self.database.tenant(self.tenant) as connection:
@@ -132,7 +132,7 @@ def test_an_answer_of_another_wording_is_not_given_again(desk: Desk) -> None:
 
 def test_an_answer_begun_by_a_worker_of_the_former_wording_is_not_given_again(desk: Desk) -> None:
     with desk.database.tenant(desk.tenant) as connection:
-        jobs.note_wording(connection, "extract")
+        jobs.note_way(connection, "extract")
     first = desk.submit()
     claimed = desk.claimed(first.id)
     desk.word("gemini|small|")
@@ -148,7 +148,7 @@ def test_the_wording_is_noted_for_every_tenant_or_for_the_one_at_work(desk: Desk
     other = uuid4()
     desk.sql.execute("insert into tenant (id, name) values (%s, 'other')", (other,))
     with desk.database.tenant(desk.tenant) as connection:
-        jobs.note_wording(connection, "extract")
+        jobs.note_way(connection, "extract")
     ((tenant, extracted),) = stamps()
     assert tenant == desk.tenant
     desk.word("gemini|small|")
