@@ -129,9 +129,9 @@ def _summary(console: Console, result: dict[str, Any]) -> None:
         )
     for error in stats["errors"][:MOST_SHOWN]:
         colour = "yellow" if error["outcome"] == "skipped" else "red"
-        console.print(
-            f"[{colour}]{error['outcome']}[/] {error['source']}: {error['item']}: {error['reason']}"
-        )
+        # What is wrong with a source as a whole names no item.
+        where = ": ".join(filter(None, (error["source"], error["item"])))
+        console.print(f"[{colour}]{error['outcome']}[/] {where}: {error['reason']}")
     if len(stats["errors"]) > MOST_SHOWN:
         console.print(f"... and {len(stats['errors']) - MOST_SHOWN} more; see `larder status`")
 

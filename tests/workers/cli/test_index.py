@@ -10,14 +10,14 @@ from pipeline.documents import Json
 from workers.cli.index import _COLUMNS, _summary
 
 
-def screen(**counts: int) -> str:
+def screen(*errors: Json, **counts: int) -> str:
     """The summary of one run in a terminal of eighty columns."""
     run = {
         **dict.fromkeys((c for counted in _COLUMNS.values() for c in counted), 0),
         "texts_cut": 0,
         **counts,
     }
-    stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": []}
+    stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
     result: Json = {"stats": stats, "runs": [{"source": "docs", **run}, {"source": "more", **run}]}
     out = StringIO()
     _summary(Console(file=out, width=80), result)
@@ -30,3 +30,10 @@ def test_texts_that_the_model_had_to_cut_are_a_warning_with_their_number() -> No
 
 def test_without_any_there_is_no_word_of_it() -> None:
     assert "longer" not in screen(texts_embedded=3)
+
+
+def test_what_failed_is_named_an_item_or_the_source_as_a_whole() -> None:
+    whole = {"source": "docs", "item": "", "reason": "no such folder", "outcome": "failed"}
+    shown = screen(whole, {**whole, "item": "a.md", "reason": "not UTF-8"})
+    assert "failed docs: no such folder" in shown
+    assert "failed docs: a.md: not UTF-8" in shown
