@@ -8,14 +8,14 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from pgvector.psycopg import register_vector
-from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from pipeline.asking import EF_SEARCH, Asker
-from pipeline.errors import StoreError, StoreRejected, StoreUnavailable
-from pipeline.patience import PatientConnection
+from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.patience import PatientConnection, Silence
+from pipeline.vector_types import register_vectors
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
@@ -51,9 +51,10 @@ def open_engine(
         pool_size=pool_size,
         max_overflow=4,
         pool_pre_ping=ping,
+        use_native_hstore=False,  # nobody asks for its type then, which takes ways to the server
         connect_args={
             "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
-            "connect_timeout": 10,
+            "connect_timeout": 20,  # four answers of a server that is slow and not gone
             "application_name": role.replace("_", "-"),
         },
         **more,
@@ -61,11 +62,7 @@ def open_engine(
 
     @event.listens_for(engine, "connect")
     def _register(connection: Any, _record: Any) -> None:
-        try:
-            register_vector(connection)
-        except psycopg.ProgrammingError:
-            # No extension yet: only `migrate` may use this connection, and it uses no vectors.
-            connection.rollback()
+        register_vectors(connection)
 
     if patience is not None:
 
@@ -76,10 +73,8 @@ def open_engine(
     return engine
 
 
-_TENANT = text("select set_config('app.tenant', :t, true)")
-_TENANT_SOON = text(
-    "select set_config('app.tenant', :t, true), set_config('synchronous_commit', 'off', true)"
-)
+_TENANT = "begin; select set_config('app.tenant', '{}', true)"
+_TENANT_SOON = _TENANT + ", set_config('synchronous_commit', 'off', true)"
 
 
 class Database:
@@ -120,22 +115,22 @@ class Database:
             StoreUnavailable: the server cannot be reached or broke off; worth a retry.
             StoreRejected: the server refuses what we sent.
         """
-        first = _TENANT if durable else _TENANT_SOON
-        with translated(), self._begun(first, {"t": str(tenant_id)}) as connection:
+        first = (_TENANT if durable else _TENANT_SOON).format(UUID(str(tenant_id)))
+        with translated(), self._begun(first) as connection:
             yield connection
             connection.commit()
 
-    def _begun(self, first: TextClause, values: Mapping[str, Any]) -> Connection:
-        """A connection in a transaction that begins with this statement.
+    def _begun(self, first: str) -> Connection:
+        """A connection in a transaction that begins with these statements.
 
-        It also tells whether a pooled connection is still alive, so that none has to be asked before.
+        They also tell whether a pooled connection is still alive, so that none has to be asked before.
         """
         try:
-            return _begun(self.app, first, values)
+            return _begun(self.app, first)
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        return _begun(self.app, first, values)
+        return _begun(self.app, first)
 
     def ask(
         self,
@@ -178,10 +173,12 @@ class Database:
             engine.dispose()
 
 
-def _begun(engine: Engine, first: TextClause, values: Mapping[str, Any]) -> Connection:
-    connection = engine.connect()
+def _begun(engine: Engine, first: str) -> Connection:
+    """These statements hold a BEGIN: that of the driver would be one more way to the server."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     try:
-        connection.execute(first, values)
+        connection.begin()
+        connection.exec_driver_sql(first)
     except BaseException:
         connection.close()
         raise
@@ -206,6 +203,11 @@ _PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P0
 
 def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
     """The error of ours for one of the driver's: passing trouble or refusal."""
+    if isinstance(original, (Silence, psycopg.errors.ConnectionTimeout)):
+        return StoreSilent(
+            f"the database says nothing: {original}",
+            fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
+        )
     state = getattr(original, "sqlstate", None)
     if state in _PASSING or lost or (isinstance(original, psycopg.OperationalError) and not state):
         return StoreUnavailable(

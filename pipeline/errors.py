@@ -4,6 +4,7 @@
     |- ConfigurationError              E005  permanent   a key, a file or a variable is wrong
     |- StoreError                      E001
     |  |- StoreUnavailable                   transient   PostgreSQL or the broker cannot be reached
+    |  |  `- StoreSilent                      transient   ... or keeps connections open and says nothing
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
@@ -90,6 +91,10 @@ class StoreUnavailable(StoreError):
     """The database or the broker cannot be reached."""
 
     transient = True
+
+
+class StoreSilent(StoreUnavailable):
+    """The database says nothing."""
 
 
 class StoreRejected(StoreError):

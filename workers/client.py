@@ -36,6 +36,8 @@ __all__ = [
     "UnknownJob",
 ]
 
+AT_ONCE = 8
+"""Connections that are kept open: as many as Step 4 has PBIs in flight."""
 LOOK_SECONDS = 5.0
 """A waiter looks by itself that often, whatever has become of its alarm clock."""
 REST_SECONDS = 5.0
@@ -73,10 +75,10 @@ class Client:
         self.answers = answers or CachedAnswers()
         self._names = (tenant, project)
         self._known = False
-        self._database = Database(database_url, pool_size=4, patience=patience)
+        self._database = Database(database_url, pool_size=AT_ONCE, patience=patience)
         self._patience = patience
         self._resting_until = 0.0
-        self._waking = Waking(self._database, self.tenant, database_url)
+        self._waking = Waking(self._database, self.tenant, database_url, patience=patience)
         self._bell = Bell(broker_url) if broker_url else None
         self._lock = threading.Lock()
 

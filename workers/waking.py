@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -13,6 +14,7 @@ from sqlalchemy.engine import make_url
 from pipeline.database import Database
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
+from pipeline.patience import PatientConnection
 
 POLL_SECONDS = 1.0
 """A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
@@ -22,10 +24,14 @@ READY_SECONDS = 2.0
 class Waking:
     """Rings an event when a job has ended; starts its thread with the first waiter."""
 
-    def __init__(self, database: Database, tenant: UUID, url: str, *, poll: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, database: Database, tenant: UUID, url: str, *, patience: float = 5.0, poll: float = POLL_SECONDS
+    ) -> None:
+        """`patience` is how many seconds the server may take for an answer when it is connected to."""
         self._database = database
         self._tenant = tenant
         self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._patience = patience
         self._poll = poll
         self._lock = threading.Lock()
         self._waiting: dict[UUID, list[threading.Event]] = {}
@@ -61,8 +67,8 @@ class Waking:
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
-                with psycopg.connect(
-                    self._url, autocommit=True, connect_timeout=5, application_name="larder-waking"
+                with PatientConnection.opened(
+                    self._patience, self._url, autocommit=True, application_name="larder-waking"
                 ) as connection:
                     connection.execute(f"listen {jobs.CHANNEL}")
                     self._ready.set()
@@ -71,7 +77,7 @@ class Waking:
                 self._look()
                 self._closed.wait(self._poll)
 
-    def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
         while not self._closed.is_set():
             for notification in connection.notifies(timeout=self._poll):
                 with suppress(ValueError):

@@ -17,6 +17,9 @@ class TcpProxy:
         self.target = ("127.0.0.1", port)
         self.delay = 0.0
         """Seconds by which every piece that the server sends comes later."""
+        self.ways = 0
+        """How often the server has answered what was sent to it; pieces of one answer count once."""
+        self._asked = False
         self.port = 0
         self._flows = threading.Event()
         self._flows.set()
@@ -95,6 +98,8 @@ class TcpProxy:
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(65536):
+                self.ways += answers and self._asked
+                self._asked = not answers
                 if answers and self.delay:
                     time.sleep(self.delay)
                 self._flows.wait()

@@ -1,0 +1,67 @@
+"""A database that is slow is waited for, one that says nothing is gone, and the way to it is gone seldom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from pipeline.database import Database
+from pipeline.errors import StoreSilent
+from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
+
+
+@pytest.fixture
+def proxy(addresses: Addresses) -> Iterator[TcpProxy]:
+    with TcpProxy.to(addresses.app) as made:
+        yield made
+
+
+def test_a_server_that_answers_slowly_is_waited_for_answer_by_answer(
+    proxy: TcpProxy, addresses: Addresses
+) -> None:
+    """Three answers let a connection in, which together take longer than one may."""
+    proxy.delay = 0.75
+    database = Database(proxy.url(addresses.app), patience=1.4)
+    begun = time.monotonic()
+    with database.tenant(uuid4()) as connection:
+        assert connection.execute(text("select 1")).scalar() == 1
+    assert time.monotonic() - begun > 2.25, "the proxy does not slow it down"
+    proxy.delay = 0
+    database.close()
+
+
+def test_a_server_that_lets_nobody_in_is_found_out_after_one_silence(
+    proxy: TcpProxy, addresses: Addresses
+) -> None:
+    proxy.freeze()
+    database = Database(proxy.url(addresses.app), patience=0.5)
+    begun = time.monotonic()
+    with pytest.raises(StoreSilent, match="no answer within 0"), database.tenant(uuid4()):
+        pass
+    assert time.monotonic() - begun < 1.5, "it waited for several answers"
+    proxy.thaw()
+    database.close()
+
+
+def test_the_ways_to_the_server_are_few(proxy: TcpProxy, addresses: Addresses) -> None:
+    """Where each takes two seconds, their number decides whether Step 4 is answered in time."""
+    database = Database(proxy.url(addresses.app))
+
+    def ways_of_one() -> int:
+        before = proxy.ways
+        with database.tenant(uuid4()) as connection:
+            connection.execute(text("select 1"))
+        return proxy.ways - before
+
+    first, second = ways_of_one(), ways_of_one()
+    assert second == 3, "the tenant with its BEGIN, the statement, COMMIT"
+    with database.tenant(uuid4()):
+        further = ways_of_one() - second
+    assert further <= 5, "three for the password, and the types of vectors"
+    assert first - second <= 12, "the same, and what the library wants to know of a server it sees first"
+    database.close()
