@@ -43,7 +43,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             return
         metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
-            with renewed(parts.database, tenant, claimed, limits.lease):
+            with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
                 found = (enrich or parts.enricher_of(tenant))(claimed.request)
                 answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
@@ -126,15 +126,23 @@ def level_of(answer: Json) -> int | None:
 
 
 @contextmanager
-def renewed(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float) -> Iterator[None]:
-    """Keep a claim while the block runs; the lease can be short, so that a dead worker is soon replaced."""
+def renewed(
+    database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float, *, spent: float = 0.0
+) -> Iterator[None]:
+    """Keep a claim while the block runs; the lease can be short, so that a dead worker is soon replaced.
+
+    `spent` is how many seconds the claim itself took: a slow database has used up a part of the lease already.
+    """
     over = threading.Event()
 
     def keep() -> None:
-        while not over.wait(lease / 3):
+        pause = max(0.0, lease / 3 - spent)
+        while not over.wait(pause):
+            begun = time.monotonic()
             with suppress(LarderError), database.tenant(tenant, durable=False) as connection:
                 if not jobs.renew(connection, claimed, lease=lease):
                     return
+            pause = max(0.0, lease / 3 - (time.monotonic() - begun))
 
     keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
     keeper.start()

@@ -225,14 +225,18 @@ def unsent(connection: Connection, job_id: UUID) -> None:
 
 
 def claim(connection: Connection, job_id: UUID, *, lease: float) -> Claimed | None:
-    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker."""
+    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker.
+
+    The lease of `lease` seconds runs from the statement and not from the transaction, which may have begun long before
+    where each way to the server takes seconds.
+    """
     token = uuid4()
     row = (
         connection.execute(
             text(f"""
                 -- The crash is counted before the work: a killed process leaves this behind.
                 update enrichment_job set state = 'running', lease_token = :token, crash_count = crash_count + 1,
-                       lease_until = now() + make_interval(secs => :lease), corpus = {_CORPUS}
+                       lease_until = clock_timestamp() + make_interval(secs => :lease), corpus = {_CORPUS}
                 where id = :id and state = 'queued' and due_at <= now() and (deadline is null or deadline > now())
                 returning id, project_id, request, attempts, deadline,
                           cast(extract(epoch from now() - greatest(created_at, due_at)) as double precision)
@@ -249,7 +253,7 @@ def renew(connection: Connection, claimed: Claimed, *, lease: float) -> bool:
     """Keep the claim for another lease; False if it is no longer ours."""
     done = connection.execute(
         text("""
-            update enrichment_job set lease_until = now() + make_interval(secs => :lease)
+            update enrichment_job set lease_until = clock_timestamp() + make_interval(secs => :lease)
             where id = :id and lease_token = :token returning id"""),
         {"id": claimed.id, "token": claimed.token, "lease": lease},
     )

@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from pipeline.errors import EmbedderUnavailable, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
 from workers import control, embedded, enriching, upkeep
 from workers.client import (
     BULK,
@@ -281,6 +282,40 @@ def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, parts: 
     job = client.submit(PBI)
     work(parts, job, slow)
     assert client.result(job)["title"] == SECRET
+
+
+def test_a_slow_database_does_not_make_its_worker_look_dead(
+    client: Client, parts: Runtime, addresses: Addresses
+) -> None:
+    """Three ways take the claim, and three more its renewal; meanwhile a pump with a fast way looks all the time."""
+    over = threading.Event()
+
+    def pump() -> None:
+        while not over.wait(0.02):
+            with parts.database.control() as connection:
+                jobs.stroke(connection, jobs.JobLimits(resend=60))
+
+    def enrich(request: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(4)
+        return answer(request)
+
+    job = client.submit(PBI)
+    pumping = threading.Thread(target=pump)
+    with TcpProxy.to(addresses.app) as proxy:
+        slow = Runtime(parts.settings, replace(parts.addresses, database=proxy.url(addresses.app)))
+        slow.__dict__["job_limits"] = jobs.JobLimits(lease=2)
+        with slow.database.tenant(parts.tenant), slow.database.tenant(parts.tenant):
+            pass  # both are connected, the job's and the lease's
+        proxy.delay = 0.55
+        pumping.start()
+        try:
+            work(slow, job, enrich)
+        finally:
+            over.set()
+            pumping.join()
+        proxy.delay = 0
+        slow.database.close()
+    assert client.job(job).state == "done"
 
 
 @pytest.mark.parametrize("wanted", ["82de78ef-2081-4b46-986b-9ea6ffe5365c", "nonsense"])
