@@ -13,7 +13,10 @@ TASKS = ("sync", "index", "reindex", "enrich", "actions", "upkeep")
 app: Any = Celery("larder", include=[f"workers.tasks.{name}" for name in TASKS])
 
 
-def configure(queue: QueueSettings, broker_url: str) -> Any:
-    """Point the app at a broker, with our queues, limits and ticks; returns the app."""
-    app.conf.update(celery_settings(queue, broker_url))
+def configure(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> Any:
+    """Point the app at a broker, with our queues, limits and ticks; returns the app.
+
+    `hurried` is for commands, which only send: a person waits for them, and the pump sends what they could not.
+    """
+    app.conf.update(celery_settings(queue, broker_url, hurried=hurried))
     return app

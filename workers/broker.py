@@ -60,17 +60,34 @@ def _facts(client: Any) -> BrokerFacts:
     )
 
 
-def _asked(url: str, question: Callable[[Any], Answer]) -> Answer | None:
-    # Kombu writes the address of a socket differently from the client.
-    address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
+
+
+def trouble(url: str) -> str:
+    """Why it does not answer, as the end of a sentence; empty if it does."""
     try:
-        client = redis.Redis.from_url(
-            address,
-            socket_timeout=SECONDS,
-            socket_connect_timeout=SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
-        with client:
+        with _client(url) as client:
+            client.ping()
+    except (redis.TimeoutError, TimeoutError):
+        return SILENT
+    except redis.AuthenticationError:
+        return "refuses the password"
+    except (redis.RedisError, OSError, ValueError) as error:
+        return f"cannot be reached ({type(error).__name__})"
+    return ""
+
+
+def _asked(url: str, question: Callable[[Any], Answer]) -> Answer | None:
+    try:
+        with _client(url) as client:
             return question(client)
     except (redis.RedisError, OSError, ValueError):
         return None
+
+
+def _client(url: str) -> Any:
+    # Kombu writes the address of a socket differently from the client.
+    address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+    return redis.Redis.from_url(
+        address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
+    )

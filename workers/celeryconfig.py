@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workers.broker import SECONDS
 from workers.settings.queue import QueueSettings
 
 QUEUES = ("control", "ingest", "embed", "enrich")
@@ -33,8 +34,8 @@ ROUTES = {
 }
 
 
-def celery_settings(queue: QueueSettings, broker_url: str) -> dict[str, Any]:
-    """What `app.conf` is updated with."""
+def celery_settings(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> dict[str, Any]:
+    """What `app.conf` is updated with; `hurried` gives up on a silent broker after `broker.SECONDS`."""
     return {
         "broker_url": broker_url,
         "task_serializer": "json",
@@ -52,7 +53,8 @@ def celery_settings(queue: QueueSettings, broker_url: str) -> dict[str, Any]:
             "visibility_timeout": queue.visibility_timeout,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "socket_timeout": 30,
+            "socket_timeout": SECONDS if hurried else 30,
+            "socket_connect_timeout": SECONDS if hurried else 30,
             "socket_keepalive": True,
             "health_check_interval": 25,
         },

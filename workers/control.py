@@ -77,7 +77,7 @@ def pump(parts: Runtime) -> None:
         return
     filling.send_due(parts)
     for tenant, source, run in found.syncs:
-        dispatch.send("larder.sync", str(tenant), str(source), run)
+        dispatch.send_sync(parts.database, tenant, source, run)
     for batch in found.batches:
         dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
 
@@ -122,7 +122,7 @@ def start_run(
     with parts.database.tenant(tenant) as connection:
         run_id = runs.open_run(connection, tenant, source_id, trigger=trigger, force=force, walk=walk)
     if run_id is not None:
-        dispatch.send("larder.sync", str(tenant), str(source_id), run_id)
+        dispatch.send_sync(parts.database, tenant, source_id, run_id)
     return run_id
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from kombu.exceptions import OperationalError
 
 from pipeline.database import Database
 from pipeline.indexing import Step
-from pipeline.ledger import Item, Stage, followers, jobs, pump
+from pipeline.ledger import Item, Stage, followers, jobs, pump, runs
 from workers.app import app
 
 FILL_PRIORITY = 9
@@ -18,11 +19,30 @@ FILL_PRIORITY = 9
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 
 
-def send(name: str, *args: object, expires: float | None = None, priority: int | None = None) -> bool:
-    """Publish one message; False if the broker does not take it. The ledger remembers what it was about."""
+REST_SECONDS = 5.0
+"""A broker that was waited for in vain is left alone for a while: one stroke of the pump sends hundreds of messages."""
+_resting_until: dict[str, float] = {}
+"""Address of a broker -> when it is tried again."""
+
+
+def send(
+    name: str,
+    *args: object,
+    expires: float | None = None,
+    priority: int | None = None,
+    queue: str | None = None,
+) -> bool:
+    """Publish one message, to its usual queue if none is named; False if the broker does not take it.
+
+    The ledger remembers what it was about.
+    """
+    address = str(app.conf.broker_url)
+    if time.monotonic() < _resting_until.get(address, float("-inf")):
+        return False
     try:
-        app.send_task(name, args=list(args), expires=expires, priority=priority)
+        app.send_task(name, args=list(args), expires=expires, priority=priority, queue=queue)
     except (OperationalError, OSError):
+        _resting_until[address] = time.monotonic() + REST_SECONDS
         return False
     return True
 
@@ -32,6 +52,13 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
     if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
         with database.tenant(tenant) as connection:
             pump.unsent(connection, list(items))
+
+
+def send_sync(database: Database, tenant: UUID, source: UUID, run: int) -> None:
+    """Ask for the next slice of a walk; what the broker does not take is sent by the pump's next stroke."""
+    if not send("larder.sync", str(tenant), str(source), run):
+        with database.tenant(tenant) as connection:
+            runs.unsent(connection, run)
 
 
 def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:

@@ -1,68 +1,139 @@
 """Signs of life: a file touched every second by the process that consumes, and a row every ten seconds.
 
-A worker can be alive and deaf (its consumer gone while a task runs); only the consumer's own timer tells.
+A worker can be alive and deaf (its consumer gone while a task runs); only the consumer's own timer tells. It writes
+the file and nothing else: a database that is slow or frozen must not keep it from listening.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy import text
 
+from pipeline.database import Database
 from pipeline.errors import LarderError
-from workers import runtime
-from workers.liveness import touch
+from workers import broker, dispatch, runtime
+from workers.lifeline import RETURN_SECONDS
+from workers.liveness import DEAF_SECONDS, touch
 
 FILE_SECONDS = 1.0
+LOOK_SECONDS = 5.0
 ROW_SECONDS = 10.0
+PATIENCE = 5.0
+"""Seconds in which the database must give each answer; the next row is soon due anyway."""
 
 
-def note_worker(name: str, queues: str) -> None:
-    """Tell the database that this worker lives; a database that is away is no reason to stop."""
-    with suppress(LarderError), runtime.current().database.control() as connection:
-        connection.execute(
-            text("""
-                insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
-                on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
-                    started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
-            {"name": name, "queues": queues, "host": socket.gethostname(), "pid": os.getpid()},
-        )
+class Presence:
+    """What the world sees of one worker: its heartbeat file, and its row in the database."""
+
+    def __init__(
+        self, name: str, queues: str, folder: Path, where: runtime.Addresses, *, look: float = LOOK_SECONDS
+    ) -> None:
+        """`name` is the host's name in Celery, `queues` those it serves, with commas; nothing is connected yet."""
+        self._name = name
+        self._queues = queues
+        self._folder = folder
+        self._broker_url = where.broker
+        self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
+        self._look = look
+        self._heard = self._noted = float("-inf")
+        self._excused_until = float("-inf")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="larder-presence", daemon=True)
+
+    def begin(self) -> None:
+        """Appear; at once, so that the thread is at rest while the worker forks its children."""
+        self.hear()
+        self._show()
+        self._thread.start()
+
+    def hear(self) -> None:
+        """The consumer's timer has run."""
+        self._heard = time.monotonic()
+        touch(self._folder, self._name.split("@")[0])
+
+    def end(self) -> None:
+        """Be no longer listed: an ended worker is not a silent one."""
+        self._over.set()
+        self._thread.join(2 * PATIENCE)
+        with suppress(LarderError), self._database.control() as connection:
+            connection.execute(text("delete from worker where name = :name"), {"name": self._name})
+        self._database.close()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._look):
+            self._show()
+
+    def _show(self) -> None:
+        """Write the row if it is time; for a consumer that waits for the broker touch the file, too."""
+        if time.monotonic() - self._heard > self._look:
+            if not self._excused():
+                return  # deaf: neither the file nor the row shall say anything else
+            touch(self._folder, self._name.split("@")[0])
+        if time.monotonic() - self._noted >= ROW_SECONDS:
+            self._noted = time.monotonic()
+            self._note()
+
+    def _excused(self) -> bool:
+        """True while the broker is away, and while Celery may still pause before it connects again.
+
+        The consumer's timer stands still for so long: there is nothing to hear, and a restart would mend nothing.
+        """
+        now = time.monotonic()
+        if broker.trouble(self._broker_url):
+            self._excused_until = now + max(RETURN_SECONDS, DEAF_SECONDS)
+        return now < self._excused_until
+
+    def _note(self) -> None:
+        """A database that is away is no reason to stop."""
+        with suppress(LarderError), self._database.control() as connection:
+            connection.execute(
+                text("""
+                    insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
+                    on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
+                        started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
+                {
+                    "name": self._name,
+                    "queues": self._queues,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                },
+            )
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Touches the file from the worker's own timer, the one that also drives its consumer."""
+    """Tells by the worker's own timer, the one that also drives its consumer."""
 
     requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        self.timers: list[Any] = []
+        self.presence: Presence | None = None
+        self.timer: Any = None
 
     def start(self, parent: Any) -> None:
         """Begin to beat."""
-        host = parent.hostname
         queues = ",".join(sorted(parent.app.amqp.queues.consume_from))
-        folder = runtime.current().heartbeat_folder
-        name = host.split("@")[0]
-        touch(folder, name)
-        note_worker(host, queues)
-        self.timers = [
-            parent.timer.call_repeatedly(FILE_SECONDS, touch, (folder, name)),
-            parent.timer.call_repeatedly(ROW_SECONDS, note_worker, (host, queues)),
-        ]
+        parts = runtime.current()
+        self.presence = Presence(parent.hostname, queues, parts.heartbeat_folder, parts.addresses)
+        self.presence.begin()
+        self.timer = parent.timer.call_repeatedly(FILE_SECONDS, self.presence.hear)
 
     def stop(self, parent: Any) -> None:
-        """Stop beating, and be no longer listed: an ended worker is not a silent one."""
-        for timer in self.timers:
-            timer.cancel()
-        self.timers = []
-        with suppress(LarderError), runtime.current().database.control() as connection:
-            connection.execute(text("delete from worker where name = :name"), {"name": parent.hostname})
+        """Stop beating."""
+        del parent
+        if self.presence is not None:
+            self.timer.cancel()
+            self.presence.end()
+            self.presence = None
 
     def terminate(self, parent: Any) -> None:
         """What a soft or cold shutdown calls instead of `stop`."""
@@ -72,7 +143,16 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
 class TickScheduler(Scheduler):  # type: ignore[misc]
     """Beat's clock without a schedule file: all it keeps is a tick, and missed ticks need no memory."""
 
+    producer = None
+    """Celery's own would wait for a broker that is away, half a minute at a time and long after it is back."""
+
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         """Tick, and give a sign of life."""
         touch(runtime.current().heartbeat_folder, "beat")
         return super().tick(*args, **kwargs)
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        """Send what is due; what the broker does not take is missed, and the next tick makes up for it."""
+        del producer
+        options = entry.options
+        dispatch.send(entry.task, *entry.args, expires=options.get("expires"), queue=options.get("queue"))

@@ -11,7 +11,7 @@ from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
 from workers import enriching, logs, registering, runtime
-from workers.app import app
+from workers.app import app, configure
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
 from workers.heartbeat import Heartbeat
@@ -25,7 +25,14 @@ NICENESS = 5
 
 
 def _after_fork(**_: Any) -> None:
-    runtime.current().forget_connections()
+    parts = runtime.current()
+    parts.forget_connections()
+    _hurry(parts)  # a child only sends; its parent consumes
+
+
+def _hurry(parts: Runtime) -> None:
+    """What cannot be sent soon is sent by the pump, so nothing here need wait for a broker that says nothing."""
+    configure(parts.rag.queue, parts.addresses.broker, hurried=True)
 
 
 def _keep_logging(parts: Runtime) -> None:
@@ -78,6 +85,7 @@ def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     _keep_logging(parts)
+    _hurry(parts)
     app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
 
 

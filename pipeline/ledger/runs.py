@@ -90,6 +90,11 @@ def open_run(
     return int(row.id) if row else None
 
 
+def unsent(connection: Connection, run_id: int) -> None:
+    """Its message could not be published: the next stroke of the pump sends it."""
+    connection.execute(text("update sync_run set enqueued_at = null where id = :id"), {"id": run_id})
+
+
 def get(connection: Connection, run_id: int) -> RunRow | None:
     """One run, or None."""
     row = connection.execute(text(f"select {_COLUMNS} from sync_run where id = :id"), {"id": run_id})

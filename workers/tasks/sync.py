@@ -13,7 +13,7 @@ def sync(tenant: str, source: str, run: int, **_later: object) -> None:
     """One slice of a source's walk; a further one is sent if it is not through."""
     parts = runtime.current()
     if not control.sync(parts, UUID(tenant), UUID(source), run):
-        dispatch.send("larder.sync", tenant, source, run)
+        dispatch.send_sync(parts.database, UUID(tenant), UUID(source), run)
 
 
 @app.task(name="larder.pump")  # type: ignore[untyped-decorator]

@@ -1,0 +1,93 @@
+"""A worker that waits for a server gives signs of life; one that is deaf does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fakes.tcp_proxy import TcpProxy
+from workers import liveness
+from workers.heartbeat import Presence
+from workers.runtime import Addresses, Runtime
+
+SQL = psycopg.Connection[Any]
+NAME = "worker-embed@here"
+
+
+@pytest.fixture
+def where(parts: Runtime) -> Iterator[tuple[Addresses, TcpProxy, TcpProxy]]:
+    """The servers behind proxies: addresses, database, broker."""
+    there = parts.addresses
+    with TcpProxy.to(there.control) as store, TcpProxy.to(there.broker) as broker:
+        yield replace(there, control=store.url(there.control), broker=broker.url(there.broker)), store, broker
+
+
+@pytest.fixture
+def presence(where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Presence]:
+    """Seen since now; its consumer's timer has run once and stands still."""
+    made = Presence(NAME, "embed", tmp_path, where[0], look=0.2)
+    made.begin()
+    yield made
+    for proxy in where[1:]:
+        proxy.heal()
+    made.end()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.05)
+
+
+def age(folder: Path) -> float:
+    """Seconds since the last sign of life."""
+    return liveness.ages(folder)["worker-embed"]
+
+
+def rows(sql: SQL) -> list[Any]:
+    return sql.execute("select queues from worker where name = %s", (NAME,)).fetchall()
+
+
+def test_it_is_listed_while_it_runs(presence: Presence, omniscient: SQL) -> None:
+    until(lambda: rows(omniscient) == [("embed",)])
+    presence.end()
+    assert rows(omniscient) == []
+
+
+def test_a_consumer_that_stands_still_while_the_broker_is_there_is_deaf(
+    presence: Presence, tmp_path: Path
+) -> None:
+    time.sleep(1.5)
+    assert age(tmp_path) > 1
+    presence.hear()
+    assert age(tmp_path) < 0.5
+
+
+@pytest.mark.parametrize("fault", ["cut", "freeze"])
+def test_one_that_waits_for_the_broker_is_not(
+    presence: Presence, where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path, fault: str
+) -> None:
+    del presence
+    getattr(where[2], fault)()
+    time.sleep(1.5)  # without a sign it would be as old as that, and older from now on
+    until(lambda: age(tmp_path) < 0.5)
+
+
+def test_a_frozen_database_does_not_keep_the_consumer_from_listening(
+    presence: Presence, where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path
+) -> None:
+    where[1].freeze()
+    begun = time.monotonic()
+    while time.monotonic() - begun < 2:
+        before = time.monotonic()
+        presence.hear()
+        assert time.monotonic() - before < 0.5
+        assert age(tmp_path) < 0.5
+        time.sleep(0.05)
