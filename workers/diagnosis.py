@@ -55,6 +55,12 @@ class Check:
     needs_database: bool = True
     gate: bool = False
     """If it finds an error, no check that needs the database makes sense any more."""
+    strict: bool = False
+    """A gate that a warning closes, too."""
+
+    def closes(self, found: Diagnosis) -> bool:
+        """True if the other questions to the database are to be left out."""
+        return self.gate and (found.health is Health.ERROR or (self.strict and found.health is not Health.OK))
 
 
 @dataclass(frozen=True, kw_only=True)

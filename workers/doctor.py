@@ -14,7 +14,7 @@ from workers.diagnosis import Check, Diagnosis, Health, Reported, error
 from workers.runtime import Runtime
 
 CHECKS: tuple[Check, ...] = (
-    Check(name="database", look=server.database, gate=True),
+    Check(name="database", look=server.database, gate=True, strict=True),
     Check(name="schema", look=server.schema, gate=True),
     Check(name="pgvector", look=server.pgvector),
     Check(name="roles", look=server.roles),
@@ -54,7 +54,7 @@ def examine(parts: Runtime, *, repair: bool = False, checks: Sequence[Check] = C
         if closed and check.needs_database:
             continue
         found = _examined(parts, check, repair=repair)
-        closed = closed or (check.gate and found.diagnosis.health is Health.ERROR)
+        closed = closed or check.closes(found.diagnosis)
         reported.append(found)
     return reported
 

@@ -12,15 +12,18 @@ from datetime import UTC, datetime
 from sqlalchemy import text
 
 from pipeline.documents import Json
-from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError
+from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, holds, runs, sources, waits
-from workers import dispatch, registering
-from workers.celeryconfig import INDEXING
+from workers import broker, dispatch, registering
+from workers.celeryconfig import ENRICHING, INDEXING
 from workers.control import start_run
 from workers.runtime import Configured, Runtime
 
 POLL_SECONDS = 0.2
 RING_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+AWAY_SECONDS = 20.0
+"""A command does not sit out a longer absence of the broker, either."""
 LONG_SECONDS = 900.0
 """A command does not sit out a longer wait of embedding; the work goes on without it."""
 
@@ -70,12 +73,45 @@ def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[
     return watched
 
 
+@dataclass
+class Hearing:
+    """Whether workers can still be told of anything, for a command that waits for them."""
+
+    broker_url: str
+    looked: float = 0.0
+    away_since: float | None = None
+
+    def raise_if_lost(self) -> None:
+        """Look once in a while.
+
+        Raises:
+            StoreUnavailable: the broker has been away for `AWAY_SECONDS`.
+        """
+        if time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        begun, why = time.monotonic(), broker.trouble(self.broker_url)
+        self.looked = time.monotonic()
+        self.away_since = (self.away_since or begun) if why else None
+        if self.away_since is not None and self.looked - self.away_since > AWAY_SECONDS:
+            raise broker_lost(why)
+
+
+def broker_lost(why: str) -> StoreUnavailable:
+    """What to tell a person who would wait in vain."""
+    return StoreUnavailable(
+        f"the broker {why}, so no worker hears of this work",
+        fix="it is kept and goes on by itself when the broker is back: larder doctor, larder status",
+    )
+
+
 def _await_open(parts: Runtime, one: Configured) -> None:
     rung = 0.0
+    hearing = Hearing(parts.addresses.broker)
     while True:
         with parts.database.tenant(one.tenant_id) as connection:
             if runs.open_of(connection, one.id) is None:
                 return
+        hearing.raise_if_lost()
         if time.monotonic() - rung > RING_SECONDS:
             raise_if_stuck(parts)
             dispatch.send("larder.pump", expires=5)
@@ -95,10 +131,12 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
     """Until every run is closed; `show` is called at each look.
 
     Raises:
+        StoreUnavailable: database or broker are away for too long.
         EmbedderRefused: nothing is embedded until somebody mends the configuration.
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
     rung = looked = time.monotonic()
+    hearing = Hearing(parts.addresses.broker)
     while True:
         for one in watched:
             if one.run.finished_at is None:
@@ -106,6 +144,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         show(watched)
         if all(one.run.finished_at for one in watched):
             return
+        hearing.raise_if_lost()
         ready = [w for w in watched if w.run.state == "processing" and not w.live.get("open")]
         if ready and time.monotonic() - rung > RING_SECONDS / 4:
             # All its documents are through: the pump need not wait for the next tick to close it.
@@ -262,6 +301,9 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
+    why = broker.trouble(parts.addresses.broker) if set(INDEXING) & set(lacking) - set(ENRICHING) else ""
+    if why:
+        raise broker_lost(why)  # workers for Step 4 look into the ledger, those for indexing do not
     boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
     thread = threading.Thread(target=boss.lend, daemon=True)
     thread.start()

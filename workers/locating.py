@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sqlalchemy.engine import make_url
+
 from pipeline.database import translated
+from pipeline.patience import PatientConnection
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
+KNOCK_SECONDS = 10.0
 STEPS = Path(__file__).parents[1] / "pipeline" / "migrations" / "versions"
 
 
@@ -45,6 +49,7 @@ def migrate(settings: Settings, where: Addresses) -> str:
     """
     from pipeline import migrations
 
+    knock(where.admin)
     with translated():
         revision = migrations.upgrade(where.admin)
     if settings.admin_database_url:
@@ -56,6 +61,19 @@ def migrate(settings: Settings, where: Addresses) -> str:
         with translated():
             migrations.give_logins(where.admin, passwords)
     return revision
+
+
+def knock(url: str) -> None:
+    """Find out whether a database answers, before it is given work for which it may take any time.
+
+    Raises:
+        StoreSilent: it does not within `KNOCK_SECONDS` for each answer.
+        StoreUnavailable: it cannot be reached.
+        StoreRejected: it refuses the login.
+    """
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with translated(), PatientConnection.opened(KNOCK_SECONDS, plain) as connection:
+        connection.execute("select 1")
 
 
 def open_runtime(settings: Settings) -> Runtime:

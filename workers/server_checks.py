@@ -5,32 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, text
 
 from pipeline import migrations
 from pipeline.database import APP_ROLE, CONTROL_ROLE, translated
-from pipeline.errors import StoreRejected
+from pipeline.degradation import HealthOptions
+from pipeline.errors import StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.ledger.overview import way
 from pipeline.stores import statistics
 from pipeline.stores.pgvector import SearchIndex, indexes
 from workers import broker
 from workers.diagnosis import Diagnosis, error, fine, warning
+from workers.embedded.folder import running
+from workers.locating import knock, uses_embedded
 from workers.reindex_status import mismatch
 from workers.runtime import Runtime
 from workers.upkeep import build_indexes
 
 LEAST_PGVECTOR = (0, 8)
 CLOCK_SECONDS = 5.0
+SLOW_SECONDS = HealthOptions.slow_seconds
 FULL_SHARE = 0.7
 
 
 def database(parts: Runtime) -> Diagnosis:
-    """Both roles can connect."""
-    with parts.database.tenant(parts.tenant) as connection:
-        connection.execute(text("select 1"))
-    with parts.database.control() as connection:
-        version = connection.execute(text("select current_setting('server_version')")).scalar_one()
+    """Both roles can connect, and are answered in time."""
+    try:
+        for url in (parts.addresses.database, parts.addresses.control):
+            knock(url)
+        with parts.database.tenant(parts.tenant) as connection:
+            connection.execute(text("select 1"))
+        with parts.database.control() as connection:
+            seconds = way(connection)
+            version = connection.execute(text("select current_setting('server_version')")).scalar_one()
+    except StoreUnavailable as failed:
+        return error(failed.message, _remedy(parts, failed))
+    if seconds > SLOW_SECONDS:
+        return warning(
+            f"PostgreSQL {version} takes {seconds:.1f} s for each answer, so it is asked nothing more;"
+            " Step 4 gets prepared answers meanwhile",
+            "look at its load, its disk and the network in between; then larder doctor again",
+        )
     return fine(f"PostgreSQL {version} answers both roles")
+
+
+def _remedy(parts: Runtime, failed: StoreUnavailable) -> str:
+    """What to do about a database that does not answer."""
+    where = urlsplit(parts.addresses.database)
+    address = f"{where.hostname}:{where.port or 5432}"
+    if not isinstance(failed, StoreSilent):
+        return f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
+    found = running(parts.settings.data / "postgres") if uses_embedded(parts.settings) else None
+    if found:
+        return f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
+    return f"look at PostgreSQL at {address}: is it stopped (T in `ps`), out of memory, or cut off by the network?"
 
 
 def schema(parts: Runtime) -> Diagnosis:
@@ -204,8 +234,7 @@ def message_broker(parts: Runtime) -> Diagnosis:
     """The broker answers and drops nothing."""
     found = broker.facts(parts.addresses.broker)
     if found is None:
-        fix = "start it, or correct LARDER_BROKER_URL; work waits in the database meanwhile"
-        return error("the broker does not answer", fix)
+        return error(*_broker_trouble(parts))
     if found.policy != "noeviction":
         fix = "set maxmemory-policy noeviction on it"
         return error(f"{found.server} drops entries when it is full ({found.policy})", fix)
@@ -213,6 +242,20 @@ def message_broker(parts: Runtime) -> Diagnosis:
         fix = "raise maxmemory, or add workers so that queues get shorter"
         return warning(f"{found.server} uses {found.used / found.limit:.0%} of its memory", fix)
     return fine(f"{found.server}, {found.used / 1e6:.0f} MB used, noeviction")
+
+
+def _broker_trouble(parts: Runtime) -> tuple[str, str]:
+    """(what, what to do); why it does not answer is asked again, since nobody else needs to know."""
+    meanwhile = "work waits in the database meanwhile"
+    why = broker.trouble(parts.addresses.broker)
+    if why != broker.SILENT:
+        return f"the broker {why}", f"start it, or correct LARDER_BROKER_URL; {meanwhile}"
+    found = running(parts.settings.data / "valkey") if uses_embedded(parts.settings) else None
+    if found:
+        fix = f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
+    else:
+        fix = "look whether it is stopped (T in `ps`), out of memory, or cut off by the network"
+    return f"the broker {why}", f"{fix}; {meanwhile}"
 
 
 def clock(parts: Runtime, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Diagnosis:

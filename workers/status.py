@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pipeline.degradation import HealthOptions
 from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import overview
@@ -15,20 +16,28 @@ from workers.runtime import Runtime
 
 STORE_DOWN_LEVEL = 4
 """Without the database nothing can be looked up: answers are static."""
+SLOW_LEVEL = 2
+"""What workers answer at least at while the database is slow."""
 LATE_SECONDS = 600.0
 """Due work that waits longer needs a person."""
 
 
-def status(parts: Runtime) -> Json:
+def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None) -> Json:
     """The document of `larder status --json`, over all tenants.
+
+    `slow` is told at once if each way to the database takes so many seconds that the rest will take long.
 
     Raises:
         StoreError: the database does not answer; `without_database` then says what is left to say.
     """
     with parts.database.control() as connection:
+        seconds = overview.way(connection)
+        if seconds > HealthOptions.slow_seconds:
+            slow(seconds)
         sources = overview.sources(connection)
         backlog = overview.backlog(connection, resend=parts.limits.resend)
         found: Json = {
+            "database_seconds": round(seconds, 3),
             "sources": [source.to_json() for source in sources],
             "backlog": backlog.to_json(),
             "workers": overview.workers(connection),
@@ -41,7 +50,8 @@ def status(parts: Runtime) -> Json:
         found["other_indexes"] = reindex_status.beside(connection)
         enrichment = overview.enrichment(connection)
     found["index_mismatch"] = reindex_status.mismatch(parts, active)
-    found["degradation_level"] = enrichment.pop("degradation_level")
+    answered = enrichment.pop("degradation_level")
+    found["degradation_level"] = max(answered, SLOW_LEVEL) if _is_slow(found) else answered
     found["enrichment"] = enrichment
     queues = broker.lengths(parts.addresses.broker, QUEUES)
     found["backlog"]["queues"] = queues
@@ -54,6 +64,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
     """The same document when the database does not answer: only the broker can be looked at."""
     queues = broker.lengths(parts.addresses.broker, QUEUES)
     return {
+        "database_seconds": None,
         "sources": [],
         "backlog": {"queues": queues},
         "workers": [],
@@ -66,8 +77,12 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "database": "error",
         "broker": "error" if queues is None else "ok",
         "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
-        "next": "the database does not answer: larder doctor",
+        "next": f"{error.message}: larder doctor",
     }
+
+
+def _is_slow(status_: Json) -> bool:
+    return float(status_.get("database_seconds") or 0) > HealthOptions.slow_seconds
 
 
 def served(status_: Json) -> set[str]:
@@ -90,6 +105,12 @@ def _broker(status_: Json) -> str:
     return (
         "the broker does not answer; nothing is lost, work waits in the ledger: larder doctor" if away else ""
     )
+
+
+def _slow(status_: Json) -> str:
+    if not _is_slow(status_):
+        return ""
+    return f"the database takes {status_['database_seconds']:.1f} s for each answer: look at its load and its network"
 
 
 def _workers(status_: Json) -> str:
@@ -150,6 +171,7 @@ def _empty(status_: Json) -> str:
 
 _RULES: tuple[Callable[[Json], str], ...] = (
     _broker,
+    _slow,
     _workers,
     _embedding,
     _late,

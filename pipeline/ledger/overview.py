@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -235,6 +236,15 @@ def index(connection: Connection) -> Json | None:
         "vector_index": "exact" if row.indexed_rows is None else "hnsw",
         "keyword_index": "gin" if row.keyword_built else "scan",
     }
+
+
+def way(connection: Connection) -> float:
+    """Seconds that one way to the server and back takes, when there is nothing to do there."""
+    nothing = text("select 1")
+    connection.execute(nothing)  # a transaction begins with its first statement, which is a way more
+    begun = time.monotonic()
+    connection.execute(nothing)
+    return time.monotonic() - begun
 
 
 def enrichment(connection: Connection) -> Json:

@@ -28,6 +28,10 @@ DataOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")]
 
+PATIENCE = 10.0
+"""Seconds in which the database must say something to a command."""
+LONG_PATIENCE = 60.0
+"""The same for commands that have many rows counted or wait behind workers."""
 FAILED, WRONG, PARTLY = 1, 2, 3
 """Exit codes besides 0: failed, usage or configuration, partly done."""
 
@@ -39,6 +43,8 @@ class Door:
     config: Path | None
     as_json: bool
     data: Path | None = None
+    patience: float | None = PATIENCE
+    """Seconds in which the database must give each answer; None is for work on many rows, and waits."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -56,9 +62,20 @@ class Door:
         from workers.locating import open_runtime
 
         parts = open_runtime(self.settings)
-        configure(self.settings.rag.queue, parts.addresses.broker)
+        parts.patience = self.patience
+        configure(self.settings.rag.queue, parts.addresses.broker, hurried=self.patience is not None)
         runtime.use(parts)
         return parts
+
+    def knock(self) -> None:
+        """Find out within seconds whether the database answers, before it is given what takes it long.
+
+        Raises:
+            StoreUnavailable: it does not.
+        """
+        from workers.locating import knock
+
+        knock(self.parts.addresses.database)
 
     @property
     def console(self) -> Console:
@@ -86,9 +103,11 @@ class Door:
 
 
 @contextmanager
-def opened(config: Path | None, as_json: bool, data: Path | None = None) -> Iterator[Door]:
+def opened(
+    config: Path | None, as_json: bool, data: Path | None = None, *, patience: float | None = PATIENCE
+) -> Iterator[Door]:
     """Run a command's body; errors become a sentence and an exit code, never a traceback."""
-    door = Door(config, as_json, data)
+    door = Door(config, as_json, data, patience)
     try:
         yield door
     except SettingsError as error:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from pipeline.errors import ConfigurationError
-from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, YesOption, opened
+from workers.cli.door import LONG_PATIENCE, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -31,7 +31,7 @@ def index(
     as_json: JsonOption = False,
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
         from workers import indexing, registering
 
         wanted = indexing.chosen(door.parts, names or [])
@@ -39,6 +39,7 @@ def index(
             raise ConfigurationError(
                 "no sources are configured", fix="`larder config init` writes an example file"
             )
+        door.knock()
         if dry_run:
             _preview(door, [indexing.preview(door.parts, one, force=force) for one in wanted])
             return
@@ -162,7 +163,7 @@ def ingest(
     as_json: JsonOption = False,
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
         from workers import indexing
         from workers.folders import sources_of
 
@@ -173,6 +174,7 @@ def ingest(
             raise ConfigurationError(
                 f"{folder} holds no .md, .txt or .json file", fix="give the folder that holds the files"
             )
+        door.knock()
         indexing.register_folder(door.parts, wanted)
         _run(door, wanted, force=force)
 
@@ -185,9 +187,10 @@ def clear(
     as_json: JsonOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None) as door:
         from workers import clearing
 
+        door.knock()
         what = f"of source {source}" if source else f"of tenant {door.settings.tenant}"
         if not yes:
             count = clearing.count(door.parts, source)

@@ -10,7 +10,17 @@ from rich.table import Table
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.door import FAILED, PARTLY, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
+from workers.cli.door import (
+    FAILED,
+    LONG_PATIENCE,
+    PARTLY,
+    ConfigOption,
+    DataOption,
+    Door,
+    JsonOption,
+    YesOption,
+    opened,
+)
 
 MOST_SHOWN = 50
 """Rows of a list on the screen; --json has all."""
@@ -262,7 +272,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Look at everything; exit 1 if an error remains."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None if repair else LONG_PATIENCE) as door:
         from workers import doctor as doctors
 
         found = doctors.report(doctors.examine(door.parts, repair=repair))

@@ -129,7 +129,7 @@ def worker(
     data: DataOption = None,
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
-    with opened(config, as_json=False, data=data) as door:
+    with opened(config, as_json=False, data=data, patience=None) as door:
         from workers import logs, processes, reindex_status
 
         known = processes.known_queue(queue)
@@ -142,7 +142,7 @@ def worker(
 
 def beat(config: ConfigOption = None, data: DataOption = None) -> None:
     """Run the clock in the foreground; one per installation is enough, two do no harm."""
-    with opened(config, as_json=False, data=data) as door:
+    with opened(config, as_json=False, data=data, patience=None) as door:
         from workers import logs, processes
 
         logs.configure(door.settings.rag.monitoring.logging.level)
@@ -159,7 +159,7 @@ def flower(
 
     User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
     """
-    with opened(config, as_json=False, data=data) as door:
+    with opened(config, as_json=False, data=data, patience=None) as door:
         from workers import logs, processes
 
         logs.configure(door.settings.rag.monitoring.logging.level)

@@ -38,9 +38,10 @@ def reindex(
     """Begin an index with another model or chunker, filled from stored texts; searches go on as before."""
     if context.invoked_subcommand is not None:
         return
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None) as door:
         from workers import reindexing
 
+        door.knock()
         asked = reindexing.Asked(provider=provider, model=model, dimensions=dimensions, chunker=chunker)
         begun = reindexing.begin(door.parts, asked)
         if not begun["begun"]:
@@ -123,9 +124,10 @@ def switch(
     as_json: JsonOption = False,
 ) -> None:
     """Let searches read the new index; the one before is kept and kept up to date."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None) as door:
         from workers import switching
 
+        door.knock()
         _changed(door, switching.switch(door.parts, force=force))
 
 
@@ -137,9 +139,10 @@ def rollback(
     as_json: JsonOption = False,
 ) -> None:
     """Let searches read the index before again; the two change places."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None) as door:
         from workers import switching
 
+        door.knock()
         _changed(door, switching.rollback(door.parts, force=force))
 
 
@@ -160,9 +163,10 @@ def drop(
     as_json: JsonOption = False,
 ) -> None:
     """Remove the index that is kept for a rollback, or the one that is being filled."""
-    with opened(config, as_json, data) as door:
+    with opened(config, as_json, data, patience=None) as door:
         from workers import switching
 
+        door.knock()
         chosen = switching.droppable(door.parts, index)
         if not yes:
             said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"

@@ -17,9 +17,9 @@ from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
+SLOW_SECONDS = 2.0
+"""Of one way to the database: from there on workers answer at level 2 at least."""
 WATCH_SECONDS = 2.0
-PATIENCE = 10.0
-"""Seconds in which the database must say something."""
 MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
@@ -52,11 +52,15 @@ def status(
 def _look(door: Door) -> Json:
     from workers import status as figures
 
-    door.parts.patience = PATIENCE
     try:
-        return figures.status(door.parts)
+        return figures.status(door.parts, _ask_for_patience)
     except StoreError as error:
         return figures.without_database(door.parts, error)
+
+
+def _ask_for_patience(seconds: float) -> None:
+    said = f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s"
+    print(said, file=sys.stderr)
 
 
 def _watch(door: Door) -> None:
@@ -84,6 +88,8 @@ def screen(found: Json) -> RenderableType:
 def _servers(found: Json) -> Text:
     names = ("database", "broker")
     said = [f"{name} " + ("ok" if found[name] == "ok" else "[bold red]away[/]") for name in names]
+    if (found.get("database_seconds") or 0) > SLOW_SECONDS:
+        said[0] = f"[yellow]database slow ({found['database_seconds']:.1f} s)[/]"
     level = found["degradation_level"]
     said.append(f"level {level}" if level == 0 else f"[yellow]level {level}[/]")
     return Text.from_markup("larder    " + "    ".join(said))

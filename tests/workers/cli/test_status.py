@@ -198,6 +198,7 @@ def test_what_is_right_has_no_colour() -> None:
         (picture([source("docs", held=40)]), "held 40"),
         (picture([source("docs", paused=True)]), "paused"),
         (picture([source("docs")], broker="error"), "broker"),
+        (picture([source("docs")], database_seconds=2.24), "database slow (2.2 s)"),
         (
             picture(
                 [source("docs")], workers=[{"name": "worker-embed@h", "queues": [], "age_seconds": 90.0}]

@@ -1,0 +1,105 @@
+"""What the operator is told of a database that answers slowly, or of a server that says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.degradation import HealthOptions
+from pipeline.ledger import overview
+from tests.fakes.tcp_proxy import TcpProxy
+from workers import broker, doctor, locating, registering, server_checks, status
+from workers.diagnosis import Health
+from workers.runtime import Runtime
+from workers.settings import load
+
+
+@pytest.fixture
+def proxies(parts: Runtime) -> Iterator[tuple[TcpProxy, TcpProxy]]:
+    """Before the database and the broker."""
+    with TcpProxy.to(parts.addresses.database) as store, TcpProxy.to(parts.addresses.broker) as queue:
+        yield store, queue
+
+
+@pytest.fixture
+def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Runtime]:
+    """The installation as a command sees it that reaches its own servers by those ways."""
+    registering.register(parts)
+    store, queue = proxies
+    there = parts.addresses
+    where = replace(
+        there,
+        database=store.url(there.database),
+        control=store.url(there.control),
+        broker=queue.url(there.broker),
+    )
+    servers = {"LARDER_DATABASE_URL": where.database, "LARDER_BROKER_URL": where.broker}
+    made = Runtime(load(None, {**servers, "LARDER_DATA": str(tmp_path)}), where)
+    made.patience = 2
+    yield made
+    for proxy in proxies:
+        proxy.heal()
+    made.database.close()
+
+
+def test_a_way_to_the_database_is_measured_alone(behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]) -> None:
+    with behind.database.control() as connection:
+        assert overview.way(connection) < 0.2
+        proxies[0].delay = 0.3
+        assert 0.3 <= overview.way(connection) < 0.6
+
+
+def test_slowness_is_a_warning_of_the_doctor(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server_checks.database(behind).health is Health.OK
+    monkeypatch.setattr(server_checks, "SLOW_SECONDS", 0.2)
+    proxies[0].delay = 0.3
+    first, *rest = doctor.examine(behind)
+    assert first.diagnosis.health is Health.WARNING
+    assert "takes 0.3 s for each answer" in first.diagnosis.detail
+    assert not {"schema", "orphaned chunks", "audit chain"} & {one.check for one in rest}, (
+        "hundreds of questions"
+    )
+    assert "broker" in {one.check for one in rest}
+
+
+def test_slowness_is_a_level_and_an_advice_of_the_status(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    found = status.status(behind, told.append)
+    assert (found["degradation_level"], told) == (0, [])
+    assert "database" not in found["next"]
+    monkeypatch.setattr(HealthOptions, "slow_seconds", 0.2)
+    proxies[0].delay = 0.3
+    found = status.status(behind, told.append)
+    assert found["degradation_level"] == 2
+    assert "the database takes 0.3 s for each answer" in found["next"]
+    assert len(told) == 1
+    assert told[0] >= 0.3
+
+
+def test_the_doctor_tells_frozen_servers_from_those_that_are_gone(
+    behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locating, "KNOCK_SECONDS", 0.5)
+    for proxy in proxies:
+        proxy.freeze()
+    frozen = [server_checks.database(behind), server_checks.message_broker(behind)]
+    for proxy in proxies:
+        proxy.cut()
+    gone = [server_checks.database(behind), server_checks.message_broker(behind)]
+    assert all(found.health is Health.ERROR for found in (*frozen, *gone))
+    assert all("says nothing" in found.detail and "stopped" in found.fix for found in frozen)
+    assert not any("says nothing" in found.detail or "stopped" in found.fix for found in gone)
+    assert all("correct LARDER_" in found.fix for found in gone)
+
+
+def test_a_broker_that_answers_has_no_trouble(behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]) -> None:
+    assert broker.trouble(behind.addresses.broker) == ""
+    proxies[1].freeze()
+    assert broker.trouble(behind.addresses.broker) == broker.SILENT
