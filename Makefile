@@ -10,7 +10,7 @@ TESTS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench drill requirements lock clean
+.PHONY: help demo test lint bench drill drills requirements lock clean
 
 help:            ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -54,6 +54,10 @@ bench: $(VENV)/.dev   ## Speed and memory as ratios: a table, and JSON in tests/
 
 drill: $(VENV)/.dev   ## Kill processes for a long while and count what is lost
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_drill.py
+
+drills: $(VENV)/.dev   ## Slow, gone and frozen servers by the real clocks: about half an hour
+	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 \
+		tests/end_to_end/test_degradation.py tests/end_to_end/test_frozen.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open
 	@$(BIN)/python tests/requirements_report.py

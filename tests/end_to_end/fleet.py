@@ -94,14 +94,14 @@ class Fleet:
         ) as connection:
             return connection.execute(query, args or None).fetchall()
 
-    def larder(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """A command, to its end."""
+    def larder(self, *args: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """A command, to its end within so many seconds."""
         return subprocess.run(
             [sys.executable, "-m", "workers.cli", *args],
             cwd=self.root,
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )

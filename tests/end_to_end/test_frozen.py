@@ -1,0 +1,180 @@
+"""A frozen server keeps its connections and says nothing: nobody waits for it for ever, and all goes on when it thaws.
+
+What commands print is looked at, too: whoever reads it has just been woken up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import CompletedProcess
+
+import psutil
+import pytest
+
+from tests.end_to_end.drilled import Drill, assert_valid, frozen, installed, new, pbi
+from workers import liveness
+
+SECONDS = 75.0
+"""In which a command ends that meets a frozen server: alone it takes 13 to 15, of which 10 are the database's and 3 for
+each question to the broker; here many start at once, on a machine that may be busy with other tests."""
+Ended = Mapping[tuple[str, ...], tuple[CompletedProcess[str], float]]
+
+
+@pytest.fixture(scope="module")
+def installation() -> Iterator[Drill]:
+    with installed("ingest", "embed") as made:
+        yield made
+
+
+@pytest.fixture
+def drill(installation: Drill) -> Iterator[Drill]:
+    """The installation in good health; healed at the end, and every log looked through."""
+    installation.reaches(0, 120)
+    (installation.fleet.root / "step-3.json").write_text(json.dumps([pbi(new())]))
+    before = pids(installation)
+    yield installation
+    installation.heal()
+    installation.quiet()
+    assert pids(installation) == before, "it went on only because it was started again"
+
+
+def pids(drill: Drill) -> dict[str, int]:
+    """Of the processes that live."""
+    return {
+        name: p.pid
+        for name, p in drill.fleet.processes.items()
+        if psutil.pid_exists(p.pid) and p.poll() is None
+    }
+
+
+def all_at_once(drill: Drill, *commands: str) -> Ended:
+    """Run commands, each as a process; what came of them, and after how many seconds."""
+
+    def run(words: tuple[str, ...]) -> tuple[CompletedProcess[str], float]:
+        begun = time.monotonic()
+        return drill.fleet.larder(*words), time.monotonic() - begun
+
+    every = [tuple(command.split()) for command in commands]
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(every, pool.map(run, every), strict=True))
+
+
+def assert_all_ended(ended: Ended) -> None:
+    for words, (done, seconds) in ended.items():
+        print(f"larder {' '.join(words)}: exit {done.returncode} after {seconds:.1f} s")
+        assert seconds < SECONDS, words
+        assert "Traceback" not in done.stdout + done.stderr, words
+
+
+def finding(done: CompletedProcess[str], check: str) -> dict[str, str]:
+    """What the doctor says of one check."""
+    findings: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    return next(one for one in findings if one["check"] == check)
+
+
+def stays_fresh(drill: Drill, frozen_at: float) -> None:
+    """Every process gives signs of life, so long that a supervisor would have killed it otherwise."""
+    time.sleep(max(0.0, liveness.DEAF_SECONDS + 10 - (time.monotonic() - frozen_at)))
+    ages = liveness.ages(drill.fleet.root / ".larder" / "heartbeat")
+    assert len(ages) == len(drill.fleet.processes)
+    assert max(ages.values()) < liveness.DEAF_SECONDS, ages
+
+
+def under_way(drill: Drill) -> list[tuple[object, ...]]:
+    """Where the newest runs and the documents that wait stand in the ledger."""
+    ask = drill.fleet.sql
+    found = ask("select state, due_at, enqueued_at, now(), error from sync_run order by id desc limit 2")
+    return found + ask("select stage, due_at, enqueued_at, lease_until from document where state = 'pending'")
+
+
+def test_every_command_says_that_the_database_is_frozen(drill: Drill) -> None:
+    with frozen(drill.fleet.servers.postgres_pid):
+        begun = time.monotonic()
+        ended = all_at_once(
+            drill,
+            "doctor --json",
+            "status --json",
+            "status",
+            "search water",
+            "enrich step-3.json --json",
+            "index --no-wait",
+            "index",
+            "dead list",
+            "sources list",
+            "explain docs/tides.md",
+            "reindex status",
+            "reindex switch",
+            "clear --yes",
+            "migrate",
+        )
+        stays_fresh(drill, begun)
+    assert_all_ended(ended)
+    assert {done.returncode for done, _ in ended.values()} == {1}
+    for words, (done, _) in ended.items():
+        if "--json" not in words and words[0] != "status":
+            assert "E001: the database says nothing: no answer within" in done.stderr, words
+            assert "larder doctor" in done.stderr, words
+    told = finding(ended["doctor", "--json"][0], "database")
+    assert told["status"] == "error"
+    assert "says nothing" in told["detail"]
+    assert f"127.0.0.1:{drill.store.port}" in told["fix"]
+    assert "stopped" in told["fix"]
+    assert json.loads(ended["status", "--json"][0].stdout)["degradation_level"] == 4
+    assert_valid(
+        json.loads(ended["enrich", "step-3.json", "--json"][0].stdout)["enriched_pbis"][0]["context"]
+    )
+
+
+def test_commands_and_workers_bear_a_frozen_broker(drill: Drill) -> None:
+    with frozen(drill.fleet.servers.valkey_pid):
+        begun = time.monotonic()
+        for titles in ([new()], [new() for _ in range(10)]):
+            assert set(drill.levels(*titles)) == {0}, "the workers know the ledger"
+        (drill.fleet.root / "docs" / "fenders.md").write_text(
+            "# Fenders\n\nHang three fenders over the side.\n"
+        )
+        ended = all_at_once(
+            drill,
+            "doctor --json",
+            "status --json",
+            "search water",
+            "enrich step-3.json --json",
+            "index --no-wait",
+            "dead list",
+            "sources list",
+        )
+        assert_all_ended(ended)
+        failed = {words for words, (done, _) in ended.items() if done.returncode}
+        assert failed == {("doctor", "--json")}, "its finding is an error, the others do without the broker"
+        told = finding(ended["doctor", "--json"][0], "broker")
+        assert "takes connections and says nothing" in told["detail"]
+        assert "stopped" in told["fix"]
+        status = json.loads(ended["status", "--json"][0].stdout)
+        assert (status["broker"], status["degradation_level"]) == ("error", 0)
+        stays_fresh(drill, begun)
+        assert drill.levels(new()) == [0]
+    thawed = time.monotonic()
+    found = ""
+    while "fenders.md" not in found:
+        # Celery pauses for up to 32 seconds before it connects again, and each look starts a process.
+        assert time.monotonic() - thawed < 100, (
+            f"what was queued meanwhile is not indexed: {under_way(drill)}"
+        )
+        found = drill.fleet.larder("search", "fenders", "-k", "1").stdout
+    print(f"indexed {time.monotonic() - thawed:.1f} s after the thaw")
+    drill.reaches(0, 60)
+
+
+def test_packets_that_vanish_are_the_same_as_a_frozen_broker(drill: Drill) -> None:
+    drill.broker.freeze()
+    assert set(drill.levels(*(new() for _ in range(10)))) == {0}
+    drill.broker.cut()  # what comes back is another connection: those that wait must not wait for the old one
+    drill.broker.heal()
+    drill.reaches(0, 60)
+    queued = time.monotonic()
+    done = drill.fleet.larder("index", "--json")
+    assert done.returncode == 0, done.stderr
+    print(f"indexed {time.monotonic() - queued:.1f} s later")
