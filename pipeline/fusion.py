@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -109,7 +110,12 @@ def best_per_document(ranked: Iterable[P]) -> list[P]:
 
 def in_order(fused: Iterable[P]) -> list[P]:
     """By score, highest first; then by document id and ordinal, so that a repeated search looks the same."""
-    return sorted(fused, key=lambda f: (-f.score, f.candidate.document_id, f.candidate.ord))
+    found = sorted(fused, key=attrgetter("score"), reverse=True)
+    if len({one.score for one in found}) == len(
+        found
+    ):  # the rule, and looking at one key takes a third of the time
+        return found
+    return sorted(found, key=lambda f: (-f.score, f.candidate.document_id, f.candidate.ord))
 
 
 def weighted(

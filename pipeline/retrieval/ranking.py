@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, cast
 from uuid import UUID
 
-from pipeline.fusion import FusionWeights, fuse, in_order, reciprocal, scaled, weighted
+from pipeline.fusion import fuse, in_order, reciprocal, scaled
 from pipeline.retrieval.records import Fusion, Weights
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import ChunkScores
@@ -48,15 +48,14 @@ def rank(
             for f in reciprocal(own, weights)
         ]
     whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
-    arms = FusionWeights(vector=weights.vector, keyword=weights.keyword * _covered(candidates))
-    parts = weighted(likeness, [c.bm25 for c in candidates], arms)
-    titles = scaled([c.title for c in candidates])
-    found = []
-    for candidate, (vector, keyword), title in zip(candidates, parts, titles, strict=True):
-        named, rare = weights.title * title, weights.rare * candidate.rare
-        score = (vector + keyword + named + rare) / whole
-        found.append(Ranked(candidate, score, vector / whole, keyword / whole, named / whole, rare / whole))
-    return in_order(found)
+    vector, keyword = weights.vector / whole, weights.keyword * _covered(candidates) / whole
+    title, rare = weights.title / whole, weights.rare / whole
+    columns = (scaled(likeness), scaled([c.bm25 for c in candidates]), scaled([c.title for c in candidates]))
+    parts = (
+        (c, vector * v, keyword * k, title * t, rare * c.rare)
+        for c, v, k, t in zip(candidates, *columns, strict=True)
+    )
+    return in_order([Ranked(c, v + k + t + r, v, k, t, r) for c, v, k, t, r in parts])
 
 
 def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
