@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from workers import embedded
+from workers.embedded.postgres import cache_of
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +152,16 @@ def test_another_folder_has_servers_of_its_own(folder: Path, running: embedded.S
     other = folder / "other"
     other.mkdir()
     assert embedded.Credentials.of(other) != embedded.Credentials.of(folder)
+
+
+@pytest.mark.parametrize(("gigabytes", "cache"), [(1, "256MB"), (4, "256MB"), (8, "512MB"), (64, "1024MB")])
+def test_postgresql_keeps_a_part_of_the_machines_memory(gigabytes: int, cache: str) -> None:
+    assert cache_of(gigabytes * 2**30) == cache
+
+
+def test_and_runs_with_it(servers: embedded.Servers) -> None:
+    with psycopg.connect(servers.database_url) as connection:
+        shown = connection.execute("show shared_buffers").fetchone()
+    # A gigabyte is shown as such.
+    wanted = cache_of(psutil.virtual_memory().total).replace("1024MB", "1GB")
+    assert shown == (wanted,)

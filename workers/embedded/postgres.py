@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 import psycopg.sql
 
@@ -29,7 +30,6 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "100",
-    "shared_buffers": "256MB",
     "maintenance_work_mem": "256MB",
     "work_mem": "16MB",
     "max_wal_size": "2GB",
@@ -43,6 +43,15 @@ _SETTINGS = {
     # ... and over such files a parallel build is slower than one process (1.4 s against 0.95 s for 2,700 vectors).
     "max_parallel_maintenance_workers": "0",
 }
+
+
+def cache_of(memory: int) -> str:
+    """A sixteenth of the machine's `memory` in bytes for rows and indexes, 256 MB to 1 GB; only what is used is taken.
+
+    100,000 chunks are 700 MB: with 256 MB, searches of them take a fifth longer, since most rows are fetched anew from
+    the system.
+    """
+    return f"{min(max(memory // 2**24, 256), 1024)}MB"
 
 
 def _binaries() -> Path:
@@ -91,7 +100,14 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
         missing_ok=True
     )  # ours is not running; a stale one may name a reused pid
     port = usual_port(folder)
-    options = [f"-c{name}={value}" for name, value in {**_SETTINGS, "port": str(port)}.items()]
+    options = [
+        f"-c{name}={value}"
+        for name, value in {
+            **_SETTINGS,
+            "shared_buffers": cache_of(psutil.virtual_memory().total),
+            "port": str(port),
+        }.items()
+    ]
     with log.open("ab") as output:
         process = subprocess.Popen(
             [str(binaries / "postgres"), "-D", str(cluster), *options],
