@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pipeline.database import Database
 from pipeline.embedding import Vectors
-from pipeline.fusion import above_threshold, best_per_document
+from pipeline.fusion import above_threshold, best_per_document, in_order
 from pipeline.queries import ProcessedQuery
 from pipeline.retrieval.ground import Ground
 from pipeline.retrieval.ranking import Ranked, merged, rank
@@ -18,10 +18,12 @@ from pipeline.standing import standing
 from pipeline.stores import Mode, StoreQuery
 from pipeline.stores.pgvector import SearchIndex, check_query, place_of
 from pipeline.stores.pgvector_query import Ask, scores, steps
-from pipeline.stores.pgvector_texts import Text, nearest_texts, read
+from pipeline.stores.pgvector_texts import Blend, Text, best_texts, nearest_texts, read
 
 CHUNKS_PER_DOCUMENT = 4
 """Chunks looked at first for each document wanted, by meaning alone."""
+SPARE = 5
+"""Hits read beyond those wanted, in place of such as no longer hold."""
 CHUNKS_PER_HIT = 2
 """The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
 
@@ -93,6 +95,35 @@ class Look:
                 break
         ranked = rank(found.chunks, self.options.weights, "vector")
         return self._passing(ranked, on, asked, found.texts)
+
+    def by_sum(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
+        """What `by_both` finds for one way to ask, ranked where it is found; None if it must be looked at more closely.
+
+        A ranking made there spares the way of some hundred candidates, and one more for the texts of the best.
+        """
+        check_query(vector, on.index.dimensions)
+        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
+        w, least = self.options.weights, self.options.threshold(on.index.model, asked.request.min_similarity)
+        query = StoreQuery(
+            text=asked.query.words,
+            vector=vector,
+            candidates=self.options.candidates,
+            filter=asked.request.filter,
+            languages=self.options.languages,
+            top=asked.read_first + SPARE,
+        )
+        blend = Blend(
+            vector=w.vector, keyword=w.keyword, title=w.title, rare=w.rare, centroid=w.centroid, least=least
+        )
+        found = best_texts(self.ask(), place, query, on.counted, blend, dedupe=asked.request.dedupe)
+        if found is None:
+            return None
+        ranked, texts = in_order([Ranked(*one) for one in found[0]]), found[1]
+        # Documents that no longer hold are brought down later: there must be `k` that hold, if there are so many.
+        holding = sum(standing(text.document) is None for text in texts.values())
+        if holding < asked.k and len(ranked) == query.top:
+            return None
+        return Found(ranked=ranked, reaching=ranked, kept=ranked, least=least, texts=texts)
 
     def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 from pipeline.caching import Caches
@@ -186,14 +187,22 @@ class Retriever:
             vector, reached = self._vector(on.index, way, asked.mode)
             level = max(level, reached)
             vectors.append(vector)
-        by_meaning = asked.mode == "vector" and len(vectors) == 1 and not asked.request.trace
         with self.watch("store"):
-            found = (self.look.by_meaning if by_meaning else self.look.by_both)(on, asked, vectors)
+            found = self._found(on, asked, vectors)
             if not found.ranked:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
             return replace(found, level=level)
+
+    def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
+        """By the shortest way there is: one statement, if nobody asks for what was left out."""
+        found, plain = None, len(vectors) == 1 and vectors[0] is not None and not asked.request.trace
+        if plain and asked.mode == "vector":
+            found = self.look.by_meaning(on, asked, vectors)
+        elif plain and asked.mode == "hybrid" and self.options.fusion == "weighted":
+            found = self.look.by_sum(on, asked, cast("Vectors", vectors[0]))
+        return found or self.look.by_both(on, asked, vectors)
 
     def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
         k, texts = asked.k, found.texts

@@ -85,6 +85,43 @@ def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) ->
 
 
 @lru_cache(MOST_SHAPES)
+def best(shape: Shape, top: int, *, dedupe: bool) -> str:
+    """The first `top` of both arms by the weighted sum of their scores, with their texts; see `texts` and `Blend`.
+
+    More columns are (similarity, centroid, bm25, title, rare, covered), then the score and its parts (of meaning, of
+    words, of the title's, of rare ones). With `dedupe` one chunk of a document. In no order, since a join may lose it.
+    """
+    once = "distinct on (p.document_id)" if dedupe else ""
+    # What follows is `pipeline.retrieval.ranking.rank` with the threshold, to the last bit: of some two hundred
+    # candidates only those cross the wire that come to be shown.
+    sum_of = f"""
+        with found(document_id, ord, similarity, centroid, bm25, title, rare, covered) as materialized (
+            {both_arms(shape)}),
+        likened as (select f.*, coalesce(%(own)s::float8 * f.similarity + %(share)s::float8 * f.centroid, f.similarity)
+                                as likeness from found f),
+        bounds as (select min(likeness) as l0, max(likeness) as l1, min(bm25) as b0, max(bm25) as b1, min(title) as t0,
+                          max(title) as t1, coalesce(max(covered), 1) as most_covered from likened),
+        parts as (select l.*, %(of_meaning)s::float8 * {_scaled("l.likeness", "x.l")} as v,
+                         %(of_words)s::float8 * x.most_covered / %(whole)s::float8 * {_scaled("l.bm25", "x.b")} as k,
+                         %(of_title)s::float8 * {_scaled("l.title", "x.t")} as t,
+                         %(of_rare)s::float8 * l.rare as r
+                  from likened l cross join bounds x),
+        one as (select {once} p.*, p.v + p.k + p.t + p.r as score from parts p
+                where p.bm25 > 0 or p.similarity >= %(least)s::float8
+                order by p.document_id, score desc, p.ord)
+        select * from one order by score desc, document_id, ord limit {top}"""
+    more = "w.similarity, w.centroid, w.bm25, w.title, w.rare, w.covered, w.score, w.v, w.k, w.t, w.r"
+    return _texts(shape.number, f"({sum_of}) as w", condition(shape.filter), more)
+
+
+def _scaled(value: str, bound: str) -> str:
+    """Smallest to 0, largest to 1; values that are all the same become 1 if above 0."""
+    low, high = f"{bound}0", f"{bound}1"
+    same = f"case when {value} > 0 then 1.0::float8 else 0.0::float8 end"
+    return f"case when {low} = {high} then {same} else ({value} - {low}) / ({high} - {low}) end"
+
+
+@lru_cache(MOST_SHAPES)
 def texts(index: int, names: tuple[str, ...]) -> str:
     """The chunks of `ids` and `ords` that a filter of these names lets through, with their documents."""
     places = "unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as integer[])) as w(document_id, ord)"

@@ -37,6 +37,46 @@ class Nearest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Blend:
+    """How the scores of both arms become one: a weighted sum of their scaled values, as `retrieval.ranking` says."""
+
+    vector: float
+    keyword: float
+    title: float
+    rare: float
+    centroid: float
+    """Share of the whole document in the likeness of meaning."""
+    least: float
+    """The similarity from which a chunk counts that has no word of the question."""
+
+    def values(self) -> dict[str, float]:
+        """The parameters of `pgvector_sql.best`; the weights are brought to a sum of 1."""
+        whole = self.vector + self.keyword + self.title + self.rare or 1.0
+        share = min(self.centroid, 1.0)
+        return {
+            "of_meaning": self.vector / whole,
+            "of_words": self.keyword,
+            "of_title": self.title / whole,
+            "of_rare": self.rare / whole,
+            "whole": whole,
+            "own": 1.0 - share,
+            "share": share,
+            "least": self.least,
+        }
+
+
+class Blended(NamedTuple):
+    """A chunk with its score and the parts that add up to it."""
+
+    candidate: ChunkScores
+    score: float
+    vector_part: float
+    keyword_part: float
+    title_part: float
+    rare_part: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerCandidate(Candidate):
     """A candidate with the scores that only this store can tell, as in `ChunkScores`."""
 
@@ -80,6 +120,28 @@ def nearest_texts(
         return Nearest(texts={})
     chunks = [ChunkScores(row[0], row[1], row[-3], row[-2]) for row in rows]
     return Nearest(chunks=chunks, texts=_texts(rows), rows=rows[0][-1])
+
+
+def best_texts(
+    ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics, blend: Blend, *, dedupe: bool = True
+) -> tuple[list[Blended], dict[tuple[UUID, int], Text]] | None:
+    """The first `query.top` of both arms, in no order, and their texts; with `dedupe` one of a document.
+
+    None for a question without words, which has one arm alone. `counted` is as of the last refresh.
+    """
+    terms = bm25.weigh(ask, place.index, place.tenant_id, query.text, counted, query.languages)
+    if not terms or query.vector is None or query.top is None:
+        return None
+    shape = shape_of(place, query, counted, len(terms))
+    values = {
+        **values_of(query.filter),
+        **bm25.values(terms, counted),
+        **blend.values(),
+        "vector": HalfVector(query.vector),
+    }
+    rows = ask(pgvector_sql.best(shape, query.top, dedupe=dedupe), values, one_plan=not shape.filter)
+    found = [Blended(ChunkScores(row[0], row[1], *row[-11:-5]), *row[-5:]) for row in rows]
+    return found, _texts(rows)
 
 
 def candidates(
