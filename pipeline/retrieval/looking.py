@@ -87,14 +87,16 @@ class Look:
         # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
         # with a filter, each candidate that is not needed costs many steps of the index.
         enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
-        for first in (min(enough, query.candidates), query.candidates):
+        # Few documents are hidden, so it is asked at first only of those that come to be shown.
+        for first, seen in ((min(enough, query.candidates), False), (query.candidates, True)):
             found = nearest_texts(
-                ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain
+                ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain, seen=seen
             )
-            if len(found.chunks) >= k or found.rows < first:
+            if len(found.chunks) >= k or 0 < found.rows < first:
                 break
-        ranked = rank(found.chunks, self.options.weights, "vector")
-        return self._passing(ranked, on, asked, found.texts)
+        least = self.options.threshold(on.index.model, request.min_similarity)
+        ranked = in_order([Ranked(c, s, s, 0.0) for c in found.chunks if (s := c.similarity or 0.0) >= least])
+        return Found(ranked=ranked, reaching=ranked, kept=ranked, least=least, texts=found.texts)
 
     def by_sum(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
         """What `by_both` finds for one way to ask, ranked where it is found; None if it must be looked at more closely.
@@ -151,12 +153,11 @@ class Look:
         ranked: list[Ranked],
         on: Ground,
         asked: Asked,
-        texts: Mapping[tuple[UUID, int], Text] | None = None,
     ) -> Found:
         least = self.options.threshold(on.index.model, asked.request.min_similarity)
         reaching = above_threshold(ranked, min_similarity=least)
         kept = best_per_document(reaching) if asked.request.dedupe else reaching
-        return Found(ranked=ranked, reaching=reaching, kept=kept, least=least, texts=texts or {})
+        return Found(ranked=ranked, reaching=reaching, kept=kept, least=least)
 
     def _texts(
         self, ask: Ask, index: SearchIndex, found: Found, asked: Asked

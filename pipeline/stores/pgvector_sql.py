@@ -24,6 +24,8 @@ since they are not leakproof; a view with the same condition and an owner that m
 ACTIVE = "(select i.id from search_index i where i.status = 'active')"
 """Read in the very statement that searches, so that no index is asked that has just been replaced."""
 
+_VISIBLE = "not d.hidden and not d.deleted"
+
 # The distance to a vector of zeros is not a number.
 _SIMILARITY = "coalesce(nullif(1 - {}, 'NaN'), 0)"
 
@@ -63,24 +65,29 @@ def both_arms(shape: Shape) -> str:
 
 
 @lru_cache(MOST_SHAPES)
-def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) -> str:
+def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool, seen: bool = True) -> str:
     """The first `top` by meaning alone out of the `first` nearest chunks, with their texts; see `texts`.
 
     More columns are (similarity, centroid, rows), `rows` being how many of the `first` there are. With `dedupe` one
-    chunk of a document; the centroid's likeness only if asked for by `whole`.
+    chunk of a document; the centroid's likeness only if asked for by `whole`. `seen` False asks only of those that come
+    to be shown whether they are hidden, so that hidden ones take places among the first; a filter asks of each. In no
+    order, since a join may lose it.
     """
     once = "distinct on (f.document_id)" if dedupe else ""
+    seen = seen or bool(shape.filter)
     centroid = f"(select {_LIKENESS} {_centroid(shape, 'w')})" if whole else "null"
     # Planned for all candidates and stopped after the first: told of a few only, the planner would take the vector
     # index through the narrowest filter, which takes longer than comparing all that pass and finds fewer.
     best = f"""
-        with near as materialized ({_near(shape, ", " + _distance(shape) + " as distance")}),
+        with near as materialized ({_near(shape, ", " + _distance(shape) + " as distance", seen=seen)}),
         first as materialized (select n.document_id, n.ord, n.distance from near n limit {first})
         select b.document_id, b.ord, {_SIMILARITY.format("b.distance")} as similarity,
                (select count(*) from first) as rows
-        from (select {once} f.document_id, f.ord, f.distance from first f
-              order by f.document_id, f.distance, f.ord) b
-        order by b.distance, b.document_id, b.ord limit {top}"""
+        from (select b.* from (select {once} f.document_id, f.ord, f.distance from first f
+                               order by f.document_id, f.distance, f.ord) b
+              order by b.distance, b.document_id, b.ord offset 0) b
+        cross join lateral (select from document d where d.id = b.document_id and {_VISIBLE} offset 0) d
+        limit {top}"""
     return _texts(shape.number, f"({best}) as w", _asked(shape), f"w.similarity, {centroid}, w.rows")
 
 
@@ -150,13 +157,17 @@ def _centroid(shape: Shape, of: str) -> str:
     return f"from index_document m where m.index_id = {shape.number} and m.document_id = {of}.document_id"
 
 
-def _near(shape: Shape, more: str = "") -> str:
-    """The vector arm: in the order of the index, or every vector compared if there are few."""
+def _near(shape: Shape, more: str = "", *, seen: bool = True) -> str:
+    """The vector arm: in the order of the index, or every vector compared if there are few.
+
+    `seen` False leaves hidden documents in it, for which nobody asks what else they are.
+    """
     # An index cannot give the order of a sum.
     order = _distance(shape) + ("" if shape.vector == "index" else " + 0")
+    documents = f"join {DOCUMENTS} d on d.id = c.document_id" if seen else ""
     return f"""
-        select c.document_id, c.ord{more} from chunk c join {DOCUMENTS} d on d.id = c.document_id
-        where c.index_id = {shape.number} and {condition(shape.filter)}
+        select c.document_id, c.ord{more} from chunk c {documents}
+        where c.index_id = {shape.number} and {condition(shape.filter) if seen else "true"}
         order by {order} limit {shape.candidates}"""
 
 
@@ -182,7 +193,7 @@ def _matching(shape: Shape) -> str:
               from ({chunks} from {KEYWORD_ROWS} c where {own} offset 0) x
               order by score desc, x.document_id, x.ord offset 0) x
         cross join lateral (select from {DOCUMENTS} d
-                            where d.id = x.document_id and not d.hidden and not d.deleted offset 0) d
+                            where d.id = x.document_id and {_VISIBLE} offset 0) d
         limit {shape.candidates}"""
 
 

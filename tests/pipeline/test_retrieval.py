@@ -473,3 +473,18 @@ def test_documents_of_many_chunks_do_not_hide_the_others(shared_database: Databa
     assert titles(found)[0] == "long"
     assert len(set(titles(found))) == 4
     assert counts == [1, 4]
+
+
+@pytest.mark.parametrize("hidden", [3, 60])
+def test_hidden_documents_crowd_nobody_out(shared_database: Database, noting: Noting, hidden: int) -> None:
+    """Of those nearest in meaning is asked first whether they are hidden; all of them may be."""
+    depot = Depot(shared_database, exact_below=10_000)
+    for n in range(hidden):
+        depot.put("kestrel", title=f"secret {n}")
+    depot.sql("update document set hidden = true")
+    for n in range(4):
+        depot.put(f"kestrel {'otter ' * (n + 1)}", title=str(n))
+    depot.count()
+    found, counts = read_by(depot, noting, mode="vector", k=4)
+    assert sorted(titles(found)) == ["0", "1", "2", "3"]
+    assert len(counts) == (1 if hidden == 3 else 2)
