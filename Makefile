@@ -41,7 +41,7 @@ demo: $(VENV)/.run   ## Start everything, index a sample product, search it, sto
 	@bash deploy/demo.sh
 
 test: $(VENV)/.dev   ## All tests; some of them: make test TESTS=tests/pipeline
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not drill' $(TESTS)
 
 lint: $(VENV)/.dev   ## ruff, mypy --strict, import directions
 	@$(BIN)/ruff check .
