@@ -223,10 +223,8 @@ def _flat(shape: Shape) -> str:
 
 
 def _ranks(shape: Shape) -> str:
-    """Each lexeme's `ts_rank` in the chunk and in its title, from which all scores of words are made."""
-    body = (f", {rank} as r{n}" for n, rank in enumerate(bm25.ranks(shape.terms, "u.flat")))
-    title = (f", {rank} as t{n}" for n, rank in enumerate(bm25.ranks(shape.terms, "u.flat", bm25.TITLE)))
-    return "".join([*body, *title])
+    """Each lexeme's `ts_rank` in the chunk, from which all scores of words are made."""
+    return "".join(f", {rank} as r{n}" for n, rank in enumerate(bm25.ranks(shape.terms, "u.flat")))
 
 
 def _words(shape: Shape) -> str:
@@ -234,7 +232,12 @@ def _words(shape: Shape) -> str:
     if not shape.terms:
         nothing = "cast(0 as float8)" if shape.keywords else "cast(null as float8)"
         return f"{nothing}, {nothing}, cast(0 as float8), cast(null as float8)"
-    body, title = ([f"v.{name}{n}" for n in range(shape.terms)] for name in "rt")
+    body = [f"v.r{n}" for n in range(shape.terms)]
+    # What the whole chunk does not hold its title does not hold either, and most chunks hold few lexemes of a question.
+    title = [
+        f"case when {own} > 0 then {rank} else 0 end"
+        for own, rank in zip(body, bm25.ranks(shape.terms, "v.flat", bm25.TITLE), strict=True)
+    ]
     return ", ".join(
         [
             bm25.score(body, k="v.k"),
