@@ -26,6 +26,7 @@ from pgvector.psycopg import register_vector
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from pipeline.database import APP_ROLE  # noqa: E402
 from pipeline.documents import Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors  # noqa: E402
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
@@ -195,6 +196,50 @@ class Bare:
         )
 
 
+class Same:
+    """The very statement that finds the product's answer, sent by a bare connection: what all around it costs.
+
+    Prepared beforehand for each question, as the application's role, with the tenant set once and for all.
+    """
+
+    def __init__(self, library: Library, product: Product) -> None:
+        self.library, self.product = library, product
+        self.connection = psycopg.connect(
+            library.servers.database_url,
+            autocommit=True,
+            options=f"-c role={APP_ROLE} -c jit=off -c hnsw.ef_search=100 -c hnsw.iterative_scan=relaxed_order",
+        )
+        register_vector(self.connection)
+        self.connection.execute("select set_config('app.tenant', %s, false)", [str(library.tenant)])
+
+    def ask(self, mode: Any) -> Ask:
+        found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        plain = self.library.database.ask
+        for question in self.library.stock.questions:
+
+            def note(
+                tenant: UUID,
+                statement: str,
+                values: Mapping[str, Any],
+                *,
+                at: str = question.text,
+                **options: Any,
+            ) -> list[tuple[Any, ...]]:
+                found[at] = (statement, values)  # the last one finds the answer
+                return plain(tenant, statement, values, **options)
+
+            self.library.database.ask = note  # type: ignore[method-assign, assignment]
+            self.product.ask(mode)(question)
+        self.library.database.ask = plain  # type: ignore[method-assign]
+
+        def way(question: Question) -> list[tuple[UUID, int]]:
+            statement, values = found[question.text]
+            rows = self.connection.execute(statement, values, prepare=True, binary=True).fetchall()
+            return [(row[0], row[1]) for row in rows]
+
+        return way
+
+
 def recall(wanted: list[list[tuple[UUID, int]]], got: list[list[tuple[UUID, int]]]) -> float:
     """Mean share of what should be found that was found."""
     return stats.mean(len(set(a) & set(b)) / len(a) if a else 1.0 for a, b in zip(wanted, got, strict=True))
@@ -225,6 +270,16 @@ def unfiltered(library: Library, product: Product, bare: Bare) -> Iterator[Line]
         at_most=True,
         detail=f"ours {ours}, one statement {theirs}",
     )
+    same = Same(library, product)
+    for mode in ("vector", "hybrid"):
+        ours, theirs = timed(questions, product.ask(mode), same.ask(mode))
+        yield Line(
+            what=f"{mode} search p50 against its own statement",
+            value=ours.p50 / theirs.p50,
+            unit="x",
+            at_most=True,
+            detail=f"ours {ours}, the statement {theirs}",
+        )
     (words,) = timed(questions, product.ask("keyword"))
     yield Line(what="keyword search p50", value=words.p50, unit="ms", at_most=True, detail=str(words))
 
