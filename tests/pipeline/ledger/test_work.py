@@ -373,6 +373,9 @@ def test_without_the_guards_the_audit_sees_damage(
 ) -> None:
     """The same storm with the question for ownership answered by yes: what makes the test above worth its name."""
     monkeypatch.setattr(work, "still_ours", lambda _connection, claimed: claimed.ids)
-    storm(alone)
-    found = audit()
-    assert found["stale"] + found["mixed"] + found["doubled"] + found["lost"] > 0, found
+    for _ in range(8):  # one storm in six does none by chance
+        storm(Workshop(alone.database, uuid4(), uuid4()))
+        found = audit()
+        if found["stale"] + found["mixed"] + found["doubled"] + found["lost"]:
+            return
+    pytest.fail(f"no damage in eight storms: {found}")
