@@ -153,8 +153,10 @@ class Database:
             StoreUnavailable: the server cannot be reached or broke off twice.
             StoreRejected: the server refuses what we sent.
         """
-        with translated():
+        try:
             return self.asker.ask(tenant_id, statement, values, ef_search=ef_search, one_plan=one_plan)
+        except (DBAPIError, psycopg.Error) as error:
+            raise _ours(error) from error
 
     @contextmanager
     def control(self) -> Iterator[Connection]:
@@ -190,10 +192,14 @@ def translated() -> Iterator[None]:
     """Turn the driver's errors into ours; the statement and its values stay out of the message."""
     try:
         yield
-    except DBAPIError as error:
-        raise translate(error.orig, lost=error.connection_invalidated) from error
-    except psycopg.Error as error:
-        raise translate(error) from error
+    except (DBAPIError, psycopg.Error) as error:
+        raise _ours(error) from error
+
+
+def _ours(error: DBAPIError | psycopg.Error) -> StoreError:
+    if isinstance(error, DBAPIError):
+        return translate(error.orig, lost=error.connection_invalidated)
+    return translate(error)
 
 
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:

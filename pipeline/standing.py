@@ -54,6 +54,7 @@ _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Kind.REFERENCE: (("decision_status", "status"), _PAGES),
 }
 """Kind -> the metadata that tell, the surest first, and what their words mean."""
+_TELL = {kind: frozenset(("superseded_by", *keys)) for kind, (keys, _) in _WORDS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,8 @@ class Standing:
 
 def standing(document: StoredDocument) -> Standing | None:
     """What its metadata say against it; None if nothing does."""
+    if _TELL[document.kind].isdisjoint(document.metadata):  # as of most; each search asks it of all it found
+        return None
     keys, words = _WORDS[document.kind]
     successor = str(document.metadata.get("superseded_by") or "").strip()
     if successor and document.kind is not Kind.WORK:

@@ -1,6 +1,6 @@
 """From a question to the best documents."""
 
-from pipeline.retrieval.ranking import Ranked, rank
+from pipeline.retrieval.ranking import rank
 from pipeline.retrieval.records import (
     CACHED_ONLY,
     FULL,
@@ -28,7 +28,6 @@ __all__ = [
     "Explanation",
     "Fusion",
     "Hit",
-    "Ranked",
     "RetrievalOptions",
     "Retriever",
     "SearchRequest",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -12,13 +12,12 @@ from pipeline.embedding import Vectors
 from pipeline.fusion import above_threshold, best_per_document, in_order
 from pipeline.queries import ProcessedQuery
 from pipeline.retrieval.ground import Ground
-from pipeline.retrieval.ranking import Ranked, merged, rank
+from pipeline.retrieval.ranking import STANDING, merged, rank
 from pipeline.retrieval.records import FULL, RetrievalOptions, SearchRequest
-from pipeline.standing import standing
 from pipeline.stores import Mode, StoreQuery
 from pipeline.stores.pgvector import SearchIndex, check_query, place_of
 from pipeline.stores.pgvector_query import Ask, scores, steps
-from pipeline.stores.pgvector_texts import Blend, Text, best_texts, nearest_texts, read
+from pipeline.stores.pgvector_texts import Blend, Ranked, Text, best_texts, nearest_texts, read
 
 CHUNKS_PER_DOCUMENT = 4
 """Chunks looked at first for each document wanted, by meaning alone."""
@@ -46,16 +45,17 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was found for a question, best first."""
+    """What was found for a question, best first, each with its text."""
 
-    ranked: Sequence[Ranked]
-    reaching: Sequence[Ranked]
-    """Those that pass the threshold."""
     kept: Sequence[Ranked]
-    """Of these the best of each document, or all."""
+    """Those that pass the threshold, the best of each document or all; the first of them if there are many."""
     least: float
+    """The threshold."""
+    nothing: bool = False
+    """No arm found anything, as in an index that is no longer the active one."""
+    below: Sequence[Ranked] = ()
+    """Those that do not pass; only if the request says `trace`."""
     level: int = FULL
-    texts: Mapping[tuple[UUID, int], Text] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class Look:
             if len(found.chunks) >= k or 0 < found.rows < first:
                 break
         least = self.options.threshold(on.index.model, request.min_similarity)
-        ranked = in_order([Ranked(c, s, s, 0.0) for c in found.chunks if (s := c.similarity or 0.0) >= least])
-        return Found(ranked=ranked, reaching=ranked, kept=ranked, least=least, texts=found.texts)
+        kept = in_order([one for one in found.chunks if one.score >= least])
+        return Found(kept=kept, least=least, nothing=not found.chunks)
 
     def by_sum(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
         """What `by_both` finds for one way to ask, ranked where it is found; None if it must be looked at more closely.
@@ -120,12 +120,10 @@ class Look:
         found = best_texts(self.ask(), place, query, on.counted, blend, dedupe=asked.request.dedupe)
         if found is None:
             return None
-        ranked, texts = in_order([Ranked(*one) for one in found[0]]), found[1]
         # Documents that no longer hold are brought down later: there must be `k` that hold, if there are so many.
-        holding = sum(standing(text.document) is None for text in texts.values())
-        if holding < asked.k and len(ranked) == query.top:
+        if len(found) == query.top and list(map(STANDING, found)).count(None) < asked.k:
             return None
-        return Found(ranked=ranked, reaching=ranked, kept=ranked, least=least, texts=texts)
+        return Found(kept=in_order(found), least=least, nothing=not found)
 
     def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""
@@ -145,35 +143,33 @@ class Look:
             found = scores(ask, place, query, on.counted)
             mode: Mode = "keyword" if vector is None else asked.mode
             rankings.append(rank(found, self.options.weights, mode, self.options.fusion))
-        found_ = self._passing(merged(rankings), on, asked)
-        return replace(found_, texts=self._texts(ask, on.index, found_, asked))
-
-    def _passing(
-        self,
-        ranked: list[Ranked],
-        on: Ground,
-        asked: Asked,
-    ) -> Found:
+        ranked = merged(rankings)
         least = self.options.threshold(on.index.model, asked.request.min_similarity)
         reaching = above_threshold(ranked, min_similarity=least)
         kept = best_per_document(reaching) if asked.request.dedupe else reaching
-        return Found(ranked=ranked, reaching=reaching, kept=kept, least=least)
+        if not asked.request.trace:
+            return Found(kept=self._first(ask, on.index, kept, asked), least=least, nothing=not ranked)
+        texts = read(ask, on.index.id, [r.place for r in ranked], asked.request.filter)
+        passed = {r.place for r in reaching}
+        below = _with_texts([r for r in ranked if r.place not in passed], texts)
+        return Found(kept=_with_texts(kept, texts), least=least, nothing=not ranked, below=below)
 
-    def _texts(
-        self, ask: Ask, index: SearchIndex, found: Found, asked: Asked
-    ) -> Mapping[tuple[UUID, int], Text]:
-        """The texts of those that can come to be shown, which are a few of many.
+    def _first(self, ask: Ask, index: SearchIndex, ranked: Sequence[Ranked], asked: Asked) -> list[Ranked]:
+        """Those that can come to be shown, which are a few of many.
 
         Documents that no longer hold are brought down later, so as many are read as it takes to have `k` that hold.
         """
-        condition = asked.request.filter
-        if asked.request.trace:
-            return read(ask, index.id, [r.place for r in found.ranked], condition)
-        texts: dict[tuple[UUID, int], Text] = {}
+        found: list[Ranked] = []
         at, holding, step = 0, 0, asked.read_first
-        while at < len(found.kept) and (at < asked.read_first or holding < asked.k):
-            more = read(ask, index.id, [r.place for r in found.kept[at : at + step]], condition)
-            texts |= more
-            holding += sum(standing(m.document) is None for m in more.values())
+        while at < len(ranked) and (at < asked.read_first or holding < asked.k):
+            part = ranked[at : at + step]
+            texts = read(ask, index.id, [r.place for r in part], asked.request.filter)
+            found += _with_texts(part, texts)
+            holding += sum(text.standing is None for text in texts.values())
             at, step = at + step, 2 * step
-        return texts
+        return found
+
+
+def _with_texts(ranked: Sequence[Ranked], texts: Mapping[tuple[UUID, int], Text]) -> list[Ranked]:
+    """Without any that is gone or hidden by now."""
+    return [r._replace(text=texts[r.place]) for r in ranked if r.place in texts]

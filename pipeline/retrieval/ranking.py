@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import cast
 from uuid import UUID
 
 from pipeline.fusion import fuse, in_order, reciprocal, scaled
 from pipeline.retrieval.records import Fusion, Weights
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import ChunkScores
+from pipeline.stores.pgvector_texts import Ranked
 
-
-class Ranked(NamedTuple):
-    """A candidate in the final order; the score is the sum of the parts. A tuple, since a search makes hundreds."""
-
-    candidate: ChunkScores
-    score: float
-    vector_part: float
-    keyword_part: float
-    title_part: float = 0.0
-    rare_part: float = 0.0
-    rerank: float | None = None
-    rerank_part: float = 0.0
-    standing_part: float = 0.0
-
-    @property
-    def place(self) -> tuple[UUID, int]:
-        """Which chunk it is."""
-        return self.candidate.document_id, self.candidate.ord
+STANDING = attrgetter("text.standing")
+"""What speaks against a `Ranked` that has its text."""
 
 
 def rank(
@@ -44,7 +30,12 @@ def rank(
         whole = weights.vector + weights.keyword or 1.0
         # The sum of weighted parts, brought to 1.
         return [
-            Ranked(cast("ChunkScores", f.candidate), *(v / whole for v in f[1:]))
+            Ranked(
+                cast("ChunkScores", f.candidate),
+                f.score / whole,
+                f.vector_part / whole,
+                f.keyword_part / whole,
+            )
             for f in reciprocal(own, weights)
         ]
     whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
@@ -93,17 +84,18 @@ def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]
     return sorted(moved, key=lambda r: -r.score)
 
 
-def lowered(ranked: Sequence[Ranked], share: float, outdated: Collection[tuple[UUID, int]]) -> list[Ranked]:
-    """The same, with documents that no longer hold brought down to `share` of their score."""
-    if share == 1.0 or not outdated:
+def lowered(ranked: Sequence[Ranked], share: float) -> list[Ranked]:
+    """The same, with documents that no longer hold brought down to `share` of their score; each has its text."""
+    against = list(map(STANDING, ranked))
+    if share == 1.0 or not any(against):
         return list(ranked)
     found = [
         r._replace(score=r.score * share, standing_part=r.score * (share - 1.0))
-        if r.score > 0.0 and r.place in outdated
+        if why and r.score > 0.0
         else r
-        for r in ranked
+        for r, why in zip(ranked, against, strict=True)
     ]
-    return sorted(found, key=lambda r: -r.score)
+    return sorted(found, key=attrgetter("score"), reverse=True)
 
 
 def _spread(values: Sequence[float]) -> list[float]:

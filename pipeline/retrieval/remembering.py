@@ -13,7 +13,6 @@ import numpy as np
 from pipeline.caching import Cache
 from pipeline.embedding import Vectors
 from pipeline.retrieval.records import Explanation, Hit, RetrievalOptions, SearchRequest
-from pipeline.standing import standing
 from pipeline.stores.pgvector import SearchIndex
 from pipeline.stores.pgvector_query import Ask
 from pipeline.stores.pgvector_sql import ACTIVE
@@ -103,7 +102,7 @@ def reread(ask: Ask, index: SearchIndex, kept: bytes, request: SearchRequest) ->
             chunk=found[place].chunk,
             score=score,
             explanation=explanation if request.explain else None,
-            standing=standing(found[place].document),
+            standing=found[place].standing,
         )
         for place, score, explanation in zip(places, scores, explained, strict=True)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import cast
@@ -14,13 +14,14 @@ from pipeline.degradation import Part
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import EmbeddingError
+from pipeline.filling import filled
 from pipeline.ledger.storable import clean
 from pipeline.queries import process
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.retrieval import remembering
 from pipeline.retrieval.ground import Ground, known, look
 from pipeline.retrieval.looking import Asked, Found, Look
-from pipeline.retrieval.ranking import Ranked, looked_at, lowered
+from pipeline.retrieval.ranking import looked_at, lowered
 from pipeline.retrieval.records import (
     CACHED_ONLY,
     FULL,
@@ -33,10 +34,9 @@ from pipeline.retrieval.records import (
     SearchRequest,
     SearchResults,
 )
-from pipeline.standing import standing
 from pipeline.stores import Mode
 from pipeline.stores.pgvector import SearchIndex
-from pipeline.stores.pgvector_texts import Text
+from pipeline.stores.pgvector_texts import Ranked
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
@@ -189,11 +189,11 @@ class Retriever:
             vectors.append(vector)
         with self.watch("store"):
             found = self._found(on, asked, vectors)
-            if not found.ranked:
+            if found.nothing:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
-            return replace(found, level=level)
+            return replace(found, level=level) if level else found
 
     def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """By the shortest way there is: one statement, if nobody asks for what was left out."""
@@ -205,24 +205,17 @@ class Retriever:
         return found or self.look.by_both(on, asked, vectors)
 
     def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
-        k, texts = asked.k, found.texts
-        kept = _read(found.kept, texts)
-        kept, level = self._second_look(kept, texts, found.level, asked)
+        kept, level = self._second_look(found.kept, found.level, asked)
         if asked.mode != "vector":
-            outdated = {place for place, text in texts.items() if standing(text.document)}
-            kept = lowered(kept, self.options.weights.outdated, outdated)
-        below: list[Ranked] = []
-        if asked.request.trace:
-            passed = {r.place for r in found.reaching}
-            below = [r for r in found.ranked if r.place not in passed and r.place in texts]
-        beyond = kept[k:] if asked.request.trace else []
+            kept = lowered(kept, self.options.weights.outdated)
         least = found.least if explain else None
+        beyond = kept[asked.k :] if asked.request.trace else ()
         return SearchResults(
-            hits=[_hit(r, texts[r.place], least) for r in kept[:k]],
+            hits=_hits(kept[: asked.k], least),
             degradation_level=level,
             model=index.model,
-            below=tuple(_hit(r, texts[r.place], least) for r in below),
-            beyond=tuple(_hit(r, texts[r.place], least) for r in beyond),
+            below=tuple(_hits(found.below, least)),
+            beyond=tuple(_hits(beyond, least)),
             intent=asked.query.intent,
         )
 
@@ -230,8 +223,8 @@ class Retriever:
         return self.rerank.enabled and mode == "hybrid" and level == FULL
 
     def _second_look(
-        self, ranked: list[Ranked], texts: Mapping[tuple[UUID, int], Text], level: int, asked: Asked
-    ) -> tuple[list[Ranked], int]:
+        self, ranked: Sequence[Ranked], level: int, asked: Asked
+    ) -> tuple[Sequence[Ranked], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""
         if not self._reranks(asked.mode, level) or not ranked:
             return ranked, level
@@ -241,31 +234,25 @@ class Retriever:
                 reranker = self.reranker()
                 if reranker is None:
                     return ranked, level
-                read_by_it = [texts[r.place].chunk.embedding_text for r in first]
-                return looked_at(first, reranker.scores(asked.query.text, read_by_it)) + rest, level
+                read_by_it = [r.text.chunk.embedding_text for r in first if r.text is not None]
+                return [*looked_at(first, reranker.scores(asked.query.text, read_by_it)), *rest], level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
             return ranked, max(level, NO_RERANKING)
 
 
-def _read(ranked: Sequence[Ranked], texts: Mapping[tuple[UUID, int], Text]) -> list[Ranked]:
-    """Those whose texts were read, which are the first ones, without any that is gone or hidden by now."""
-    found: list[Ranked] = []
-    for one in ranked:
-        if len(found) == len(texts):
-            break
-        if one.place in texts:
-            found.append(one)
-    return found
-
-
-def _hit(ranked: Ranked, text: Text, least: float | None) -> Hit:
-    return Hit(
-        document=text.document,
-        chunk=text.chunk,
-        score=ranked.score,
-        standing=standing(text.document),
-        explanation=None if least is None else _explanation(ranked, least),
-    )
+def _hits(ranked: Sequence[Ranked], least: float | None) -> list[Hit]:
+    return [
+        filled(
+            Hit,
+            document=one.text.document,
+            chunk=one.text.chunk,
+            score=one.score,
+            standing=one.text.standing,
+            explanation=None if least is None else _explanation(one, least),
+        )
+        for one in ranked
+        if one.text is not None
+    ]
 
 
 def _explanation(ranked: Ranked, least: float) -> Explanation:

@@ -61,9 +61,11 @@ def names_of(wanted: Filter) -> tuple[str, ...]:
     return tuple(name for name, value in vars(wanted).items() if value not in _NOTHING)
 
 
-def values_of(wanted: Filter) -> dict[str, Any]:
-    """The parameters of `condition`."""
-    values = {name: getattr(wanted, name) for name in names_of(wanted)}
+def values_of(wanted: Filter, names: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters of `condition`, `names` being those of the filter."""
+    if not names:
+        return {}
+    values = {name: getattr(wanted, name) for name in names}
     for name, value in values.items():
         if isinstance(value, tuple):
             values[name] = [str(v) if isinstance(v, str) else v for v in value]

@@ -75,12 +75,12 @@ def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) 
     )
     if query.vector is None and not terms:
         return []
-    values = values_of(query.filter)
+    shape = shape_of(place, query, counted, len(terms))
+    values = values_of(query.filter, shape.filter)
     if query.vector is not None:
         values |= {"vector": HalfVector(query.vector)}
     if terms:
         values |= bm25.values(terms, counted)
-    shape = shape_of(place, query, counted, len(terms))
     rows = ask(pgvector_sql.both_arms(shape), values, one_plan=not shape.filter)
     return list(starmap(ChunkScores, rows))
 

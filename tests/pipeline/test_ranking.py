@@ -10,14 +10,17 @@ from uuid import UUID
 import pytest
 
 from pipeline.database import Database
-from pipeline.documents import Kind
+from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.queries import Synonyms
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
-from pipeline.retrieval.ranking import Ranked, looked_at, lowered, merged
+from pipeline.retrieval.ranking import looked_at, lowered, merged
+from pipeline.standing import Standing
+from pipeline.stores import StoredDocument
 from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter
+from pipeline.stores.pgvector_texts import Ranked, Text
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 PLAIN = Weights(title=0.0, centroid=0.0, rare=0.0)
@@ -28,8 +31,12 @@ def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **scores: A
     return ChunkScores(document_id=UUID(int=name), ord=0, similarity=similarity, bm25=bm25, **given)
 
 
-def ranked(name: int, score: float) -> Ranked:
-    return Ranked(candidate=candidate(name), score=score, vector_part=score, keyword_part=0.0)
+def ranked(name: int, score: float, *, outdated: bool = False) -> Ranked:
+    document = StoredDocument(
+        id=UUID(int=name), version=1, title="t", source_type=SourceType.TEXT, kind=Kind.DECISION, source="s"
+    )
+    text = Text(document, Chunk(ord=0, content="c"), Standing(why="rejected") if outdated else None)
+    return Ranked(candidate=candidate(name), score=score, vector_part=score, keyword_part=0.0, text=text)
 
 
 def order(found: Sequence[Any]) -> list[int]:
@@ -227,16 +234,15 @@ def test_each_part_is_watched(depot: Depot) -> None:
 
 
 def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
-    first = {(UUID(int=1), 0)}
-    three = [ranked(1, 0.9), ranked(2, 0.8), ranked(3, 0.6)]
-    found = lowered(three, 0.75, first)
+    three = [ranked(1, 0.9, outdated=True), ranked(2, 0.8), ranked(3, 0.6)]
+    found = lowered(three, 0.75)
     assert order(found) == [2, 1, 3]
     assert [r.score for r in found] == pytest.approx([0.8, 0.675, 0.6])
     assert found[1].standing_part == pytest.approx(-0.225)
     assert found[0].standing_part == 0
-    assert order(lowered(three, 1.0, first)) == [1, 2, 3]
-    assert order(lowered(three, 0.75, set())) == [1, 2, 3]
-    assert order(lowered([ranked(1, -0.1), ranked(2, -0.2)], 0.5, first)) == [1, 2]
+    assert order(lowered(three, 1.0)) == [1, 2, 3]
+    assert order(lowered([ranked(1, 0.9), *three[1:]], 0.75)) == [1, 2, 3]
+    assert order(lowered([ranked(1, -0.1, outdated=True), ranked(2, -0.2)], 0.5)) == [1, 2]
 
 
 def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:

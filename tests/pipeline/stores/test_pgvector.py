@@ -278,14 +278,16 @@ def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_c
     best: dict[UUID, int] = {}
     for candidate in everything:
         best.setdefault(candidate.document.id, candidate.chunk.ord)
-    assert [(c.document_id, c.ord) for c in few.chunks] == list(best.items())[:90]
+    assert [one.place for one in few.chunks] == list(best.items())[:90]
     assert len({c.document_id for c in everything[:90]}) < 90, "some document has two chunks among them"
-    assert [(c.document_id, c.ord) for c in chunks.chunks] == [(c.document_id, c.ord) for c in everything[:7]]
-    assert [c.similarity for c in chunks.chunks] == pytest.approx([c.similarity for c in everything[:7]])
+    assert [one.place for one in chunks.chunks] == [(c.document_id, c.ord) for c in everything[:7]]
+    assert [one.score for one in chunks.chunks] == pytest.approx([c.similarity for c in everything[:7]])
     for found in (few, chunks):
         assert found.rows == 100
-        assert list(found.texts) == [(c.document_id, c.ord) for c in found.chunks]
-        assert all(text.chunk.content.startswith("common") for text in found.texts.values())
+        assert all(
+            (one.text.document.id, one.text.chunk.ord) == one.place for one in found.chunks if one.text
+        )
+        assert all(one.text and one.text.chunk.content.startswith("common") for one in found.chunks)
 
 
 # --- scores that only this store has ---
