@@ -87,10 +87,9 @@ class Look:
         # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
         # with a filter, each candidate that is not needed costs many steps of the index.
         enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
-        # Few documents are hidden, so it is asked at first only of those that come to be shown.
-        for first, seen in ((min(enough, query.candidates), False), (query.candidates, True)):
+        for first in (min(enough, query.candidates), query.candidates):
             found = nearest_texts(
-                ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain, seen=seen
+                ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain
             )
             if len(found.chunks) >= k or 0 < found.rows < first:
                 break

@@ -26,6 +26,10 @@ ACTIVE = "(select i.id from search_index i where i.status = 'active')"
 
 _VISIBLE = "not d.hidden and not d.deleted"
 
+# Hidden documents are few, so what they are is read once instead of asking each candidate's document. One that is both
+# hidden and deleted has lost its chunks in that moment, and all such rows are kept for ever.
+_SHOWN = f"""c.document_id <> all(array(select h.id from {DOCUMENTS} h where h.hidden <> h.deleted))"""
+
 # The distance to a vector of zeros is not a number.
 _SIMILARITY = "coalesce(nullif(1 - {}, 'NaN'), 0)"
 
@@ -65,30 +69,26 @@ def both_arms(shape: Shape) -> str:
 
 
 @lru_cache(MOST_SHAPES)
-def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool, seen: bool = True) -> str:
+def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) -> str:
     """The first `top` by meaning alone out of the `first` nearest chunks, with their texts; see `texts`.
 
     More columns are (similarity, centroid, rows), `rows` being how many of the `first` there are. With `dedupe` one
-    chunk of a document; the centroid's likeness only if asked for by `whole`. `seen` False asks only of those that come
-    to be shown whether they are hidden, so that hidden ones take places among the first; a filter asks of each. In no
-    order, since a join may lose it.
+    chunk of a document; the centroid's likeness only if asked for by `whole`. In no order, since a join may lose it.
     """
     once = "distinct on (f.document_id)" if dedupe else ""
-    seen = seen or bool(shape.filter)
     centroid = f"(select {_LIKENESS} {_centroid(shape, 'w')})" if whole else "null"
     # Planned for all candidates and stopped after the first: told of a few only, the planner would take the vector
     # index through the narrowest filter, which takes longer than comparing all that pass and finds fewer.
     best = f"""
-        with near as materialized ({_near(shape, ", " + _distance(shape) + " as distance", seen=seen)}),
+        with near as materialized ({_near(shape, ", " + _distance(shape) + " as distance")}),
         first as materialized (select n.document_id, n.ord, n.distance from near n limit {first})
         select b.document_id, b.ord, {_SIMILARITY.format("b.distance")} as similarity,
                (select count(*) from first) as rows
-        from (select b.* from (select {once} f.document_id, f.ord, f.distance from first f
-                               order by f.document_id, f.distance, f.ord) b
-              order by b.distance, b.document_id, b.ord offset 0) b
-        cross join lateral (select from document d where d.id = b.document_id and {_VISIBLE} offset 0) d
-        limit {top}"""
-    return _texts(shape.number, f"({best}) as w", _asked(shape), f"w.similarity, {centroid}, w.rows")
+        from (select {once} f.document_id, f.ord, f.distance from first f
+              order by f.document_id, f.distance, f.ord) b
+        order by b.distance, b.document_id, b.ord limit {top}"""
+    where = f"{_asked(shape)} and {_VISIBLE}"
+    return _texts(shape.number, f"({best}) as w", where, f"w.similarity, {centroid}, w.rows")
 
 
 @lru_cache(MOST_SHAPES)
@@ -157,44 +157,34 @@ def _centroid(shape: Shape, of: str) -> str:
     return f"from index_document m where m.index_id = {shape.number} and m.document_id = {of}.document_id"
 
 
-def _near(shape: Shape, more: str = "", *, seen: bool = True) -> str:
-    """The vector arm: in the order of the index, or every vector compared if there are few.
-
-    `seen` False leaves hidden documents in it, for which nobody asks what else they are.
-    """
+def _near(shape: Shape, more: str = "") -> str:
+    """The vector arm: in the order of the index, or every vector compared if there are few."""
     # An index cannot give the order of a sum.
     order = _distance(shape) + ("" if shape.vector == "index" else " + 0")
-    documents = f"join {DOCUMENTS} d on d.id = c.document_id" if seen else ""
+    documents, where = _passing(shape)
     return f"""
         select c.document_id, c.ord{more} from chunk c {documents}
-        where c.index_id = {shape.number} and {condition(shape.filter) if seen else "true"}
+        where c.index_id = {shape.number} and {where}
         order by {order} limit {shape.candidates}"""
 
 
-def _matching(shape: Shape) -> str:
-    """The keyword arm: the best chunks of those that hold one of the rarest lexemes.
+def _passing(shape: Shape) -> tuple[str, str]:
+    """A join and a condition: the filter, and nothing hidden. A filter on chunks alone needs no documents."""
+    if OF_CHUNKS.issuperset(shape.filter):
+        return "", " and ".join([_SHOWN, *(CONDITIONS[name] for name in shape.filter)])
+    return f"join {DOCUMENTS} d on d.id = c.document_id", condition(shape.filter)
 
-    A filter on documents lets few chunks through, so it comes first. With none, documents are only looked at for
-    being hidden, which few are: chunks are scored first, and documents are read until the list is full.
-    """
+
+def _matching(shape: Shape) -> str:
+    """The keyword arm: the best chunks of those that hold one of the rarest lexemes."""
     score = bm25.score(bm25.ranks(shape.terms, "x.flat"), k="x.k")
-    chunks = f"select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation('c.length')} as k"
-    match = f"c.index_id = {shape.number} and c.lexemes @@ cast(%(any_of)s as tsquery)"
-    if not OF_CHUNKS.issuperset(shape.filter):
-        return f"""
-            select x.document_id, x.ord
-            from ({chunks} from {KEYWORD_ROWS} c join {DOCUMENTS} d on d.id = c.document_id
-                  where {match} and {condition(shape.filter)} offset 0) x
-            order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
-    own = " and ".join([match, *(CONDITIONS[name] for name in shape.filter)])
+    documents, where = _passing(shape)
     return f"""
         select x.document_id, x.ord
-        from (select x.document_id, x.ord, {score} as score
-              from ({chunks} from {KEYWORD_ROWS} c where {own} offset 0) x
-              order by score desc, x.document_id, x.ord offset 0) x
-        cross join lateral (select from {DOCUMENTS} d
-                            where d.id = x.document_id and {_VISIBLE} offset 0) d
-        limit {shape.candidates}"""
+        from (select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation("c.length")} as k
+              from {KEYWORD_ROWS} c {documents}
+              where c.index_id = {shape.number} and c.lexemes @@ cast(%(any_of)s as tsquery) and {where} offset 0) x
+        order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
 
 
 def _by_key(shape: Shape, arms: str) -> str:

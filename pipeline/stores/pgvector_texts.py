@@ -116,18 +116,16 @@ def nearest_texts(
     *,
     dedupe: bool = True,
     whole: bool = True,
-    seen: bool = True,
 ) -> Nearest:
     """The first `query.top` by meaning alone, out of the `first` nearest chunks; with `dedupe` one of a document.
 
     One statement for all, since such a search takes hardly longer than a way to the server. The likeness of the whole
-    document only if asked for by `whole`: by meaning alone, it ranks nothing. With `seen` False hidden documents take
-    places among the `first`.
+    document only if asked for by `whole`: by meaning alone, it ranks nothing.
     """
     if query.vector is None or query.top is None:
         raise ValueError("a search by meaning needs a vector and a number of hits")
     shape = shape_of(place, query, counted)
-    statement = pgvector_sql.nearest(shape, first, query.top, dedupe=dedupe, whole=whole, seen=seen)
+    statement = pgvector_sql.nearest(shape, first, query.top, dedupe=dedupe, whole=whole)
     values = {**values_of(query.filter, shape.filter), "vector": HalfVector(query.vector)}
     rows = ask(statement, values, one_plan=not shape.filter)
     chunks = [
