@@ -58,13 +58,13 @@ def both_arms(shape: Shape) -> str:
 
     Gives (document_id, ord, similarity, centroid, bm25, title, rare, covered). The shape has an arm.
     """
-    arms = [_near(shape)] if shape.vector else []
-    arms += [_matching(shape)] if shape.terms else []
-    similarity = _SIMILARITY.format("v.distance") if shape.vector else "null"
+    similarity, centroid, likeness = "null", "null", ""
+    if shape.vector:
+        similarity, centroid = _SIMILARITY.format("v.distance"), "m.centroid"
+        likeness = f"left join lateral (select {_LIKENESS} {_centroid(shape, 'u')} offset 0) m on true"
     return f"""
         select v.document_id, v.ord, {similarity}, v.centroid, {_words(shape)}
-        from (select u.* {_ranks(shape)} from ({_by_key(shape, " union ".join(f"({arm})" for arm in arms))}) u
-              offset 0) v
+        from (select u.*, {centroid} as centroid {_ranks(shape)} from ({_found(shape)}) u {likeness} offset 0) v
         where {_asked(shape)}"""
 
 
@@ -187,20 +187,36 @@ def _matching(shape: Shape) -> str:
         order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
 
 
-def _by_key(shape: Shape, arms: str) -> str:
-    """The chunks of the arms with what the scores read of them."""
-    words = f", {_flat(shape)} as flat, {bm25.saturation('c.length')} as k" if shape.terms else ""
+def _found(shape: Shape) -> str:
+    """The chunks of the arms, each once, with what the scores read of them."""
+    if not shape.terms:
+        return _by_key(shape, _near(shape))
     if not shape.vector:
-        distance, centroid, likeness = "", "null", ""
-    else:
-        distance, centroid = f", {_distance(shape)} as distance", "m.centroid"
-        likeness = f"left join lateral (select {_LIKENESS} {_centroid(shape, 'w')} offset 0) m on true"
+        return _by_key(shape, _matching(shape))
+    if shape.vector == "all":
+        return _by_key(shape, f"({_near(shape)}) union ({_matching(shape)})")
+    # Whoever follows the vector index has the row at hand, and need not look it up again.
     return f"""
-        select w.document_id, w.ord, c.*, {centroid} as centroid from ({arms}) w
+        with near as materialized ({_near(shape, f", {_read(shape)}")}),
+        other as (select w.* from ({_matching(shape)}) w
+                  where not exists (select from near n where n.document_id = w.document_id and n.ord = w.ord))
+        select * from near union all {_by_key(shape, "select * from other")}"""
+
+
+def _by_key(shape: Shape, keys: str) -> str:
+    """These chunks with what the scores read of them."""
+    return f"""
+        select w.document_id, w.ord, c.* from ({keys}) w
         cross join lateral (
-            select {f"{words}{distance}".removeprefix(", ")} from chunk c
-            where c.index_id = {shape.number} and c.document_id = w.document_id and c.ord = w.ord offset 0) c
-        {likeness} offset 0"""
+            select {_read(shape)} from chunk c
+            where c.index_id = {shape.number} and c.document_id = w.document_id and c.ord = w.ord offset 0) c"""
+
+
+def _read(shape: Shape) -> str:
+    """What the scores read of a chunk."""
+    read = [f"{_distance(shape)} as distance"] if shape.vector else []
+    read += [f"{_flat(shape)} as flat, {bm25.saturation('c.length')} as k"] if shape.terms else []
+    return ", ".join(read)
 
 
 def _flat(shape: Shape) -> str:
