@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pipeline.languages import DEFAULT, LANGUAGES
@@ -28,6 +30,18 @@ RARE_CHUNKS = 3
 """A lexeme in at most this many chunks names one thing: an id, an error code, a word of one page."""
 RARE_SHARE = 0.006
 """... and in at most this share of all chunks: among a hundred chunks most words are in three."""
+
+MOST_HERE = 24
+"""Lexemes of a question that the searching statement weighs itself; for more, that would cost more than it saves."""
+LITTLE = frozenset(
+    word
+    for line in (
+        "a an and are as at be by do does for from how i in is it",
+        "no not of on or the this to was what",
+    )
+    for word in line.split()
+)
+"""Some stop words of English; that a question has them makes no room for lexemes."""
 
 MOST_COVERED = 15
 """Of a question with more lexemes than this, which is a text and not a question, no chunk holds much anyway."""
@@ -50,6 +64,43 @@ class Term:
     """How many chunks hold it, as of the last count."""
 
 
+class Terms(NamedTuple):
+    """The lexemes of a question as a statement names them, rarest first: columns of `question`, or parameters."""
+
+    most: int = 0
+    """How many there are; at most, if the statement weighs them itself."""
+    here: bool = False
+    """The statement weighs them itself, in its relation `question`, which is `weighed_here`."""
+
+    def lexeme(self, n: int) -> str:
+        """A tsquery of one lexeme."""
+        return f"question.q{n}" if self.here else f"%(q{n})s::tsquery"
+
+    def weight(self, n: int) -> str:
+        """Its weight."""
+        return f"question.w{n}" if self.here else f"%(w{n})s::float8"
+
+    @property
+    def total(self) -> str:
+        """The weight of all."""
+        return "question.total" if self.here else "%(total)s::float8"
+
+    @property
+    def rare(self) -> str:
+        """How many are rare; they come first."""
+        return "question.rare" if self.here else "%(rare)s::integer"
+
+    @property
+    def any_of(self) -> str:
+        """A tsquery that candidates match."""
+        return "(select any_of from question)" if self.here else "cast(%(any_of)s as tsquery)"
+
+    @property
+    def joined(self) -> str:
+        """What follows a relation whose rows are scored."""
+        return "cross join question" if self.here else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
     """What BM25 must know of all chunks, as of the last count; zeros before the first."""
@@ -59,7 +110,8 @@ class Statistics:
 
 
 _WEIGH = """
-    select w.lexeme, w.chunks, w.times * ln(1 + (greatest(%(total)s - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
+    select w.lexeme, w.chunks,
+           w.times * ln(1 + (greatest(%(all_chunks)s - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
     from (select u.lexeme, s.lexeme is null as unlisted, coalesce(cardinality(u.positions), 1) as times,
                  coalesce(s.chunks, 1) as chunks,
                  row_number() over (partition by s.lexeme is null
@@ -100,22 +152,76 @@ def weigh(
     One that the last count does not list is new since then or nowhere at all, as most words of a log are: it
     counts as being in one chunk, and there is a limit to how many of them take part.
     """
-    known = [name for name in languages if name in LANGUAGES] or [DEFAULT]
+    known = _known(languages)
     lexemes = _SEVERAL_LANGUAGES if len(known) > 1 else _ONE_LANGUAGE.format(language=known[0])
-    rows = ask(
-        _WEIGH.format(lexemes=lexemes),
-        {
-            **({"languages": known} if len(known) > 1 else {}),
-            "words": searchable(question[:MOST_CHARACTERS]),
-            "index": index,
-            "tenant": tenant_id,
-            "total": counted.chunks,
-            "most": MOST_LEXEMES,
-            "most_unlisted": MOST_UNLISTED,
-        },
-        one_plan=True,
-    )
+    given = {
+        **({"languages": known} if len(known) > 1 else {}),
+        **_given(index, tenant_id, question, counted),
+    }
+    rows = ask(_WEIGH.format(lexemes=lexemes), given, one_plan=True)
     return [Term(lexeme=lexeme, weight=float(weight), chunks=chunks) for lexeme, chunks, weight in rows]
+
+
+def _known(languages: Sequence[str]) -> list[str]:
+    return [name for name in languages if name in LANGUAGES] or [DEFAULT]
+
+
+def _given(index: int, tenant_id: UUID, question: str, counted: Statistics) -> dict[str, Any]:
+    return {
+        "words": searchable(question[:MOST_CHARACTERS]),
+        "index": index,
+        "tenant": tenant_id,
+        "all_chunks": counted.chunks,
+        "most": MOST_LEXEMES,
+        "most_unlisted": MOST_UNLISTED,
+    }
+
+
+_HERE = r"""
+    select t.count, t.any_of, t.total, t.rare, {columns}
+    from (select count(*) as count, coalesce(sum(weight order by chunks, lexeme), 0) as total,
+                 count(*) filter (where chunks <= least({rare_chunks}, {rare_share} * %(all_chunks)s)) as rare,
+                 cast(string_agg(quoted, ' | ' order by chunks, lexeme)
+                      filter (where place = 1 or least(rows, %(all_chunks)s) <= {cap}) as tsquery) as any_of,
+                 array_agg(cast(quoted as tsquery) order by chunks, lexeme) as lexemes,
+                 array_agg(weight order by chunks, lexeme) as weights
+          from (select lexeme, chunks, cast(weight as float8) as weight, row_number() over rarest as place,
+                       sum(chunks) over rarest as rows,
+                       $$'$$ || replace(replace(lexeme, $$\$$, $$\\$$), $$'$$, $$''$$) || $$'$$ as quoted
+                from ({weigh}) w window rarest as (order by chunks, lexeme rows unbounded preceding)) w) t"""
+
+
+def weighed_here(terms: Terms, language: str) -> str:
+    """One row with what `Terms` names, as `weigh` and `values` make it; `count` is how many lexemes there are.
+
+    Lexemes that are not there are empty and weigh nothing. The parameters are those of `given_here`.
+    """
+    columns = ", ".join(
+        f"coalesce(t.lexemes[{n + 1}], '') as q{n}, coalesce(t.weights[{n + 1}], 0) as w{n}"
+        for n in range(terms.most)
+    )
+    return _HERE.format(
+        columns=columns,
+        rare_chunks=RARE_CHUNKS,
+        rare_share=RARE_SHARE,
+        cap=ROWS_CAP,
+        weigh=_WEIGH.format(lexemes=_ONE_LANGUAGE.format(language=language)),
+    )
+
+
+def given_here(
+    index: int, tenant_id: UUID, question: str, counted: Statistics, languages: Sequence[str]
+) -> tuple[Terms, str, dict[str, Any]] | None:
+    """How many lexemes a short question has at most, its language, and the parameters of `weighed_here`.
+
+    None for a long one, or one in several languages. It has more than that if a word falls into several lexemes.
+    """
+    known = _known(languages)
+    given = _given(index, tenant_id, question, counted)
+    words = set(given["words"].lower().split()) - (LITTLE if known == ["english"] else frozenset())
+    if len(known) > 1 or not 0 < len(words) <= MOST_HERE:
+        return None
+    return Terms(len(words), here=True), known[0], {**given, "mean": _mean(counted)}
 
 
 def selector(terms: list[Term], counted: Statistics) -> str:
@@ -130,47 +236,49 @@ def selector(terms: list[Term], counted: Statistics) -> str:
     return " | ".join(chosen)
 
 
-def ranks(terms: int, lexemes: str, where: str = BODY) -> list[str]:
-    """Of each term its `ts_rank` in a tsvector, as SQL expressions; their parameters are those of `values`."""
-    return [f"ts_rank('{where}', {lexemes}, %(q{n})s::tsquery)" for n in range(terms)]
+def ranks(terms: Terms, lexemes: str, where: str = BODY) -> list[str]:
+    """Of each term its `ts_rank` in a tsvector, as SQL expressions."""
+    return [f"ts_rank('{where}', {lexemes}, {terms.lexeme(n)})" for n in range(terms.most)]
 
 
-def score(ranks: Sequence[str], *, k: str) -> str:
-    """The BM25 of one row as an SQL expression of its ranks; its parameters are those of `values`.
+def score(terms: Terms, ranks: Sequence[str], *, k: str) -> str:
+    """The BM25 of one row as an SQL expression of its ranks.
 
     `k` names the saturation for the row's length (`saturation`). Each term's part, w * 2.2 * tf / (tf + k), is
     written as w * 2.2 * (1 - k / (tf + k)), which is 0 for an absent one. One expression per term and no join:
     half the time of a subquery over a table of terms.
     """
     parts = [
-        f"%(w{n})s::float8 / (round(1 / (1.64493406685 * (1.0000001 - {rank})) - 0.5) + {k})"
+        f"{terms.weight(n)} / (round(1 / (1.64493406685 * (1.0000001 - {rank})) - 0.5) + {k})"
         for n, rank in enumerate(ranks)
     ]
-    return f"greatest(2.2 * (%(total)s::float8 - {k} * ({' + '.join(parts)})), 0)"
+    return f"greatest(2.2 * ({terms.total} - {k} * ({' + '.join(parts)})), 0)"
 
 
-def rare_share(ranks: Sequence[str]) -> str:
-    """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression.
-
-    Its parameters are those of `values`.
-    """
-    return _share(f"{rank} > 0 and {n} < %(rare)s::integer" for n, rank in enumerate(ranks))
+def rare_share(terms: Terms, ranks: Sequence[str]) -> str:
+    """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression."""
+    return _share(terms, (f"{rank} > 0 and {n} < {terms.rare}" for n, rank in enumerate(ranks)))
 
 
-def covered_share(ranks: Sequence[str]) -> str:
+def covered_share(terms: Terms, ranks: Sequence[str]) -> str:
     """The share of the question's weight in lexemes that this row holds, 0 to 1, as an SQL expression.
 
-    Null for a question of more than MOST_COVERED lexemes; its parameters are those of `values`.
+    Null for a question of more than MOST_COVERED lexemes.
     """
-    if len(ranks) > MOST_COVERED:
-        return "cast(null as float8)"
-    return _share(f"{rank} > 0" for rank in ranks)
+    share = _share(terms, (f"{rank} > 0" for rank in ranks))
+    if terms.most <= MOST_COVERED:
+        return share
+    return (
+        f"case when question.count <= {MOST_COVERED} then {share} end"
+        if terms.here
+        else "cast(null as float8)"
+    )
 
 
-def _share(held: Iterable[str]) -> str:
+def _share(terms: Terms, held: Iterable[str]) -> str:
     """The share of the weight of those terms of which this is true."""
-    parts = (f"case when {this} then %(w{n})s::float8 else 0 end" for n, this in enumerate(held))
-    return f"({' + '.join(parts)}) / nullif(%(total)s::float8, 0)"
+    parts = (f"case when {this} then {terms.weight(n)} else 0 end" for n, this in enumerate(held))
+    return f"coalesce(({' + '.join(parts)}) / nullif({terms.total}, 0), 0)"
 
 
 def saturation(length: str) -> str:
@@ -190,8 +298,10 @@ def rare(terms: Sequence[Term], counted: Statistics) -> int:
 def values(terms: list[Term], counted: Statistics) -> Mapping[str, Any]:
     """The parameters of a search for these terms, rarest first: those of its scores, and `any_of`, the selector."""
     found: dict[str, Any] = {
-        "mean": max(counted.mean_length, 1.0),
-        "total": sum(t.weight for t in terms),
+        "mean": _mean(counted),
+        "total": reduce(
+            add, (t.weight for t in terms), 0.0
+        ),  # one by one, as the server does; `sum` may be closer
         "rare": rare(terms, counted),
         "any_of": selector(terms, counted),
     }
@@ -199,6 +309,10 @@ def values(terms: list[Term], counted: Statistics) -> Mapping[str, Any]:
         found[f"q{n}"] = _quoted(term.lexeme)
         found[f"w{n}"] = term.weight
     return found
+
+
+def _mean(counted: Statistics) -> float:
+    return max(counted.mean_length, 1.0)
 
 
 def _quoted(lexeme: str) -> str:

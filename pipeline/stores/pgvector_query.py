@@ -75,7 +75,7 @@ def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) 
     )
     if query.vector is None and not terms:
         return []
-    shape = shape_of(place, query, counted, len(terms))
+    shape = shape_of(place, query, counted, bm25.Terms(len(terms)))
     values = values_of(query.filter, shape.filter)
     if query.vector is not None:
         values |= {"vector": HalfVector(query.vector)}
@@ -85,7 +85,13 @@ def scores(ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics) 
     return list(starmap(ChunkScores, rows))
 
 
-def shape_of(place: Place, query: StoreQuery, counted: bm25.Statistics, terms: int = 0) -> pgvector_sql.Shape:
+def shape_of(
+    place: Place,
+    query: StoreQuery,
+    counted: bm25.Statistics,
+    terms: bm25.Terms = bm25.Terms(),  # noqa: B008 (a tuple)
+    language: str = "",
+) -> pgvector_sql.Shape:
     """What the statement of this search depends on."""
     exact = counted.chunks < place.exact_below
     return pgvector_sql.Shape(
@@ -95,6 +101,7 @@ def shape_of(place: Place, query: StoreQuery, counted: bm25.Statistics, terms: i
         vector="" if query.vector is None else "all" if exact else "index",
         keywords=query.keywords,
         terms=terms,
+        language=language,
         filter=names_of(query.filter),
         candidates=query.candidates,
     )

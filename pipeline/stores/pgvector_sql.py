@@ -45,8 +45,10 @@ class Shape(NamedTuple):
     vector: Literal["", "all", "index"]
     """How the vector arm finds the nearest: not at all, comparing every vector, or in the order of the index."""
     keywords: bool
-    terms: int
-    """Lexemes of the question; 0 if it has none or `keywords` is False."""
+    terms: bm25.Terms
+    """Lexemes of the question; none if it has none or `keywords` is False."""
+    language: str
+    """Of the question, if the statement weighs its lexemes itself."""
     filter: tuple[str, ...]
     """Names of what the filter asks for."""
     candidates: int
@@ -56,7 +58,8 @@ class Shape(NamedTuple):
 def both_arms(shape: Shape) -> str:
     """The chunks that an arm finds, each once, with all its scores; one statement, since each way to the server costs.
 
-    Gives (document_id, ord, similarity, centroid, bm25, title, rare, covered). The shape has an arm.
+    Gives (document_id, ord, similarity, centroid, bm25, title, rare, covered). The shape has an arm. Lexemes that are
+    weighed here are in `question`.
     """
     similarity, centroid, likeness = "null", "null", ""
     if shape.vector:
@@ -64,7 +67,8 @@ def both_arms(shape: Shape) -> str:
         likeness = f"left join lateral (select {_LIKENESS} {_centroid(shape, 'u')} offset 0) m on true"
     return f"""
         select v.document_id, v.ord, {similarity}, v.centroid, {_words(shape)}
-        from (select u.*, {centroid} as centroid {_ranks(shape)} from ({_found(shape)}) u {likeness} offset 0) v
+        from (select u.*, {centroid} as centroid {_ranks(shape)}
+              from ({_found(shape)}) u {shape.terms.joined} {likeness} offset 0) v {shape.terms.joined}
         where {_asked(shape)}"""
 
 
@@ -99,11 +103,15 @@ def best(shape: Shape, top: int, *, dedupe: bool) -> str:
     words, of the title's, of rare ones). With `dedupe` one chunk of a document. In no order, since a join may lose it.
     """
     once = "distinct on (p.document_id)" if dedupe else ""
+    question, fits = "", "true"
+    if shape.terms.here:
+        question = f"question as materialized ({bm25.weighed_here(shape.terms, shape.language)}),"
+        fits = f"(select q.count from question q) <= {shape.terms.most}"  # else nothing is found at all
     # What follows is `pipeline.retrieval.ranking.rank` with the threshold, to the last bit: of some two hundred
     # candidates only those cross the wire that come to be shown.
     sum_of = f"""
-        with found(document_id, ord, similarity, centroid, bm25, title, rare, covered) as materialized (
-            {both_arms(shape)}),
+        with {question} found(document_id, ord, similarity, centroid, bm25, title, rare, covered) as materialized (
+            {both_arms(shape)} and {fits}),
         likened as (select f.*, coalesce(%(own)s::float8 * f.similarity + %(share)s::float8 * f.centroid, f.similarity)
                                 as likeness from found f),
         bounds as (select min(likeness) as l0, max(likeness) as l1, min(bm25) as b0, max(bm25) as b1, min(title) as t0,
@@ -177,19 +185,20 @@ def _passing(shape: Shape) -> tuple[str, str]:
 
 def _matching(shape: Shape) -> str:
     """The keyword arm: the best chunks of those that hold one of the rarest lexemes."""
-    score = bm25.score(bm25.ranks(shape.terms, "x.flat"), k="x.k")
+    score = bm25.score(shape.terms, bm25.ranks(shape.terms, "x.flat"), k="x.k")
     documents, where = _passing(shape)
     return f"""
         select x.document_id, x.ord
         from (select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation("c.length")} as k
               from {KEYWORD_ROWS} c {documents}
-              where c.index_id = {shape.number} and c.lexemes @@ cast(%(any_of)s as tsquery) and {where} offset 0) x
+              where c.index_id = {shape.number} and c.lexemes @@ {shape.terms.any_of} and {where} offset 0) x
+        {shape.terms.joined}
         order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
 
 
 def _found(shape: Shape) -> str:
     """The chunks of the arms, each once, with what the scores read of them."""
-    if not shape.terms:
+    if not shape.terms.most:
         return _by_key(shape, _near(shape))
     if not shape.vector:
         return _by_key(shape, _matching(shape))
@@ -215,7 +224,7 @@ def _by_key(shape: Shape, keys: str) -> str:
 def _read(shape: Shape) -> str:
     """What the scores read of a chunk."""
     read = [f"{_distance(shape)} as distance"] if shape.vector else []
-    read += [f"{_flat(shape)} as flat, {bm25.saturation('c.length')} as k"] if shape.terms else []
+    read += [f"{_flat(shape)} as flat, {bm25.saturation('c.length')} as k"] if shape.terms.most else []
     return ", ".join(read)
 
 
@@ -225,7 +234,7 @@ def _flat(shape: Shape) -> str:
     `|| ''` unpacks a compressed tsvector once; otherwise every term would do so again. The copy costs as much as
     some terms do.
     """
-    return "c.lexemes || ''" if shape.terms > FEW_TERMS else "c.lexemes"
+    return "c.lexemes || ''" if shape.terms.most > FEW_TERMS else "c.lexemes"
 
 
 def _ranks(shape: Shape) -> str:
@@ -235,10 +244,10 @@ def _ranks(shape: Shape) -> str:
 
 def _words(shape: Shape) -> str:
     """The scores of words: (bm25, title, rare, covered)."""
-    if not shape.terms:
+    if not shape.terms.most:
         nothing = "cast(0 as float8)" if shape.keywords else "cast(null as float8)"
         return f"{nothing}, {nothing}, cast(0 as float8), cast(null as float8)"
-    body = [f"v.r{n}" for n in range(shape.terms)]
+    body = [f"v.r{n}" for n in range(shape.terms.most)]
     # What the whole chunk does not hold its title does not hold either, and most chunks hold few lexemes of a question.
     title = [
         f"case when {own} > 0 then {rank} else 0 end"
@@ -246,10 +255,10 @@ def _words(shape: Shape) -> str:
     ]
     return ", ".join(
         [
-            bm25.score(body, k="v.k"),
-            bm25.score(title, k=bm25.FLAT_SATURATION),
-            bm25.rare_share(body),
-            bm25.covered_share(body),
+            bm25.score(shape.terms, body, k="v.k"),
+            bm25.score(shape.terms, title, k=bm25.FLAT_SATURATION),
+            bm25.rare_share(shape.terms, body),
+            bm25.covered_share(shape.terms, body),
         ]
     )
 

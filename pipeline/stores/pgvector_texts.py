@@ -140,19 +140,35 @@ def best_texts(
 ) -> list[Ranked] | None:
     """The first `query.top` of both arms, in no order, with their texts; with `dedupe` one of a document.
 
-    None for a question without words, which has one arm alone. `counted` is as of the last refresh.
+    None if this statement cannot tell: a question without words has one arm alone, and one may have more lexemes than
+    words. `counted` is as of the last refresh.
     """
-    terms = bm25.weigh(ask, place.index, place.tenant_id, query.text, counted, query.languages)
-    if not terms or query.vector is None or query.top is None:
+    if query.vector is None or query.top is None:
         return None
-    shape = shape_of(place, query, counted, len(terms))
+    shape = shape_of(place, query, counted)
+    short = None
+    if (
+        not shape.filter
+    ):  # what a filter lets through decides which plan is good, and so does what the words select
+        short = bm25.given_here(place.index, place.tenant_id, query.text, counted, query.languages)
+    if short is not None:
+        terms, language, given = short
+        shape = shape._replace(terms=terms, language=language)
+    else:
+        weighed = bm25.weigh(ask, place.index, place.tenant_id, query.text, counted, query.languages)
+        shape = shape._replace(terms=bm25.Terms(len(weighed)))
+        given = dict(bm25.values(weighed, counted))
+        if not weighed:
+            return None
     values = {
         **values_of(query.filter, shape.filter),
-        **bm25.values(terms, counted),
+        **given,
         **blend.values(),
         "vector": HalfVector(query.vector),
     }
     rows = ask(pgvector_sql.best(shape, query.top, dedupe=dedupe), values, one_plan=not shape.filter)
+    if short is not None and not rows:
+        return None
     return [
         Ranked(
             ChunkScores(row[0], row[1], *row[-11:-5]), row[-5], row[-4], row[-3], row[-2], row[-1], text=text

@@ -172,7 +172,8 @@ class Bare:
     def hybrid_statement(self, question: Question) -> tuple[str, dict[str, Any]]:
         terms, counted = self.library.weigh(question)
         values = {**bm25.values(terms, counted), "vector": HalfVector(question.vector)}
-        score = bm25.score(bm25.ranks(len(terms), "x.flat"), k="x.k")
+        named = bm25.Terms(len(terms))
+        score = bm25.score(named, bm25.ranks(named, "x.flat"), k="x.k")
         k = bm25.saturation("c.length")
         # Unpacked once for many terms; for few the copy takes longer.
         flat = "c.lexemes || ''" if len(terms) > FEW_TERMS else "c.lexemes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from pipeline.documents import Chunk, Kind
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.retrieval.looking import SPARE
 from pipeline.stores import Filter
+from pipeline.stores import pgvector_bm25 as bm25
 from tests.pipeline.stores.depot import Depot
 
 WORDS = [f"word{n}" for n in range(40)]
@@ -123,15 +125,85 @@ def test_with_any_weights(stock: Depot, weights: Weights) -> None:
         assert summed.hits == ranked.hits != []
 
 
-def test_it_is_one_statement_after_the_question_is_weighed(stock: Depot) -> None:
+@pytest.mark.parametrize(
+    ("changed", "statements"),
+    [
+        ({}, 1),
+        ({"text": "word30 word31 " + "the of and " * 20}, 1),
+        ({"text": "word30 word31 " + "Word30 wORD31 " * 20}, 1),
+        ({"text": f"word30 word31 {' '.join(f'unheard{n}' for n in range(bm25.MOST_HERE - 2))}"}, 1),
+        ({"text": f"word30 word31 {' '.join(f'unheard{n}' for n in range(bm25.MOST_HERE - 1))}"}, 2),
+        ({"filter": Filter(kinds=(Kind.DECISION, Kind.WORK))}, 2),
+    ],
+    ids=["short", "little words", "repeated", "longest", "too long", "filtered"],
+)
+def test_it_is_one_statement_if_the_question_is_short(
+    stock: Depot, changed: dict[str, Any], statements: int
+) -> None:
     counting = Counting(stock.database)
     made = retriever(stock, counting)
-    question = SearchRequest(text="word30 word31", k=3)  # what no longer holds is not among the first for it
-    made.search(question)
+    # What no longer holds is not among the first for it.
+    question = SearchRequest(**{"text": "word30 word31", "k": 3, "explain": True, **changed})
+    summed, ranked = both(made, question)
+    assert summed.hits == ranked.hits != []
     counting.asked.clear()
     assert made.search(question).hits
-    assert len(counting.asked) == 2
+    assert len(counting.asked) == statements
     assert "lexeme_stat" in counting.asked[0]
+
+
+def test_more_lexemes_than_words_are_weighed_beforehand(
+    stock: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No text is known of which the server makes more lexemes; a later version may, and nothing must get lost."""
+    monkeypatch.setattr(bm25, "LITTLE", {"word3", "word7"})
+    counting = Counting(stock.database)
+    summed, ranked = both(retriever(stock, counting), SearchRequest(text="word3 word7 word21", explain=True))
+    assert summed.hits == ranked.hits != []
+    first, second = counting.asked[:2]
+    assert "question.q0" in first
+    assert "question.q0" not in second
+
+
+def as_tsquery(stock: Depot, query: str) -> bytes:
+    ((made,),) = stock.database.ask(stock.tenant, "select cast(%(query)s as tsquery)", {"query": query})
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    "question", [*QUESTIONS, "your very because", "word3 it's worded Word3 nowhere wordings"]
+)
+def test_a_question_is_weighed_alike_in_both_ways(stock: Depot, question: str) -> None:
+    counted = bm25.Statistics(chunks=200, mean_length=7.0)
+    ask = partial(stock.database.ask, stock.tenant)
+    terms = bm25.weigh(ask, stock.index.id, stock.tenant, question, counted)
+    short = bm25.given_here(stock.index.id, stock.tenant, question, counted, ["english"])
+    assert short
+    named, language, given = short
+    assert len(terms) <= named.most
+    ((count, any_of, total, rare, *each),) = ask(bm25.weighed_here(named, language), given)
+    wanted = bm25.values(terms, counted)
+    assert (count, total, rare) == (len(terms), wanted["total"], wanted["rare"])
+    assert any_of == (as_tsquery(stock, wanted["any_of"]) if terms else None)
+    assert each[1::2] == [t.weight for t in terms] + [0.0] * (named.most - len(terms))
+    lexemes = [wanted[f"q{n}"] for n in range(len(terms))] + [""] * (named.most - len(terms))
+    assert each[::2] == [as_tsquery(stock, one) for one in lexemes]
+
+
+def test_lexemes_are_quoted_where_they_are_weighed(stock: Depot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text makes such a lexeme today; the parser of a later PostgreSQL might."""
+    monkeypatch.setattr(bm25, "_ONE_LANGUAGE", r"unnest(cast($x$'a''b\\c' 'd & e'$x$ as tsvector))")
+    given = bm25.given_here(stock.index.id, stock.tenant, "one two", bm25.Statistics(), ["english"])
+    assert given
+    ((_, any_of, *_rest),) = stock.database.ask(stock.tenant, bm25.weighed_here(*given[:2]), given[2])
+    assert any_of == as_tsquery(stock, r"'a''b\\c' | 'd & e'")
+
+
+def test_the_little_words_are_stop_words(stock: Depot) -> None:
+    words = " ".join(bm25.LITTLE)
+    assert stock.sql("select to_tsvector('english', :words) = cast('' as tsvector) as nothing", words=words)[
+        0
+    ].nothing
 
 
 def test_enough_is_read_where_many_of_the_first_no_longer_hold(shared_database: Database) -> None:

@@ -142,7 +142,8 @@ def test_rare_lexemes_choose_the_candidates_and_all_count() -> None:
     assert bm25.selector(terms, small) == "'t1' | 't400' | 't599' | 't700'"
     common = [bm25.Term(lexeme=f"t{n}", weight=1.0, chunks=9_000 + n) for n in range(2)]
     assert bm25.selector(common, large) == "'t0'", "one lexeme always chooses, however common"
-    assert "%(q3)s::tsquery" in bm25.score(bm25.ranks(len(terms), "l"), k="k")
+    named = bm25.Terms(len(terms))
+    assert "%(q3)s::tsquery" in bm25.score(named, bm25.ranks(named, "l"), k="k")
 
 
 def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(depot: Depot) -> None:
