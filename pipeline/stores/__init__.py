@@ -119,7 +119,7 @@ class StoreStats:
 
 
 class VectorStore(Protocol):
-    """Chunks of one tenant and one search index. Passes tests/contracts/test_store.py."""
+    """Chunks of one tenant and one search index. Passes tests/contracts/stores."""
 
     def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
         """Make each document's chunks exactly these; unchanged rows stay as they are.

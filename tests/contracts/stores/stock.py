@@ -1,0 +1,163 @@
+"""The stores that the contract is run for, and short words for filling and asking them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection, text
+
+from pipeline.database import Database
+from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.ledger import source_id
+from pipeline.stores import (
+    Candidate,
+    Replaced,
+    Replacement,
+    StoredDocument,
+    StoreQuery,
+    StoreStats,
+    VectorStore,
+    statistics,
+)
+from pipeline.stores.memory import InMemoryStore
+from pipeline.stores.pgvector import PgVectorStore, open_index
+
+DIMENSIONS = 384
+NOWHERE = UUID(int=0xD)
+"""The project of documents that name none: the ledger knows no document without one."""
+
+
+class InLedger:
+    """PgVectorStore joins documents and sources, so they are put into the ledger before their chunks.
+
+    Each call is a transaction of its own; the counts for BM25 are made anew after each write.
+    """
+
+    def __init__(self, database: Database, tenant: UUID) -> None:
+        self.database = database
+        self.tenant = tenant
+        with database.tenant(tenant) as connection:
+            self.index = open_index(
+                connection,
+                provider="hashing",
+                model="hashing-384",
+                dimensions=DIMENSIONS,
+                chunker="structure",
+                pipeline="structure|hashing-384:384",
+            )
+
+    def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
+        placed = [
+            replace(r, document=replace(r.document, project_id=r.document.project_id or NOWHERE))
+            for r in batch
+        ]
+        with self.database.tenant(self.tenant) as connection:
+            for replacement in placed:
+                self._enter(connection, replacement.document)
+            done = PgVectorStore(connection, self.index, self.tenant).replace(placed)
+            statistics.refresh(connection, self.tenant, self.index.id)
+        return done
+
+    def delete(self, document_ids: Sequence[UUID]) -> int:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).delete(document_ids)
+
+    def candidates(self, query: StoreQuery) -> list[Candidate]:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).candidates(query)
+
+    def stats(self) -> StoreStats:
+        with self.database.tenant(self.tenant) as connection:
+            return PgVectorStore(connection, self.index, self.tenant).stats()
+
+    def _enter(self, connection: Connection, of: StoredDocument) -> None:
+        values = {
+            "tenant": self.tenant,
+            "source": source_id(self.tenant, of.source),
+            "tags": list(of.tags),
+            "metadata": json.dumps(dict(of.metadata)),
+            **{k: v for k, v in vars(of).items() if k not in {"source", "tags", "metadata"}},
+            "name": of.source,
+        }
+        connection.execute(
+            text("""
+                insert into source (id, tenant_id, project_id, name, kind)
+                values (:source, :tenant, :project_id, :name, 'text') on conflict do nothing"""),
+            values,
+        )
+        connection.execute(
+            text("""
+                insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                                      url, tags, metadata, desired_version, desired_hash, pipeline_version,
+                                      created_at, updated_at)
+                values (:id, :tenant, :source, cast(:id as text), :project_id, :source_type, :kind, :title, :url,
+                        :tags, cast(:metadata as jsonb), :version, '', '', :created_at, :updated_at)
+                on conflict (id) do update set title = excluded.title, project_id = excluded.project_id,
+                    url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
+                    desired_version = excluded.desired_version
+                where document.desired_version <= excluded.desired_version"""),
+            values,
+        )
+
+
+def _pgvector(request: pytest.FixtureRequest) -> VectorStore:
+    return InLedger(request.getfixturevalue("database"), request.getfixturevalue("tenant"))
+
+
+FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], VectorStore]] = {
+    "memory": lambda _request: InMemoryStore(DIMENSIONS),
+    "pgvector": _pgvector,
+}
+"""Name -> an empty store of 384 dimensions; the request gives access to fixtures such as a database."""
+
+NEAR = 0.005
+"""A store may keep vectors at half precision."""
+EMBEDDER = HashingEmbedder(DIMENSIONS)
+PROJECT_A, PROJECT_B = UUID(int=0xA), UUID(int=0xB)
+
+
+def document(**changes: Any) -> StoredDocument:
+    plain = StoredDocument(
+        id=uuid4(), version=1, title="Title", source_type=SourceType.TEXT, kind=Kind.REFERENCE, source="notes"
+    )
+    return replace(plain, **changes)
+
+
+def replacement(of: StoredDocument, *contents: str, context: str = "") -> Replacement:
+    chunks = [Chunk(ord=n, content=content, context=context) for n, content in enumerate(contents)]
+    return Replacement(
+        document=of, chunks=chunks, vectors=EMBEDDER.embed_documents([c.embedding_text for c in chunks])
+    )
+
+
+def put(store: VectorStore, *contents: str, **changes: Any) -> StoredDocument:
+    """Store one document with these chunks."""
+    stored = document(**changes)
+    store.replace([replacement(stored, *contents)])
+    return stored
+
+
+def ask(store: VectorStore, text: str, **changes: Any) -> list[Candidate]:
+    """Both arms, unless `changes` to the query say otherwise."""
+    return store.candidates(replace(StoreQuery(text=text, vector=EMBEDDER.embed_query(text)), **changes))
+
+
+def by_words(store: VectorStore, text: str, **changes: Any) -> list[Candidate]:
+    """The keyword arm alone."""
+    return ask(store, text, vector=None, **changes)
+
+
+def contents(candidates: Sequence[Candidate]) -> list[str]:
+    return [c.chunk.content for c in candidates]
+
+
+def all_of(store: VectorStore, of: StoredDocument) -> list[tuple[int, str]]:
+    """A document's chunks as the store shows them, in order."""
+    found = [c for c in ask(store, "anything", candidates=1000) if c.document.id == of.id]
+    return sorted((c.chunk.ord, c.chunk.content) for c in found)

@@ -1,0 +1,241 @@
+"""What every vector store must do with documents that come, change and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from pipeline.documents import Kind, SourceType
+from pipeline.embedding import Vectors
+from pipeline.errors import StoreRejected
+from pipeline.stores import Filter, Replaced, Replacement, StoreStats, VectorStore
+from tests.contracts.stores.stock import (
+    EMBEDDER,
+    NEAR,
+    PROJECT_A,
+    PROJECT_B,
+    all_of,
+    ask,
+    by_words,
+    contents,
+    document,
+    put,
+    replacement,
+)
+
+
+def test_an_empty_store_answers(store: VectorStore) -> None:
+    assert store.stats() == StoreStats(documents=0, chunks=0)
+    assert ask(store, "anything") == []
+    assert by_words(store, "anything") == []
+    assert store.delete([uuid4()]) == 0
+    assert store.replace([]) == []
+
+
+@pytest.mark.req("003-002", "001-069", "001-014")
+def test_what_is_stored_comes_back_whole(store: VectorStore) -> None:
+    of = document(
+        version=7,
+        title="Ofen & Größe",
+        source_type=SourceType.CONFLUENCE,
+        kind=Kind.DECISION,
+        source="wiki",
+        url="https://wiki.example/x?a=1",
+        tags=("adr", "ofen"),
+        metadata={"status": "accepted", "n": 3, "deep": {"list": [1, None, True]}},
+        project_id=PROJECT_A,
+        created_at=datetime(2024, 5, 1, 8, tzinfo=UTC),
+        updated_at=datetime(2025, 6, 2, 9, 30, tzinfo=UTC),
+    )
+    store.replace([replacement(of, "kiln firing", "quartz 日本 'quoted' \\ %s", context="Ofen > Brand")])
+    found = sorted(ask(store, "kiln quartz"), key=lambda c: c.chunk.ord)
+    assert [c.document for c in found] == [of, of]
+    assert [(c.chunk.ord, c.chunk.content, c.chunk.context) for c in found] == [
+        (0, "kiln firing", "Ofen > Brand"),
+        (1, "quartz 日本 'quoted' \\ %s", "Ofen > Brand"),
+    ]
+
+
+def test_counts_are_per_document_and_in_order(store: VectorStore) -> None:
+    batch = [replacement(document(), "alpha", "beta"), replacement(document(), "gamma")]
+    assert store.replace(batch) == [
+        Replaced(written=2, kept=0, removed=0),
+        Replaced(written=1, kept=0, removed=0),
+    ]
+    assert store.stats() == StoreStats(documents=2, chunks=3)
+
+
+def test_the_same_again_writes_nothing(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta")
+    assert store.replace([replacement(of, "alpha", "beta")]) == [Replaced(written=0, kept=2, removed=0)]
+    assert store.stats() == StoreStats(documents=1, chunks=2)
+
+
+@pytest.mark.req("002-011")
+def test_only_changed_chunks_are_written(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta", "gamma")
+    done = store.replace([replacement(replace(of, version=2), "alpha", "kestrel", "gamma")])[0]
+    assert (done.written, done.kept) == (1, 2)
+    assert all_of(store, of) == [(0, "alpha"), (1, "kestrel"), (2, "gamma")]
+    assert contents(by_words(store, "kestrel")) == ["kestrel"]
+    assert by_words(store, "beta") == []
+
+
+def test_kept_chunks_keep_their_vector(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta")
+    again = replacement(replace(of, version=2), "alpha", "kestrel")
+    store.replace([replace(again, vectors=EMBEDDER.embed_documents(["something else", "kestrel"]))])
+    found = {c.chunk.content: c.similarity for c in ask(store, "alpha")}
+    assert found["alpha"] == pytest.approx(1.0, abs=NEAR)
+
+
+def test_a_kept_chunk_shows_the_documents_new_data(store: VectorStore) -> None:
+    of = put(store, "alpha", tags=("old",), title="Before")
+    new = replace(of, version=2, title="After", tags=("new",), metadata={"x": 1}, project_id=PROJECT_B)
+    store.replace([replacement(new, "alpha")])
+    assert [c.document for c in ask(store, "alpha")] == [new]
+    assert ask(store, "alpha", filter=Filter(tags=("old",))) == []
+    assert len(ask(store, "alpha", filter=Filter(tags=("new",), project_id=PROJECT_B))) == 1
+
+
+def test_a_new_context_is_a_new_chunk(store: VectorStore) -> None:
+    """Title and heading are embedded and searched with the text."""
+    of = document()
+    store.replace([replacement(of, "alpha", context="Ovens")])
+    assert contents(by_words(store, "ovens")) == ["alpha"]
+    assert store.replace([replacement(of, "alpha", context="Kilns")])[0].written == 1
+    assert by_words(store, "ovens") == []
+    assert contents(by_words(store, "kilns")) == ["alpha"]
+
+
+def test_a_document_shrinks_and_grows(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta", "gamma")
+    shrunk = store.replace([replacement(replace(of, version=2), "alpha")])
+    assert shrunk == [Replaced(written=0, kept=1, removed=2)]
+    assert all_of(store, of) == [(0, "alpha")]
+    assert by_words(store, "gamma") == []
+    grown = store.replace([replacement(replace(of, version=3), "alpha", "delta", "kestrel", "falcon")])
+    assert grown == [Replaced(written=3, kept=1, removed=0)]
+    assert len(all_of(store, of)) == 4
+
+
+def test_chunks_change_places(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta", "gamma")
+    store.replace([replacement(replace(of, version=2), "gamma", "beta", "alpha")])
+    assert all_of(store, of) == [(0, "gamma"), (1, "beta"), (2, "alpha")]
+    found = by_words(store, "gamma")
+    assert [(c.chunk.ord, c.chunk.content) for c in found] == [(0, "gamma")]
+
+
+def test_repeated_chunks_of_one_document_all_stay(store: VectorStore) -> None:
+    of = put(store, "alpha", "alpha", "alpha")
+    assert all_of(store, of) == [(0, "alpha"), (1, "alpha"), (2, "alpha")]
+    store.replace([replacement(replace(of, version=2), "alpha", "alpha")])
+    assert all_of(store, of) == [(0, "alpha"), (1, "alpha")]
+
+
+def test_no_chunks_remove_the_document(store: VectorStore) -> None:
+    of, other = put(store, "alpha", "beta"), put(store, "gamma")
+    assert store.replace([replacement(replace(of, version=2))]) == [Replaced(written=0, kept=0, removed=2)]
+    assert store.stats() == StoreStats(documents=1, chunks=1)
+    assert all_of(store, of) == []
+    assert all_of(store, other) == [(0, "gamma")]
+    assert store.replace([replacement(document())]) == [Replaced(written=0, kept=0, removed=0)]
+
+
+def test_delete_counts_chunks_and_is_repeatable(store: VectorStore) -> None:
+    first, second, third = put(store, "alpha", "beta"), put(store, "gamma"), put(store, "delta")
+    assert store.delete([first.id, second.id, uuid4()]) == 3
+    assert store.delete([first.id]) == 0
+    assert store.stats() == StoreStats(documents=1, chunks=1)
+    assert contents(ask(store, "alpha gamma delta")) == ["delta"]
+    assert by_words(store, "alpha") == []
+    assert all_of(store, third) == [(0, "delta")]
+
+
+def test_deleting_one_id_twice_counts_it_once(store: VectorStore) -> None:
+    of = put(store, "alpha", "beta")
+    assert store.delete([of.id, of.id]) == 2
+
+
+def test_a_deleted_document_can_come_back(store: VectorStore) -> None:
+    of = put(store, "alpha")
+    store.delete([of.id])
+    assert store.replace([replacement(of, "alpha")]) == [Replaced(written=1, kept=0, removed=0)]
+
+
+def test_documents_with_the_same_text_do_not_touch_each_other(store: VectorStore) -> None:
+    first, second = put(store, "alpha", "beta"), put(store, "alpha", "beta")
+    store.replace([replacement(replace(first, version=2), "alpha")])
+    assert all_of(store, first) == [(0, "alpha")]
+    assert all_of(store, second) == [(0, "alpha"), (1, "beta")]
+    store.delete([first.id])
+    assert all_of(store, second) == [(0, "alpha"), (1, "beta")]
+
+
+def test_an_older_version_that_comes_late_is_ignored(store: VectorStore) -> None:
+    of = put(store, "newest", version=5, title="Newest")
+    late = replacement(replace(of, version=4, title="Late"), "stale", "stale too")
+    assert store.replace([late]) == [Replaced(written=0, kept=0, removed=0)]
+    assert store.replace([replacement(replace(of, version=3))]) == [Replaced(written=0, kept=0, removed=0)]
+    assert all_of(store, of) == [(0, "newest")]
+    assert ask(store, "newest")[0].document.title == "Newest"
+    assert by_words(store, "stale") == []
+
+
+def test_the_same_version_again_is_taken(store: VectorStore) -> None:
+    """A message that arrives twice, or a chunker that changed without the document."""
+    of = put(store, "alpha", version=5)
+    assert store.replace([replacement(of, "beta")])[0].written == 1
+    assert all_of(store, of) == [(0, "beta")]
+
+
+def test_in_one_batch_a_stale_document_does_not_stop_the_others(store: VectorStore) -> None:
+    of = put(store, "newest", version=5)
+    batch = [replacement(replace(of, version=1), "stale"), replacement(document(), "kestrel")]
+    assert [done.written for done in store.replace(batch)] == [0, 1]
+    assert contents(by_words(store, "kestrel")) == ["kestrel"]
+
+
+def broken(of: Replacement, change: Callable[[Vectors], Vectors]) -> Replacement:
+    return replace(of, vectors=change(of.vectors.copy()))
+
+
+def set_to(value: float) -> Callable[[Vectors], Vectors]:
+    def change(vectors: Vectors) -> Vectors:
+        vectors[-1, 17] = value
+        return vectors
+
+    return change
+
+
+@pytest.mark.req("003-026")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v[:, :-1],
+        lambda v: np.concatenate([v, v[:, :1]], axis=1),
+        lambda v: v[:-1],
+        lambda v: np.concatenate([v, v[:1]]),
+        lambda v: v[0],
+        set_to(float("nan")),
+        set_to(float("inf")),
+        set_to(float("-inf")),
+    ],
+    ids=["narrow", "wide", "one-less", "one-more", "flat", "nan", "inf", "minus-inf"],
+)
+def test_bad_vectors_are_refused_and_nothing_is_written(
+    store: VectorStore, change: Callable[[Vectors], Vectors]
+) -> None:
+    of = put(store, "alpha")
+    bad = broken(replacement(replace(of, version=2), "beta", "gamma"), change)
+    with pytest.raises(StoreRejected) as caught:
+        store.replace([replacement(document(), "delta"), bad])
+    assert not caught.value.transient
+    assert "beta" not in str(caught.value)
+    assert store.stats() == StoreStats(documents=1, chunks=1)
