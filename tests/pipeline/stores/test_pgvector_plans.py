@@ -1,0 +1,173 @@
+"""Which indexes of PostgreSQL answer a search among some thousand chunks, and that they miss nothing."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from pipeline.database import Database
+from pipeline.documents import Chunk, Kind
+from pipeline.embedding import Vectors
+from pipeline.stores import Filter
+from pipeline.stores.pgvector_query import LedgerFilter
+from tests.pipeline.stores.depot import DIMENSIONS, Depot
+
+ROWS = 4000
+
+
+@pytest.fixture(scope="module")
+def full(shared_database: Database) -> Depot:
+    """4,000 chunks with both indexes built; one in a hundred is of kind decision and of a project of its own."""
+    depot = Depot(shared_database)
+    chance = np.random.default_rng(3)
+    vectors = unit(chance.normal(size=(ROWS, DIMENSIONS)).astype(np.float32))
+    names = random.Random(3)
+    stock = []
+    for n in range(ROWS // 4):
+        rare = n % 100 == 0
+        of = depot.document(
+            kind=Kind.DECISION if rare else Kind.WORK,
+            project_id=RARE if rare else depot.project,
+            tags=("rare",) if rare else (),
+        )
+        words = [f"common{names.randint(0, 9)} word{names.randint(0, 800)} item{n} part{m}" for m in range(4)]
+        stock.append((of, [Chunk(ord=m, content=content) for m, content in enumerate(words)]))
+    depot.put_all(stock, vectors)
+    depot.count()
+    depot.build()
+    return depot
+
+
+RARE = UUID(int=0xDEC)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    lengths: list[float] = np.linalg.norm(vectors, axis=1).tolist()
+    return np.array([row / length for row, length in zip(vectors, lengths, strict=True)], dtype=np.float32)
+
+
+@pytest.fixture
+def question() -> Vectors:
+    """Any direction."""
+    made: Vectors = unit(np.random.default_rng(11).normal(size=(1, DIMENSIONS)).astype(np.float32))[0]
+    return made
+
+
+def test_the_keyword_arm_reads_the_gin_index(full: Depot) -> None:
+    plan = full.plan("word7 item3", settings="enable_seqscan = off")
+    assert f"chunk_{full.index.id}_lexemes" in plan
+    assert "Seq Scan on chunk" not in plan
+
+
+def test_the_vector_arm_reads_the_hnsw_index(full: Depot, question: Vectors) -> None:
+    plan = full.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
+    assert f"chunk_{full.index.id}_vector" in plan
+
+
+def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> None:
+    """Exact search finds all; under some thousand rows it is as fast."""
+    full.exact_below = ROWS + 1
+    try:
+        plan = full.plan(vector=question, keywords=False, settings="enable_seqscan = off;enable_sort = off")
+        found = full.ask(vector=question, keywords=False, candidates=20)
+    finally:
+        full.exact_below = 0
+    assert f"chunk_{full.index.id}_vector" not in plan
+    rows = full.sql("select embedding from chunk")
+    book = sorted((float(np.asarray(r.embedding.to_list()) @ question) for r in rows), reverse=True)
+    assert [c.similarity for c in found] == pytest.approx(book[:20], abs=0.002)
+
+
+@pytest.mark.req("001-032")
+def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -> None:
+    condition = LedgerFilter(kinds=(Kind.DECISION,), tags=("x",), metadata={"a": 1}, sources=("notes",))
+    with full.statements() as seen:
+        full.ask("word7", vector=question, filter=condition)
+    (both,) = [statement for statement, _ in seen if " @@ " in statement]
+    arms = both.partition(" union all ")[0].split("other as")
+    assert len(arms) == 2
+    for statement in arms:
+        for part in (
+            "d.kind = any",
+            "d.tags @>",
+            "jsonb_each",
+            "d.source_id in",
+            "not d.hidden",
+            "not d.deleted",
+        ):
+            assert part in statement, part
+
+
+@pytest.mark.req("001-032")
+@pytest.mark.parametrize("condition", [Filter(kinds=(Kind.DECISION,)), Filter(project_id=RARE)])
+def test_a_filter_of_one_percent_still_fills_the_list(
+    full: Depot, question: Vectors, condition: Filter
+) -> None:
+    """HNSW stops after ef_search rows unless it goes on until the filter has let enough through."""
+    for settings in ("", "set local enable_sort = off"):
+        found = full.ask(vector=question, keywords=False, candidates=30, filter=condition, settings=settings)
+        assert len(found) == 30
+        assert all(c.document.kind is Kind.DECISION for c in found)
+
+
+def test_more_candidates_than_ef_search_by_default_come_whole(full: Depot, question: Vectors) -> None:
+    assert len(full.ask(vector=question, keywords=False, candidates=300)) == 300
+
+
+def test_the_index_finds_what_an_exact_search_finds(full: Depot) -> None:
+    rows = full.sql("select document_id, ord, embedding from chunk order by document_id, ord limit 40")
+    for row in rows:
+        vector = np.asarray(row.embedding.to_list(), dtype=np.float32)
+        (best,) = full.ask(vector=vector, keywords=False, candidates=1)
+        assert (best.document.id, best.chunk.ord) == (row.document_id, row.ord)
+
+
+def test_the_scores_take_their_rows_by_key(full: Depot, question: Vectors) -> None:
+    """Right after a first load there are no statistics, and the planner must not be left to guess."""
+    with full.statements() as seen:
+        full.ask("word7", vector=question)
+    ((statement, parameters),) = [one for one in seen if " union " in one[0]]
+    with full.database.tenant(full.tenant) as connection:
+        rows = connection.exec_driver_sql(f"explain {statement}", parameters)
+        plan = "\n".join(str(row[0]) for row in rows)
+    assert f"chunk_{full.index.id}_pkey" in plan
+    assert plan.count("document_hidden") == 2, "what is hidden is looked up once for each arm"
+    assert "document_pkey" not in plan
+
+
+def test_a_rare_tag_is_looked_up_in_its_index(full: Depot, question: Vectors) -> None:
+    """`@>` is not leakproof: under row-level security alone, every document of the tenant would be read."""
+    plan = full.plan(
+        vector=question, keywords=False, filter=Filter(tags=("rare",)), settings="enable_seqscan = off"
+    )
+    assert "document_tags" in plan
+    assert "Seq Scan on document" not in plan
+
+
+@pytest.mark.parametrize("exact_below", [0, ROWS + 1])
+def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_chunks(
+    full: Depot, question: Vectors, exact_below: int
+) -> None:
+    full.exact_below = exact_below
+    try:
+        everything = full.ask(vector=question, keywords=False)
+        few = full.nearest(question, 90, first=100)
+        chunks = full.nearest(question, 7, first=100, dedupe=False)
+    finally:
+        full.exact_below = 0
+    best: dict[UUID, int] = {}
+    for candidate in everything:
+        best.setdefault(candidate.document.id, candidate.chunk.ord)
+    assert [one.place for one in few.chunks] == list(best.items())[:90]
+    assert len({c.document_id for c in everything[:90]}) < 90, "some document has two chunks among them"
+    assert [one.place for one in chunks.chunks] == [(c.document_id, c.ord) for c in everything[:7]]
+    assert [one.score for one in chunks.chunks] == pytest.approx([c.similarity for c in everything[:7]])
+    for found in (few, chunks):
+        assert found.rows == 100
+        assert all(
+            (one.text.document.id, one.text.chunk.ord) == one.place for one in found.chunks if one.text
+        )
+        assert all(one.text and one.text.chunk.content.startswith("common") for one in found.chunks)

@@ -1,0 +1,144 @@
+"""What a search in PostgreSQL finds: filters only the ledger can answer, and scores only this store has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from pipeline.database import Database
+from pipeline.documents import SourceType
+from pipeline.stores import Filter
+from pipeline.stores.pgvector import open_index
+from pipeline.stores.pgvector_query import LedgerFilter
+from tests.pipeline.stores.depot import DIMENSIONS, Depot
+
+
+@pytest.fixture
+def shelf(shared_database: Database) -> Depot:
+    depot = Depot(shared_database)
+    depot.put(
+        "kestrel one", title="one", source="wiki", metadata={"team": "red", "n": 3, "labels": ["a", "b"]}
+    )
+    depot.put("kestrel two", title="two", source="tracker", metadata={"team": "blue", "n": "3", "ok": True})
+    depot.put("kestrel three", title="three", source="tracker", metadata={"n": 4, "none": None})
+    depot.count()
+    return depot
+
+
+@pytest.mark.req("001-032")
+@pytest.mark.parametrize(
+    ("condition", "titles"),
+    [
+        (LedgerFilter(), {"one", "two", "three"}),
+        (LedgerFilter(sources=("wiki",)), {"one"}),
+        (LedgerFilter(sources=("wiki", "tracker")), {"one", "two", "three"}),
+        (LedgerFilter(sources=("nobody",)), set()),
+        (LedgerFilter(texts=(("team", "red"),)), {"one"}),
+        (LedgerFilter(texts=(("n", "3"),)), {"one", "two"}),
+        (LedgerFilter(texts=(("n", "3"), ("team", "blue"))), {"two"}),
+        (LedgerFilter(texts=(("ok", "true"),)), {"two"}),
+        (LedgerFilter(texts=(("labels", "b"),)), {"one"}),
+        (LedgerFilter(texts=(("labels", "c"),)), set()),
+        (LedgerFilter(texts=(("none", "null"),)), set()),
+        (LedgerFilter(texts=(("absent", ""),)), set()),
+        (LedgerFilter(texts=(("team", "re"),)), set()),
+        (LedgerFilter(texts=(("n", "3"),), metadata={"n": 3}), {"one"}),
+        (LedgerFilter(metadata={"labels": ["a", "b"]}), {"one"}),
+        (LedgerFilter(metadata={"labels": ["a"]}), set()),
+        (LedgerFilter(metadata={"n": 3.0}), {"one"}),
+    ],
+)
+def test_filters_of_the_ledger_hold_in_both_arms(
+    shelf: Depot, condition: LedgerFilter, titles: set[str]
+) -> None:
+    vector = shelf.embedder.embed_query("kestrel")
+    assert {c.document.title for c in shelf.ask("kestrel", filter=condition)} == titles
+    found = shelf.ask("kestrel", vector=vector, keywords=False, filter=condition)
+    assert {c.document.title for c in found} == titles
+
+
+def test_a_search_may_be_about_certain_documents_only(shelf: Depot) -> None:
+    one = next(c.document.id for c in shelf.ask("kestrel") if c.document.title == "one")
+    assert [c.document.id for c in shelf.ask("kestrel", filter=LedgerFilter(only=(one,)))] == [one]
+    assert shelf.ask("kestrel", filter=LedgerFilter(only=(uuid4(),))) == []
+
+
+@pytest.mark.parametrize("column", ["hidden", "deleted"])
+def test_what_is_hidden_or_deleted_is_not_found(shelf: Depot, column: str) -> None:
+    shelf.sql(f"update document set {column} = true where title = 'one'")
+    vector = shelf.embedder.embed_query("kestrel one")
+    assert {c.document.title for c in shelf.ask("kestrel one", vector=vector)} == {"two", "three"}
+
+
+def test_the_keyword_arm_fills_its_list_with_what_is_to_be_seen(shared_database: Database) -> None:
+    """Chunks are scored before their documents are looked at."""
+    depot = Depot(shared_database)
+    for n in range(12):
+        depot.put("kestrel " * (12 - n) + "falcon " * n, title=f"{n:02}")
+    depot.count()
+    depot.sql("update document set hidden = true where title < '05'")
+    depot.sql("update document set deleted = true where title = '06'")
+    found = depot.ask("kestrel", candidates=4)
+    assert {c.document.title for c in found} == {"05", "07", "08", "09"}
+
+
+def test_filters_of_chunks_alone_hold_in_the_keyword_arm(shared_database: Database) -> None:
+    depot, other = Depot(shared_database), uuid4()
+    ids = [
+        depot.put("kestrel " * (9 - n), title=str(n), project_id=other if n % 2 else depot.project)
+        for n in range(8)
+    ]
+    depot.count()
+    found = depot.ask(
+        "kestrel",
+        candidates=2,
+        filter=LedgerFilter(project_id=other, exclude=(ids[1],), only=tuple(ids[1:])),
+    )
+    assert {c.document.title for c in found} == {"3", "5"}
+
+
+def test_times_filter_on_the_last_change_or_the_creation(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    june, july = datetime(2025, 6, 1, tzinfo=UTC), datetime(2025, 7, 1, tzinfo=UTC)
+    depot.put("kestrel", title="changed", created_at=june, updated_at=july)
+    depot.put("kestrel", title="created", created_at=june, source_type=SourceType.PBI)
+    depot.put("kestrel", title="timeless")
+    depot.count()
+    assert {c.document.title for c in depot.ask("kestrel", filter=Filter(since=july))} == {"changed"}
+    assert {c.document.title for c in depot.ask("kestrel", filter=Filter(until=july))} == {"created"}
+
+
+def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Depot) -> None:
+    vector = shelf.embedder.embed_query("kestrel")
+    assert {c.centroid for c in shelf.ask("kestrel", vector=vector)} == {None}
+    halves = f"array_fill(1.0::real, array[{DIMENSIONS}])::vector::halfvec".replace("::", "\\:\\:")
+    with shelf.database.tenant(shelf.tenant) as connection:
+        other = open_index(
+            connection, provider="x", model="other", dimensions=DIMENSIONS, chunker="structure", pipeline="p"
+        )
+    for title, index, of in (
+        ("one", shelf.index.id, halves),
+        ("two", other.id, halves),
+        ("three", shelf.index.id, "null"),
+    ):
+        shelf.sql(
+            f"""insert into index_document (tenant_id, index_id, document_id, version, centroid)
+                select tenant_id, :index, id, 1, {of} from document where title = :t""",
+            index=index,
+            t=title,
+        )
+    found = {c.document.title: c.centroid for c in shelf.ask("kestrel", vector=vector)}
+    ones = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
+    assert found["one"] == pytest.approx(float(ones @ vector), abs=0.005)
+    assert found["two"] is None
+    assert found["three"] is None
+    assert {c.centroid for c in shelf.ask("kestrel")} == {None}
+
+
+def test_a_vector_of_zeros_is_far_from_everything(shelf: Depot) -> None:
+    found = shelf.ask("kestrel", vector=np.zeros(DIMENSIONS, np.float32))
+    assert {c.similarity for c in found} == {0.0}
+    assert len(found) == 3
