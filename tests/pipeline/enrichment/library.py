@@ -170,3 +170,12 @@ def chunk_text(shop: Workshop, chunk: str) -> str:
         "select content from chunk where document_id = :id and ord = :ord", id=document_id, ord=int(place)
     )
     return " ".join(text.split())
+
+
+def refs(found: Json, section: str) -> list[str]:
+    return [item["ref"] for item in found[section]]
+
+
+def by_ref(found: Json, section: str, ref: str) -> Json:
+    (item,) = [item for item in found[section] if item["ref"] == ref]
+    return dict(item)

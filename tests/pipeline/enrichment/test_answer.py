@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection
 
-from pipeline.documents import Json, Kind
-from pipeline.enrichment import Enricher, EnrichmentRequest, PgTexts, prompt_block
-from pipeline.enrichment.enricher import EnrichmentOptions
+from pipeline.documents import Kind
+from pipeline.enrichment import EnrichmentRequest, PgTexts, prompt_block
 from pipeline.enrichment.texts import DocumentText
 from pipeline.errors import StoreUnavailable
-from pipeline.retrieval import Explanation, Hit, SearchRequest, SearchResults
+from pipeline.retrieval import SearchRequest
 from pipeline.stores import Filter
 from pipeline.stores.pgvector import SearchIndex, open_index
 from tests.pipeline.enrichment.library import (
     LIBRARY,
     PBI,
     answer,
+    by_ref,
     checked,
     decision,
     enricher,
     manual,
+    refs,
     stocked,
-    work,
 )
-from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
-
-
-def refs(found: Json, section: str) -> list[str]:
-    return [item["ref"] for item in found[section]]
-
-
-def by_ref(found: Json, section: str, ref: str) -> Json:
-    (item,) = [item for item in found[section] if item["ref"] == ref]
-    return dict(item)
-
-
-# --- the sections ---
+from tests.pipeline.workshop import DIMENSIONS, Workshop
 
 
 @pytest.mark.req("001-085", "001-086", "001-087", "001-088", "001-089", "001-090")
@@ -141,35 +127,6 @@ def test_a_document_of_code_alone_still_shows_something(shop: Workshop) -> None:
     )
 
 
-# --- the item itself ---
-
-
-@pytest.mark.parametrize(
-    "pbi",
-    [
-        {"id": "PBI-7", "title": "Quite another title", "description": "Export invoices as CSV"},
-        {
-            "id": "OTHER",
-            "title": "Export  invoices as csv",
-            "description": "As a billing clerk I want to export invoices as CSV, so that the tax office can\nread them.",
-        },
-    ],
-)
-def test_the_items_own_document_is_left_out_by_id_or_by_title_and_text(shop: Workshop, pbi: Json) -> None:
-    found = answer(stocked(shop), pbi)
-    assert "PBI-7" not in refs(found, "similar_work")
-    assert found["likely_duplicates"] == []
-
-
-def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplicate(shop: Workshop) -> None:
-    found = answer(
-        stocked(shop), {"id": "N", "title": "Export invoices as CSV", "description": "Of invoices."}
-    )
-    assert refs(found, "likely_duplicates") == ["PBI-7"]
-    (check,) = [s for s in found["suggestions"] if s["kind"] == "duplicate"]
-    assert "“Export invoices as CSV” (PBI-7)" in check["text"]
-
-
 def test_a_number_as_id_leaves_out_no_decision_or_manual_of_that_name(shop: Workshop) -> None:
     pbi = {**PBI, "id": "guides/export.md"}
     assert refs(answer(stocked(shop), pbi), "technical_docs") == ["guides/export.md"]
@@ -182,79 +139,6 @@ def test_excluded_documents_stay_out(shop: Workshop) -> None:
     data = checked(shop, found)
     assert "PBI-7" not in refs(data, "similar_work")
     assert refs(data, "past_decisions") == ["adr/0001.md"]
-
-
-# --- suggestions ---
-
-
-def test_criteria_that_similar_items_had_are_suggested_when_this_item_lacks_them(shop: Workshop) -> None:
-    stocked(shop)
-    texts = [s["text"] for s in answer(shop)["suggestions"] if s["kind"] == "acceptance_criterion"]
-    assert texts == [
-        (
-            "“Export invoices as CSV” (PBI-7) also asked for: “The export finishes within two minutes for 50,000"
-            " invoices”"
-        ),
-        "“Export invoices as CSV” (PBI-7) also asked for: “Umlauts survive the trip through the spreadsheet”",
-    ]
-    had = {**PBI, "acceptance_criteria": ["An export of 50,000 invoices finishes within 2 minutes"]}
-    texts = [s["text"] for s in answer(shop, had)["suggestions"] if s["kind"] == "acceptance_criterion"]
-    assert not any("50,000" in text for text in texts)
-    assert texts
-
-
-def test_criteria_of_work_that_was_given_up_come_last_and_say_so(shop: Workshop) -> None:
-    dropped = work(
-        "PBI-60",
-        "Export invoices as CSV for the tax office",
-        "## Acceptance criteria\n\n- Every line carries a seal",
-        status="Closed",
-        resolution="Won't fix",
-    )
-    found = answer(stocked(shop, dropped), {**PBI, "title": "CSV export of invoices for the tax office"})
-    texts = [s["text"] for s in found["suggestions"] if s["kind"] == "acceptance_criterion"]
-    assert "(PBI-7)" in texts[0]
-    assert texts[-1] == (
-        "“Export invoices as CSV for the tax office” (PBI-60, Won't fix) also asked for: “Every line carries a seal”"
-    )
-
-
-def test_a_duplicate_that_was_given_up_covers_nothing(shop: Workshop) -> None:
-    found = answer(stocked(shop), {"title": "Import invoices of the old system", "description": "Once more."})
-    (check,) = [s["text"] for s in found["suggestions"] if s["kind"] == "duplicate"]
-    assert check.startswith("Ask why “Import invoices of the old system” (PBI-8, Won't fix) was not done: ")
-
-
-def test_two_items_with_the_same_criterion_suggest_it_once(shop: Workshop) -> None:
-    twin = work(
-        "PBI-70",
-        "Export invoices as CSV again",
-        "## Acceptance criteria\n\n- Umlauts survive the trip through a spreadsheet",
-    )
-    texts = [s["text"] for s in answer(stocked(shop, twin))["suggestions"]]
-    assert sum("Umlauts" in text for text in texts) == 1
-
-
-def test_decisions_in_force_are_to_be_respected_and_others_not_to_be_built_on(shop: Workshop) -> None:
-    texts = [s["text"] for s in answer(stocked(shop))["suggestions"] if s["kind"] == "decision"]
-    assert texts == [
-        (
-            "Respect the decision “ADR 3: Exports are streamed” (adr/0003.md, 2025-04-02): “Every export of invoices is"
-            " streamed row by row as CSV.”"
-        ),
-        "Do not build on “ADR 1: Export of invoices as CSV by mail” (adr/0001.md): it is superseded by ADR 3.",
-    ]
-
-
-def test_a_proposal_binds_nobody(shop: Workshop) -> None:
-    text = "## Decision\n\nInvoices are exported as CSV for the tax office."
-    stocked(shop, decision("adr/8.md", "ADR 8: CSV export of invoices", text, decision_status="proposed"))
-    found = answer(shop)
-    assert by_ref(found, "past_decisions", "adr/8.md")["status"] == "proposed"
-    assert not any("ADR 8" in s["text"] for s in found["suggestions"])
-
-
-# --- how much, from where ---
 
 
 def test_the_numbers_of_a_request_hold_for_each_section_and_none_asks_for_nothing(shop: Workshop) -> None:
@@ -322,76 +206,6 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
     assert found["degradation_level"] == 2
     assert refs(found, "similar_work")[0] == "PBI-7"
     assert found["citations"]
-
-
-# --- likeness ---
-
-
-def doctored(shop: Workshop, **changes: Any) -> Enricher:
-    """An enricher whose search gives every hit this explanation and level."""
-    real = enricher(shop).search
-    level = changes.pop("level", 0)
-
-    def search(request: SearchRequest) -> SearchResults:
-        found = real(request)
-
-        def changed(hit: Hit) -> Hit:
-            explanation = hit.explanation
-            assert isinstance(explanation, Explanation)
-            return replace(hit, explanation=replace(explanation, **changes))
-
-        return replace(found, hits=[changed(h) for h in found.hits], degradation_level=level)
-
-    return enricher(shop, search=search, options=EnrichmentOptions(duplicate_thresholds={MODEL: 0.77}))
-
-
-def test_without_an_embedder_likeness_is_that_of_words_and_chance_words_do_not_count(shop: Workshop) -> None:
-    stocked(shop)
-    degraded = doctored(shop, similarity=None, level=3)
-    found = checked(shop, degraded.enrich(EnrichmentRequest.from_json(PBI)))
-    assert found["degradation_level"] == 3
-    assert refs(found, "similar_work") == ["PBI-7"]
-    item = found["similar_work"][0]
-    assert item["similarity_by"] == "words"
-    assert 30 <= item["similarity"] <= 100
-    assert found["likely_duplicates"] == []
-
-
-@pytest.mark.req("002-007")
-def test_a_document_below_the_threshold_is_no_knowledge_unless_it_has_the_rarest_words(
-    shop: Workshop,
-) -> None:
-    stocked(shop)
-    request = EnrichmentRequest.from_json(PBI)
-    far = doctored(shop, similarity=0.3, min_similarity=0.37, rare=0.1).enrich(request).to_json()
-    assert far["similar_work"] == far["past_decisions"] == far["technical_docs"] == far["suggestions"] == []
-    near = doctored(shop, similarity=0.38, min_similarity=0.37, rare=0.1).enrich(request).to_json()
-    assert "PBI-7" in refs(near, "similar_work")
-    assert [s for s in near["suggestions"] if s["kind"] == "acceptance_criterion"] == [], (
-        "too far to borrow from"
-    )
-    rare = doctored(shop, similarity=0.3, min_similarity=0.37, rare=0.4).enrich(request).to_json()
-    assert "PBI-7" in refs(rare, "similar_work")
-
-
-def test_likely_duplicates_reach_the_models_threshold_within_the_first_five(shop: Workshop) -> None:
-    more = [
-        work(f"TWIN-{n}", f"Export invoices as CSV, part {n}", "## Description\n\nCSV.") for n in range(7)
-    ]
-    stocked(shop, *more)
-    request = EnrichmentRequest.from_json({"pbi": PBI, "topK": 1})
-    flagged = doctored(shop, similarity=0.77).enrich(request)
-    assert len(flagged.similar_work) == 1
-    assert len(flagged.likely_duplicates) == 5
-    assert doctored(shop, similarity=0.76).enrich(request).likely_duplicates == []
-
-
-def test_similarity_stays_between_0_and_100(shop: Workshop) -> None:
-    stocked(shop)
-    request = EnrichmentRequest.from_json(PBI)
-    for cosine, percent in ((1.0000001, 100), (-0.2, 0), (0.555, 56)):
-        found = doctored(shop, similarity=cosine, rare=1.0).enrich(request)
-        assert {item.similarity for item in found.similar_work} == {percent}
 
 
 def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:
