@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import logging
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from pipeline.actions import NAMES, Actions, register_actions, unregister_actions
 from pipeline.actions.arguments import SLICE
 from pipeline.embedding.hashing import HashingEmbedder
-
-SECRET = "sk-0123456789-secret"
-TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel", "the berth plan is printed"]
-Registry = dict[str, Callable[..., Any]]
-
-
-def engine(**rag: Any) -> SimpleNamespace:
-    """An engine with nothing but what the actions look at."""
-    settings = {"rag": {"embedding_provider": "hashing", "embedding_dimensions": 64, **rag}}
-    return SimpleNamespace(settings=settings, secrets={"OPENAI_API_KEY": SECRET}, enable_rag=True)
+from tests.pipeline.acting import TEXTS, Registry, engine, refused, registry_of
 
 
 @pytest.fixture
 def registry() -> Registry:
-    made: Registry = {}
-    register_actions(made, engine())
-    return made
-
-
-def refused(answer: Any) -> str:
-    """The sentence of an error, which is all there is."""
-    assert set(answer) == {"error", "success"}
-    assert answer["success"] is False
-    return str(answer["error"])
-
-
-# --- embedding.create ---
+    return registry_of(engine())
 
 
 @pytest.mark.req("003-001", "003-021", "003-028")
@@ -77,9 +52,6 @@ def test_embedding_create_with_another_length_per_call(registry: Registry) -> No
 @pytest.mark.parametrize("text", [None, 7, {"a": 1}, ["good", None], b"bytes"])
 def test_embedding_create_refuses_what_is_no_text(registry: Registry, text: Any) -> None:
     assert "(give " in refused(registry["embedding.create"]({}, text))
-
-
-# --- vector.store ---
 
 
 @pytest.mark.req("003-002", "003-022", "003-028")
@@ -214,9 +186,6 @@ def test_one_mapping_of_metadata_serves_all_texts(registry: Registry) -> None:
     assert len(found) == 3
 
 
-# --- vector.query ---
-
-
 @pytest.mark.req("003-003", "003-023", "003-028")
 def test_vector_query_basic(registry: Registry) -> None:
     registry["vector.store"]({}, TEXTS, ids=["a", "b", "c"])
@@ -276,126 +245,10 @@ def test_vector_query_refuses_what_is_no_question(registry: Registry, query: Any
     refused(registry["vector.query"]({}, query))
 
 
-# --- the engine ---
-
-
-@pytest.mark.req("003-007", "003-008", "003-031")
-def test_action_registration_namespaces() -> None:
-    registry: Registry = {"llm.call": print}
-    register_actions(registry, engine())
-    assert set(registry) == {"llm.call"} | {
-        *("embedding.create", "embedding_create", "actions.embedding_create"),
-        *("vector.store", "vector_store", "actions.vector_store"),
-        *("vector.query", "vector_query", "actions.vector_query"),
-    }
-    for names in NAMES.values():
-        assert len({registry[name] for name in names}) == 1
-    registry["vector_store"]({}, TEXTS)
-    assert len(registry["actions.vector_query"]({}, "tide")["results"]) == 3
-
-
-@pytest.mark.req("003-021", "003-022", "003-023")
-def test_the_parameters_are_those_of_the_documents() -> None:
-    def plain(method: Any) -> list[str]:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
-        return [p.name for p in inspect.signature(method).parameters.values() if p.kind in kinds][1:]
-
-    assert plain(Actions.embedding_create) == ["state", "text", "model", "batch"]
-    assert plain(Actions.vector_store) == ["state", "texts", "embeddings", "ids", "metadata", "collection"]
-    assert plain(Actions.vector_query) == [
-        "state", "query", "k", "collection", "filter", "include_embeddings",
-    ]  # fmt: skip
-
-
-@pytest.mark.req("003-039")
-def test_rolled_out_step_by_step_and_back() -> None:
-    registry: Registry = {}
-    off = engine()
-    off.enable_rag = False
-    register_actions(registry, off)
-    assert registry == {}
-    one = engine(actions=["embedding"])
-    register_actions(registry, one)
-    assert registry["embedding.create"]({}, "x")["dimensions"] == 64
-    assert "add vector to settings.rag.actions" in refused(registry["vector.store"]({}, "x"))
-    assert "add vector to settings.rag.actions" in refused(registry["vector.query"]({}, "x"))
-    one.settings["rag"]["actions"] = ["embedding", "vector"]
-    assert registry["vector.store"]({}, "x")["stored"] == 1
-    one.enable_rag = False
-    assert "set the engine's enable_rag to true" in refused(registry["embedding.create"]({}, "x"))
-    registry["vector.query"] = print
-    unregister_actions(registry)
-    assert registry == {"vector.query": print}
-
-
-def test_settings_may_come_after_registration_and_change() -> None:
-    registry: Registry = {}
-    late = SimpleNamespace()
-    register_actions(registry, late)
-    late.settings = SimpleNamespace(rag={"embedding_provider": "hashing", "embedding_dimensions": 8})
-    assert registry["embedding.create"]({}, "x")["dimensions"] == 8
-    late.settings = {"rag": {"embedding_provider": "hashing", "embedding_dimensions": 16}}
-    assert registry["embedding.create"]({}, "x")["dimensions"] == 16
-
-
-def test_what_is_in_memory_stays_whatever_else_changes() -> None:
-    registry: Registry = {}
-    changing = engine()
-    made = register_actions(registry, changing)
-    registry["vector.store"]({}, TEXTS)
-    changing.settings["rag"]["tenant"] = "other"
-    changing.secrets["LARDER_DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
-    made.close()
-    assert len(registry["vector.query"]({}, "tide")["results"]) == 3
-
-
-@pytest.mark.req("003-015", "003-025")
-@pytest.mark.parametrize(
-    ("rag", "message"),
-    [
-        ({"embedding_provider": "word2vec"}, "settings.rag.embedding_provider is 'word2vec' (use one of"),
-        (
-            {"embeding_model": "x"},
-            "settings.rag has an unknown key 'embeding_model' (did you mean embedding_model?)",
-        ),
-        ({"ollama_timeout": "soon"}, "settings.rag.ollama_timeout is 'soon'"),
-        ({"embedding_dimensions": 0}, "settings.rag.embedding_dimensions is 0"),
-        ({"actions": ["all"]}, "list some of embedding, vector"),
-        ({"vector_store": "chroma"}, "settings.rag.vector_store is 'chroma' (use one of memory, pgvector)"),
-        ({"vector_store": "pinecone"}, "settings.rag.vector_store is 'pinecone'"),
-        ({"vector_store": "pgvector"}, "put LARDER_DATABASE_URL"),
-        ({"vector_store": 7}, "settings.rag.vector_store is a int"),
-    ],
-)
-def test_wrong_settings_are_answers(rag: dict[str, Any], message: str) -> None:
-    registry: Registry = {}
-    register_actions(registry, engine(**rag))
-    assert message in refused(registry["vector.store"]({}, "x"))
-
-
 @pytest.mark.req("003-025")
 def test_wrong_arguments_are_answers(registry: Registry) -> None:
     assert "missing a required argument: 'text'" in refused(registry["embedding.create"]({}))
     assert "multiple values" in refused(registry["vector.query"]({}, "x", query="y"))
-
-
-@pytest.mark.req("003-025", "003-038")
-def test_no_message_shows_a_secret_or_a_text(caplog: pytest.LogCaptureFixture) -> None:
-    registry: Registry = {}
-    register_actions(registry, engine(vector_store=SECRET))
-    assert refused(registry["vector.store"]({}, "x")).startswith("settings.rag.vector_store is '***'")
-
-    class Broken:
-        @property
-        def settings(self) -> Any:
-            raise RuntimeError(f"{SECRET} and the text of a document")
-
-    register_actions(registry, Broken())
-    with caplog.at_level(logging.ERROR):
-        message = refused(registry["embedding.create"]({}, "x"))
-    assert message == "the action failed unexpectedly (RuntimeError); the log says where"
-    assert "RuntimeError" in caplog.text
-    assert SECRET not in caplog.text
 
 
 @pytest.mark.req("003-038")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.actions import register_actions
 from pipeline.embedding import PROVIDERS, Embedder, EmbeddingOptions, open_embedder
 from tests.fakes.faults import Fault
 from tests.fakes.ollama_server import FakeOllama
 from tests.fakes.openai_server import KEY, FakeOpenAI
+from tests.pipeline.acting import TEXTS, Registry, registry_of
 from tests.pipeline.yaml_engine import Engine
-
-TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel", "the berth plan is printed"]
-Registry = dict[str, Callable[..., Any]]
 
 
 @pytest.fixture
@@ -30,12 +27,6 @@ def openai() -> Iterator[FakeOpenAI]:
 def ollama() -> Iterator[FakeOllama]:
     with FakeOllama() as fake:
         yield fake
-
-
-def registry_of(engine: object) -> Registry:
-    made: Registry = {}
-    register_actions(made, engine)
-    return made
 
 
 def on_openai(fake: FakeOpenAI, key: str = KEY, **rag: Any) -> Registry:
