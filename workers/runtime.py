@@ -164,11 +164,6 @@ class Runtime(Models):
         health.switch(on=self.rag.enabled)
         return health
 
-    def chunking_of(self, source: SourceSettings) -> ChunkingOptions:
-        """How a source's documents are cut."""
-        c = self.rag.chunking_of(source)
-        return ChunkingOptions(**{name: getattr(c, name) for name in ChunkingOptions.__dataclass_fields__})
-
     def chunker(self, name: str, kind: SourceType | None = None, strategy: str = "") -> Chunker:
         """The chunker of a source, by its name; `kind` decides for sources that a command registered.
 
@@ -184,11 +179,11 @@ class Runtime(Models):
     def _chunking(self, name: str, kind: SourceType | None) -> ChunkingOptions:
         for source in self.rag.sources:
             if source.name == name:
-                return self.chunking_of(source)
+                return self.rag.chunking_of(source).options()
         section = self.rag.chunking
         if kind is SourceType.PBI:
             section = section.model_copy(update={"strategy": "pbi_aware"})
-        return ChunkingOptions(**{n: getattr(section, n) for n in ChunkingOptions.__dataclass_fields__})
+        return section.options()
 
     def _count_tokens(self, text: str) -> int:
         return self.embedder.count_tokens(text)

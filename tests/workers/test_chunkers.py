@@ -1,0 +1,48 @@
+"""Which chunker a process takes for a document: its source's, its type's, or that of a search index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.documents import SourceType
+from workers.runtime import Addresses, Runtime
+from workers.settings import load
+
+CONFIG = """
+rag:
+  chunking: {strategy: recursive, maxSize: 700, overlap: 70}
+  sources:
+    - {name: docs, type: markdown, paths: a}
+    - {name: items, type: pbi_json, paths: a}
+    - {name: own, type: pbi_json, paths: a, chunking: {strategy: fixed, maxSize: 300, overlap: 30}}
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Runtime:
+    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    return Runtime(
+        load(tmp_path / "larder.yaml", {}), Addresses(database="", control="", admin="", broker="")
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "strategy", "max_size"),
+    [
+        (("docs", None, ""), "recursive", 700),
+        (("items", None, ""), "pbi_aware", 700),
+        (("own", None, ""), "fixed", 300),
+        (("own", SourceType.PBI, ""), "fixed", 300),
+        (("uploaded", None, ""), "recursive", 700),
+        (("uploaded", SourceType.PBI, ""), "pbi_aware", 700),
+        (("own", None, "semantic"), "semantic", 300),
+    ],
+)
+def test_each_source_is_cut_as_it_is_configured(
+    parts: Runtime, asked: tuple[str, SourceType | None, str], strategy: str, max_size: int
+) -> None:
+    options = ChunkingOptions(strategy=strategy, max_size=max_size, overlap=max_size // 10)
+    assert parts.chunker(*asked).version == open_chunker(options, len).version
