@@ -12,8 +12,6 @@ from pipeline.enrichment.sentences import Sentence, shortened
 
 MOST_CHARACTERS = 320
 """Of a decision's text."""
-LABELLED_LINES = 8
-"""A status may stand in a line of the head, without a heading."""
 
 STATUS_WORDS: Mapping[str, tuple[str, ...]] = {
     "superseded": ("superseded", "replaced", "ersetzt", "abgelöst", "überholt", "remplacé", "remplacée"),

@@ -112,18 +112,6 @@ def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
     return RunRow(**found) if found else None
 
 
-def last_of(connection: Connection, source_id: UUID) -> RunRow | None:
-    """The newest run of a source, open or closed."""
-    rows = connection.execute(
-        text(
-            f"select {_COLUMNS} from sync_run where source_id = :id order by started_at desc, id desc limit 1"
-        ),
-        {"id": source_id},
-    )
-    found = rows.mappings().one_or_none()
-    return RunRow(**found) if found else None
-
-
 def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor) -> None:
     """Add a page's counts and keep where the walk stands; a cursor that moved is progress, so tries count anew."""
     connection.execute(

@@ -138,7 +138,6 @@ def words_of(number: int) -> str:
     return f"Herons of kind {number} nest in the reeds of pond {number} and eat {number} frogs."
 
 
-BUSY = "select count(*) = 0 from document where state = 'pending'"
 BEHIND = """
     select not exists (select from search_index i cross join document d left join index_document x
         on x.index_id = i.id and x.document_id = d.id

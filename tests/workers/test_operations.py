@@ -51,10 +51,6 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> It
         client.delete(*QUEUES)
 
 
-def row_of(parts: Runtime, name: str) -> ledger.SourceRow:
-    return operations.find(parts, [name])[0].row
-
-
 def audited(omniscient: SQL) -> list[tuple[str, str, str]]:
     """(tenant, action, subject) in order."""
     return omniscient.execute(

@@ -91,11 +91,6 @@ class QueueSettings(Section):
         """Seconds after which sent work is sent again."""
         return 2 * self.lease_seconds if self.resend_seconds is None else self.resend_seconds
 
-    @property
-    def renew_every(self) -> float:
-        """Seconds between renewals of a lease: two may be lost before it ends."""
-        return self.lease_seconds / 3
-
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         refuse(self, [*self._resend_out_of_order(), *self._limits_out_of_order()])

@@ -35,10 +35,6 @@ def _own_count(start: int, _rows: Sequence[Json], _payload: Json) -> int:
     return start + 400
 
 
-def _their_count(_start: int, _rows: Sequence[Json], payload: Json) -> int:
-    return int(str(payload["_links"]["next"]).rpartition("start=")[2].partition("&")[0])
-
-
 def _later_than(field: str, literal: str) -> str:
     return f'{field} > "{literal}"'
 

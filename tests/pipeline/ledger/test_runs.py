@@ -38,13 +38,10 @@ class TestOpening:
         assert found is not None
         assert found.id == run
 
-    def test_the_newest_is_the_last(self, shop: Workshop) -> None:
+    def test_a_run_remembers_what_it_was_opened_for(self, shop: Workshop) -> None:
         shop.open_run()
-        run = shop.open_run(force=True, walk=True)
-        with shop.database.tenant(shop.tenant) as connection:
-            found = runs.last_of(connection, shop.source)
-        assert found is not None
-        assert (found.id, found.force, found.walk, found.state) == (run, True, True, "discovering")
+        found = shop.run(shop.open_run(force=True, walk=True))
+        assert (found.force, found.walk, found.state) == (True, True, "discovering")
 
     def test_an_unknown_run_is_none(self, shop: Workshop) -> None:
         with shop.database.tenant(shop.tenant) as connection:

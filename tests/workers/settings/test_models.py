@@ -214,12 +214,7 @@ class TestQueue:
 
     def test_defaults(self) -> None:
         queue = RagSettings().queue
-        assert (queue.lease_seconds, queue.renew_every, queue.resend_after, queue.visibility_timeout) == (
-            120,
-            40,
-            240,
-            900,
-        )
+        assert (queue.lease_seconds, queue.resend_after, queue.visibility_timeout) == (120, 240, 900)
         assert (queue.soft_time_limit, queue.time_limit, queue.tick_seconds) == (240, 300, 5)
         assert (queue.max_in_flight, queue.batch_documents, queue.upsert_rows) == (2000, 32, 500)
         assert (queue.max_attempts, queue.max_crashes) == (8, 3)
@@ -239,7 +234,7 @@ class TestQueue:
     )
     def test_values_in_order(self, loaded: Loaded, keys: str) -> None:
         queue = loaded(f"rag:\n  queue: {{{keys}}}\n").rag.queue
-        assert queue.renew_every < queue.lease_seconds < queue.resend_after < queue.visibility_timeout
+        assert queue.lease_seconds < queue.resend_after < queue.visibility_timeout
         assert queue.soft_time_limit < queue.time_limit < queue.visibility_timeout
 
     @pytest.mark.parametrize(
