@@ -7,7 +7,7 @@ from typing import Any
 
 from connectors.headings import nested
 from connectors.json_values import scalar_text
-from connectors.pbi_shapes import plain_keys
+from connectors.pbi_shapes import plain_keys, text_of
 from connectors.times import parse_time
 
 TEXT_KEYS = ("text", "body", "comment", "content", "message", "description")
@@ -23,28 +23,24 @@ def comments_block(value: Any) -> str:
     file stands.
     """
     found = list(_comments(value if isinstance(value, list) else [value]))
-    if all(day for _, day, _ in found):
+    if all(at for _, at, _ in found):
         found.sort(key=lambda comment: comment[1])
     return "\n\n".join(
-        f"### {_head(author, day, n)}\n\n{text}" for n, (author, day, text) in enumerate(found, 1)
+        f"### {_head(author, at[:10], n)}\n\n{text}" for n, (author, at, text) in enumerate(found, 1)
     )
 
 
 def _comments(values: list[Any]) -> Iterator[tuple[str, str, str]]:
-    """Author, time in ISO form and text of each comment that says something."""
+    """Author, time and text of each comment that says something; the time in ISO form and UTC, or empty."""
     for value in values:
         keys = plain_keys(value) if isinstance(value, Mapping) else {"text": value}
-        text = _first(keys, TEXT_KEYS)
+        text = text_of(keys, TEXT_KEYS)
         if text:
             who = next((keys[key] for key in AUTHOR_KEYS if keys.get(key)), "")
-            author = _first(plain_keys(who), NAME_KEYS) if isinstance(who, Mapping) else scalar_text(who)
+            author = text_of(plain_keys(who), NAME_KEYS) if isinstance(who, Mapping) else scalar_text(who)
             moment = next((time for key in TIME_KEYS if (time := parse_time(keys.get(key)))), None)
             yield " ".join(author.split()), moment.isoformat() if moment else "", nested(text, 3)
 
 
 def _head(author: str, day: str, number: int) -> str:
-    return ", ".join(part for part in (author or f"Comment {number}", day[:10]) if part)
-
-
-def _first(keys: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    return next((text for name in names if (text := scalar_text(keys.get(name)).strip())), "")
+    return ", ".join(part for part in (author or f"Comment {number}", day) if part)

@@ -13,7 +13,7 @@ from connectors.front_matter import tags_of
 from connectors.headings import MAX_TITLE
 from connectors.json_values import clean_text, json_able, scalar_text
 from connectors.pbi_comments import comments_block
-from connectors.pbi_shapes import PbiItem, plain_keys
+from connectors.pbi_shapes import PbiItem, plain_keys, text_of
 from connectors.times import parse_time
 
 ID_KEYS = ("id", "pbiid", "userstoryid", "key")
@@ -78,8 +78,8 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
     if not isinstance(item.pbi, Mapping):
         return None
     pbi = plain_keys(item.pbi)
-    own_id = _text(pbi, ID_KEYS)
-    title = " ".join(_text(pbi, TITLE_KEYS).split())[:MAX_TITLE] or own_id
+    own_id = text_of(pbi, ID_KEYS)
+    title = " ".join(text_of(pbi, TITLE_KEYS).split())[:MAX_TITLE] or own_id
     if not title:
         return None
     labels = dict.fromkeys((*tags_of(pbi.get("labels")), *tags_of(pbi.get("tags"))))
@@ -130,9 +130,9 @@ def _inline(value: Any) -> str:
         steps = [
             f"{word.capitalize()} {text}"
             for word in ("given", "when", "then")
-            if (text := _text(keys, (word,)))
+            if (text := text_of(keys, (word,)))
         ]
-        main = " ".join(steps) or _text(keys, ("criterion", "description", "text", "title", "name"))
+        main = " ".join(steps) or text_of(keys, ("criterion", "description", "text", "title", "name"))
         return main or "; ".join(f"{k}: {text}" for k, v in value.items() if (text := scalar_text(v)))
     if isinstance(value, list):
         return "; ".join(text for item in value if (text := scalar_text(item)))
@@ -150,10 +150,6 @@ def _facts(pbi: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
 
 def _value(pbi: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((pbi[key] for key in keys if pbi.get(key) not in (None, "", [], {})), None)
-
-
-def _text(pbi: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    return next((text for key in keys if (text := scalar_text(pbi.get(key)))), "")
 
 
 def _time(facts: Mapping[str, Any], keys: tuple[str, ...]) -> str:

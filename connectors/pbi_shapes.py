@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from connectors.json_values import scalar_text
 
 LISTS: Mapping[str, int] = {"pbis": 0, "scoredpbis": 1, "enrichedpbis": 2}
 """Keys that hold PBIs, and how late in the pipeline: of one PBI in two lists the later one counts."""
@@ -39,6 +41,11 @@ def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
         if plain.get(name) in (None, "", []):
             plain[name] = item
     return plain
+
+
+def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The first of these keys that holds a text or number, as text; empty if none does."""
+    return next((text for name in names if (text := scalar_text(keys.get(name)))), "")
 
 
 def pbi_items(data: Any) -> list[PbiItem] | None:
