@@ -18,12 +18,12 @@ KEY = "search_language"
 """Metadata of a document that was stemmed in another language than the default."""
 
 
-def said(language: str) -> dict[str, str]:
-    """The metadata that tell it."""
+def as_metadata(language: str) -> dict[str, str]:
+    """What the metadata of a document in this language have to say: nothing if it is the default."""
     return {} if language == DEFAULT else {KEY: language}
 
 
 def language_of(metadata: Mapping[str, Any]) -> str:
-    """The language in which a document's words are stemmed."""
+    """The language in which the words of a document with these metadata are stemmed; the default if none is known."""
     named = metadata.get(KEY)
     return named if isinstance(named, str) and named in LANGUAGES else DEFAULT

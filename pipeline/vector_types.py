@@ -34,6 +34,6 @@ def register_vectors(connection: psycopg.Connection[Any]) -> None:
         found = connection.execute(_TYPES).fetchall()
     finally:
         connection.autocommit = before
-    if any(name == "vector" for name, _, _ in found):
+    if any(name == "vector" for name, _, _ in found):  # `bit` is PostgreSQL's own and always there
         for name, oid, array_oid in found:
             _REGISTER[name](connection, TypeInfo(name, oid, array_oid))

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.documents import Cursor, Document, Finding, Kind, Listing, Page, SourceType
 from pipeline.errors import ConfigurationError
-from pipeline.languages import said
+from pipeline.languages import as_metadata
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
 PAGE = 250
@@ -45,9 +45,10 @@ class Judged:
 
 def in_language(judged: Judged, language: str) -> Judged:
     """The same set, its words to be stemmed in this language."""
-    if not said(language):
+    named = as_metadata(language)
+    if not named:
         return judged
-    documents = [replace(d, metadata={**d.metadata, **said(language)}) for d in judged.documents]
+    documents = [replace(d, metadata={**d.metadata, **named}) for d in judged.documents]
     return replace(judged, documents=documents)
 
 

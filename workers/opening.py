@@ -11,7 +11,7 @@ from connectors import SourceOptions, open_source
 from connectors.options import DecisionRules
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
-from pipeline.languages import said
+from pipeline.languages import as_metadata
 from workers.settings import (
     AzureDevOpsSource,
     ConfluenceSource,
@@ -127,7 +127,7 @@ def _common(settings: Settings, source: SourceSettings) -> dict[str, Any]:
     fixed = source.metadata.model_dump(mode="json", exclude_none=True)
     own = {k: v for k, v in fixed.items() if k not in {"source_type", "extractors"}}
     return {
-        "metadata": own | said(source.language or settings.rag.language),
+        "metadata": own | as_metadata(source.language or settings.rag.language),
         "source_type": source.metadata.source_type,
         "decisions": DecisionRules(
             types=d.frontmatter_types, paths=d.paths, tags=d.tags, headings=d.headings
