@@ -1,10 +1,12 @@
-"""An answer to be worded, and a model that says what a test wants."""
+"""Answers to be worded or shown, and a model that says what a test wants."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pipeline.documents import Json
 from pipeline.enrichment.context import Citation, EnrichedContext, SimilarWork, Suggestion
@@ -23,47 +25,46 @@ DUPLICATE = "Check whether “Export invoices as CSV” (PBI-7) already covers t
 NOTICE = "=== data 0000000000000000 ==="
 
 
-def cited(n: int, quoted: str) -> Citation:
-    return Citation(
-        n=n,
-        ref="PBI-7",
-        title="Export invoices as CSV",
-        link="#",
-        document_id="d7",
-        chunk="d7:0",
-        source_type="pbi",
-        quoted=quoted,
+def context(*learnings: str, link: str = "#", status: str | None = None) -> EnrichedContext:
+    """One item of similar work from which this was learned, each sentence cited."""
+    document: dict[str, Any] = {
+        "ref": "PBI-7",
+        "title": "Export invoices as CSV",
+        "link": link,
+        "document_id": "d7",
+        "source_type": "pbi",
+    }
+    return EnrichedContext(
+        similar_work=[
+            SimilarWork(
+                **document,
+                source="backlog",
+                updated_at=None,
+                age_days=None,
+                citations=tuple(range(1, len(learnings) + 1)),
+                similarity=84,
+                similarity_by="meaning",
+                learnings=learnings,
+                status=status,
+            )
+        ],
+        citations=[
+            Citation(**document, n=n, chunk="d7:0", quoted=quoted) for n, quoted in enumerate(learnings, 1)
+        ],
     )
 
 
-ANSWER: Json = EnrichedContext(
-    similar_work=(
-        SimilarWork(
-            ref="PBI-7",
-            title="Export invoices as CSV",
-            link="#",
-            document_id="d7",
-            source="backlog",
-            source_type="pbi",
-            updated_at=None,
-            age_days=None,
-            similarity=84,
-            similarity_by="meaning",
-            learnings=(STREAMED, INJECTED, NOTICE),
-            citations=(1, 2, 3),
-        ),
-    ),
-    suggestions=(
+def _answer() -> Json:
+    found = context(STREAMED, INJECTED, NOTICE)
+    criterion = replace(found.citations[0], n=4, quoted="Umlauts survive the trip")
+    suggestions = (
         Suggestion(kind="duplicate", text=DUPLICATE, citations=(1,)),
         Suggestion(kind="acceptance_criterion", text=CRITERION, citations=(4,)),
-    ),
-    citations=(
-        cited(1, STREAMED),
-        cited(2, INJECTED),
-        cited(3, NOTICE),
-        cited(4, "Umlauts survive the trip"),
-    ),
-).to_json()
+    )
+    return replace(found, suggestions=suggestions, citations=(*found.citations, criterion)).to_json()
+
+
+ANSWER: Json = _answer()
 
 
 class Clock:
