@@ -10,7 +10,7 @@ from pipeline.chunking import Chunker
 from pipeline.documents import Chunk, Document
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.errors import EmbedderUnavailable, TextRejected
+from pipeline.errors import EmbedderUnavailable, LarderError, TextRejected
 from pipeline.indexing import Indexer
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
 
@@ -19,15 +19,19 @@ STEPS = ("chunk", "embed", "upsert")
 
 @dataclass
 class Picky:
-    """The hashing embedder with a provider's bad days: calls that fail, texts it refuses, broken vectors."""
+    """The hashing embedder with a provider's bad days: calls that fail, and texts it refuses."""
 
     fails_from: int | None = None
     """The first call, counted from 1, at which the provider is away for good."""
+    trouble: LarderError | None = None
+    """What every call raises."""
     refuses: str = ""
-    spoils: str = ""
+    """A text with these words in it is refused, and so is its call."""
     calls: int = 0
     seen: list[str] = field(default_factory=list)
+    """What was embedded, and would be on the bill."""
     meanwhile: Callable[[], None] | None = None
+    """Happens in each call before anything else."""
     model: str = MODEL
     dimensions: int = DIMENSIONS
     limits: EmbedderLimits = field(default_factory=lambda: EmbedderLimits(texts=4))
@@ -38,16 +42,19 @@ class Picky:
             self.meanwhile()
         if self.fails_from is not None and self.calls >= self.fails_from:
             raise EmbedderUnavailable("the provider is away", retry_after=60)
+        if self.trouble:
+            raise self.trouble
         if self.refuses and any(self.refuses in t for t in texts):
             raise TextRejected("too rude")
         self.seen += texts
         return HashingEmbedder(DIMENSIONS).embed_documents(texts)
 
     def embed_query(self, text: str) -> Vectors:
-        return HashingEmbedder(DIMENSIONS).embed_query(text)
+        vector: Vectors = self.embed_documents([text])[0]
+        return vector
 
     def count_tokens(self, text: str) -> int:
-        return len(text)
+        return len(text.split())
 
 
 @dataclass

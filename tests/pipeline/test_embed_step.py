@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -11,9 +11,8 @@ from uuid import UUID
 import pytest
 
 from pipeline.embed_step import Terms
-from pipeline.embedding import EmbedderLimits, Vectors
+from pipeline.embedding import EmbedderLimits
 from pipeline.embedding.budget import Budget, Cost, Grant
-from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -26,38 +25,10 @@ from pipeline.errors import (
 )
 from pipeline.ledger import holds, usage, waits
 from pipeline.ledger.usage import Meter, Used
-from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop, document, paragraphs
+from tests.pipeline.picky import Picky
+from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
 
 PROBE = 300.0
-
-
-@dataclass
-class Paid:
-    """The hashing embedder, with a bill; `meanwhile` happens before each call, `trouble` instead of it."""
-
-    bill: list[str] = field(default_factory=list)
-    calls: int = 0
-    trouble: LarderError | None = None
-    meanwhile: Callable[[], None] | None = None
-    model: str = MODEL
-    dimensions: int = DIMENSIONS
-    limits: EmbedderLimits = field(default_factory=lambda: EmbedderLimits(texts=4))
-
-    def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        self.calls += 1
-        if self.meanwhile:
-            self.meanwhile()
-        if self.trouble:
-            raise self.trouble
-        self.bill += texts
-        return HashingEmbedder(DIMENSIONS).embed_documents(texts)
-
-    def embed_query(self, text: str) -> Vectors:
-        vector: Vectors = self.embed_documents([text])[0]
-        return vector
-
-    def count_tokens(self, text: str) -> int:
-        return len(text.split())
 
 
 @dataclass
@@ -117,21 +88,21 @@ def standing(shop: Workshop, name: str) -> holds.Hold | None:
 class TestSharedTexts:
     def test_a_text_that_another_worker_embeds_right_now_is_left_to_it(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(3), b=paragraphs(3))
-        other = Paid()
+        other = Picky()
 
         def second_worker() -> None:
             shop.embedder = other
             shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
 
-        mine = Paid(meanwhile=second_worker)
+        mine = Picky(meanwhile=second_worker)
         shop.embedder = mine
         step = shop.indexer(terms=terms()).embed(shop.tenant, shop.items("a"))
-        assert (len(mine.bill), other.bill) == (3, [])
+        assert (len(mine.seen), other.seen) == (3, [])
         assert [i.document_id for i in step.ready] == [shop.id("a")]
         assert stages(shop) == {"a": ("embedded", 0, 0), "b": ("chunked", 1, 0)}
         wake(shop)
         shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
-        assert (other.bill, stages(shop)["b"][0]) == ([], "embedded")
+        assert (other.seen, stages(shop)["b"][0]) == ([], "embedded")
 
     def test_what_the_other_one_finished_in_the_meantime_is_not_embedded_again(
         self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +111,7 @@ class TestSharedTexts:
         from pipeline.ledger import vectors
 
         chunked(shop, a=paragraphs(3), b=paragraphs(3))
-        shop.embedder = paid = Paid()
+        shop.embedder = paid = Picky()
         claim = vectors.claim
 
         def late(*args: Any, **options: Any) -> set[bytes]:
@@ -150,14 +121,14 @@ class TestSharedTexts:
 
         monkeypatch.setattr(vectors, "claim", late)
         shop.indexer(terms=terms()).embed(shop.tenant, shop.items("a"))
-        assert len(paid.bill) == 3
+        assert len(paid.seen) == 3
         assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
 
     def test_many_workers_with_the_same_texts_pay_once(self, alone: Workshop) -> None:
         shop = alone
         names = [f"d{n}" for n in range(12)]
         chunked(shop, **dict.fromkeys(names, paragraphs(9)))
-        shop.embedder = paid = Paid()
+        shop.embedder = paid = Picky()
 
         def worker(mine: list[str]) -> None:
             shop.indexer(terms=terms()).embed(shop.tenant, shop.items(*mine))
@@ -169,7 +140,7 @@ class TestSharedTexts:
             thread.join()
         wake(shop)
         worker(names)
-        assert (len(paid.bill), len(set(paid.bill))) == (9, 9)
+        assert (len(paid.seen), len(set(paid.seen))) == (9, 9)
         assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
         assert shop.sql("select * from embedding_claim") == []
 
@@ -179,15 +150,15 @@ class TestSharedTexts:
         def die() -> None:
             raise KeyboardInterrupt
 
-        shop.embedder = dead = Paid(meanwhile=lambda: die() if dead.calls == 2 else None)
+        shop.embedder = dead = Picky(meanwhile=lambda: die() if dead.calls == 2 else None)
         with pytest.raises(KeyboardInterrupt):
             shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
         assert shop.value("select count(*) from embedding_claim") == 6
         shop.sql("update document set lease_until = now() - interval '1 second'")
         shop.sql("update embedding_claim set until = now() - interval '1 second'")
-        shop.embedder = second = Paid()
+        shop.embedder = second = Picky()
         shop.indexer(terms=terms()).embed(shop.tenant, shop.items())
-        assert (len(dead.bill), len(second.bill), stages(shop)["a"][0]) == (4, 2, "embedded")
+        assert (len(dead.seen), len(second.seen), stages(shop)["a"][0]) == (4, 2, "embedded")
 
     def test_texts_are_kept_as_long_as_the_documents(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(9))
@@ -197,14 +168,14 @@ class TestSharedTexts:
             same = "select bool_and(c.until = d.lease_until) from embedding_claim c, document d"
             left.append(bool(shop.value(same)))
 
-        shop.embedder = Paid(meanwhile=look)
+        shop.embedder = Picky(meanwhile=look)
         shop.indexer(terms=terms(), lease=0.001).embed(shop.tenant, shop.items())
         assert left == [True, True, True]
 
     def test_a_free_model_claims_nothing(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(3))
         seen: list[int] = []
-        shop.embedder = Paid(
+        shop.embedder = Picky(
             meanwhile=lambda: seen.append(shop.value("select count(*) from embedding_claim"))
         )
         shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
@@ -214,20 +185,20 @@ class TestSharedTexts:
 class TestWaits:
     def test_what_is_paid_is_kept_when_the_budget_ends(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(4, "a"), b=paragraphs(4, "b"), c=paragraphs(4, "c"))
-        shop.embedder = paid = Paid()
+        shop.embedder = paid = Picky()
         purse = Purse(calls=2)
         shop.indexer(terms=terms(purse)).embed(shop.tenant, shop.items())
-        assert (len(paid.bill), purse.ends) == (8, ["spent 4", "spent 4"])
+        assert (len(paid.seen), purse.ends) == (8, ["spent 4", "spent 4"])
         late = [r for r in stages(shop).values() if r[0] == "chunked"]
         assert late
         assert set(late) == {("chunked", 1, 0)}
         wake(shop)
         shop.indexer(terms=terms(Purse())).embed(shop.tenant, shop.items())
-        assert len(paid.bill) == len(set(paid.bill)) == 12
+        assert len(paid.seen) == len(set(paid.seen)) == 12
 
     def test_waiting_documents_are_counted_for_the_operator(self, alone: Workshop) -> None:
         chunked(alone, a=paragraphs(1), b=paragraphs(2, "b"))
-        alone.embedder = Paid()
+        alone.embedder = Picky()
         with alone.database.control() as connection:
             assert waits.waiting(connection) is None
         alone.indexer(terms=terms(Purse(calls=0))).embed(alone.tenant, alone.items())
@@ -246,7 +217,7 @@ class TestWaits:
             (EmbedderRefused("key"), "refused 1"),
         ):
             purse = Purse()
-            shop.embedder = Paid(trouble=trouble)
+            shop.embedder = Picky(trouble=trouble)
             shop.set("a", "due_at = now(), state = 'pending'")
             shop.sql("delete from embedding_hold")
             shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items("a"))
@@ -260,10 +231,10 @@ class TestWaits:
         self, shop: Workshop, limits: dict[str, int], calls: int
     ) -> None:
         chunked(shop, a=paragraphs(8))
-        shop.embedder = paid = Paid()
+        shop.embedder = paid = Picky()
         purse = Purse(texts=limits.get("texts"), tokens=limits.get("tokens"))
         shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items())
-        assert (paid.calls, len(paid.bill)) == (calls, 8)
+        assert (paid.calls, len(paid.seen)) == (calls, 8)
 
 
 class TestHolds:
@@ -278,7 +249,7 @@ class TestHolds:
     )
     def test_a_refused_configuration_blames_no_document(self, shop: Workshop, trouble: LarderError) -> None:
         chunked(shop, a=paragraphs(6), b=paragraphs(6, "b"))
-        shop.embedder = paid = Paid(trouble=trouble)
+        shop.embedder = paid = Picky(trouble=trouble)
         indexer = shop.indexer(terms=terms(name=str(shop.tenant)))
         indexer.embed(shop.tenant, shop.items("a"))
         indexer.embed(shop.tenant, shop.items("b"))
@@ -301,17 +272,17 @@ class TestHolds:
 
     def test_another_configuration_is_not_held(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(1), b=paragraphs(1, "b"))
-        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.embedder = Picky(trouble=EmbedderRefused("wrong key"))
         shop.indexer(terms=terms(name=f"bad {shop.tenant}")).embed(shop.tenant, shop.items("a"))
-        shop.embedder = good = Paid()
+        shop.embedder = good = Picky()
         wake(shop)
         shop.indexer(terms=terms(name=f"good {shop.tenant}")).embed(shop.tenant, shop.items())
-        assert len(good.bill) == 2
+        assert len(good.seen) == 2
         assert standing(shop, f"bad {shop.tenant}") is not None
 
     def test_one_probe_finds_out_and_ends_it(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(1), b=paragraphs(1, "b"), c=paragraphs(1, "c"))
-        shop.embedder = paid = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.embedder = paid = Picky(trouble=EmbedderRefused("wrong key"))
         indexer = shop.indexer(terms=terms(name=str(shop.tenant)))
 
         def again(name: str) -> int:
@@ -332,9 +303,9 @@ class TestHolds:
 
     def test_documents_that_need_no_call_go_on(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(2), b=paragraphs(2, "b"))
-        shop.embedder = Paid()
+        shop.embedder = Picky()
         shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items("a"))
-        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.embedder = Picky(trouble=EmbedderRefused("wrong key"))
         shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items("b"))
         shop.admit(document("again", paragraphs(2), title="Same"))
         shop.indexer().chunk(shop.tenant, shop.items("again"))
@@ -344,7 +315,7 @@ class TestHolds:
 
     def test_a_hold_that_nobody_confirms_is_forgotten(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(1))
-        shop.embedder = Paid(trouble=EmbedderRefused("wrong key"))
+        shop.embedder = Picky(trouble=EmbedderRefused("wrong key"))
         shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items())
         shop.sql("update embedding_hold set seen_at = now() - interval '16 minutes'")
         assert standing(shop, str(shop.tenant)) is None
@@ -355,7 +326,7 @@ class TestUsage:
         told: list[tuple[Meter, Used]] = []
         free = terms(budget=None, counted=lambda meter, used: told.append((meter, used)))
         chunked(shop, a=paragraphs(5))
-        shop.embedder = Paid()
+        shop.embedder = Picky()
         shop.indexer(terms=free).embed(shop.tenant, shop.items())
         chunked(shop, b=paragraphs(5))
         shop.indexer(terms=free).embed(shop.tenant, shop.items("b"))
@@ -377,7 +348,7 @@ class TestTooLongTexts:
     def test_those_that_are_cut_are_counted_once_where_they_are_embedded(
         self, shop: Workshop, oversize: Any, told: tuple[int, int]
     ) -> None:
-        shop.embedder = Paid(limits=EmbedderLimits(texts=4, tokens_per_text=12, oversize=oversize))
+        shop.embedder = Picky(limits=EmbedderLimits(texts=4, tokens_per_text=12, oversize=oversize))
         runs = []
         for name in ("a", "b"):  # the same two long texts; and a short one each
             runs.append(shop.open_run())
