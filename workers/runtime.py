@@ -131,7 +131,12 @@ class Runtime(Models):
     @cached_property
     def database(self) -> Database:
         """Connections are opened on first use, in the process that uses them."""
-        return Database(self.addresses.database, self.addresses.control, patience=self.patience)
+        return Database(
+            self.addresses.database,
+            self.addresses.control,
+            pool_size=self.rag.storage.database.pool_size,
+            patience=self.patience,
+        )
 
     @cached_property
     def allowance(self) -> Allowance:

@@ -80,7 +80,12 @@ class DatabaseSettings(Section):
         examples=["${LARDER_ADMIN_DATABASE_URL}"],
         description="The owner of the tables, for migrations only.",
     )
-    pool_size: Whole = Field(default=5, ge=1, le=200, description="Connections kept open by each process.")
+    pool_size: Whole = Field(
+        default=2,
+        ge=1,
+        le=200,
+        description="Connections of each kind that a process keeps; it opens up to four more while it needs them.",
+    )
 
 
 class BrokerSettings(Section):

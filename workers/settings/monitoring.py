@@ -53,7 +53,7 @@ Endpoint = Annotated[Text, AfterValidator(_endpoint), Expected(_ENDPOINT)]
 
 
 class MetricsSettings(Section):
-    """Figures for Prometheus."""
+    """Figures for Prometheus. These keys are checked and have no effect yet."""
 
     enabled: Flag = Field(default=True, description="Offer metrics.")
     export_path: Folder | None = Field(
@@ -71,7 +71,7 @@ class LoggingSettings(Section):
     path: Folder | None = Field(
         default=None,
         examples=["./logs/larder.log"],
-        description="File to log to. Empty: standard error only.",
+        description="File to log to. Checked, no effect yet: lines go to standard error.",
     )
     max_files: Whole = Field(default=10, ge=1, le=1000, description="Files kept when the log is rotated.")
     max_size: Size = Field(
@@ -80,7 +80,7 @@ class LoggingSettings(Section):
 
 
 class HealthCheckSettings(Section):
-    """The health page."""
+    """The health page. These keys are checked and have no effect yet."""
 
     enabled: Flag = Field(default=True, description="Offer the health page.")
     endpoint: Endpoint = Field(default="/health/rag", description="Its path.")
@@ -110,7 +110,7 @@ class AlertCondition(Section):
 
 
 class AlertSettings(Section):
-    """Alerts."""
+    """Alerts. These keys are checked and have no effect yet."""
 
     enabled: Flag = Field(default=True, description="Raise alerts.")
     channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = Field(

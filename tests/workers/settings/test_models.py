@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import QueuePool
 
 from pipeline.chunking import ChunkingOptions
 from pipeline.embedding import PROVIDERS
+from workers.runtime import Addresses, Runtime
 from workers.settings import EMBEDDING_PROVIDERS, Problem, RagSettings, Settings, SettingsError
 
 Loaded = Callable[..., Settings]
@@ -256,3 +258,13 @@ class TestQueue:
     def test_a_default_out_of_order_is_told_with_its_value(self, problems: Problems) -> None:
         found = problems("rag:\n  queue:\n    timeLimit: 200\n")
         assert [(p.key, p.found, p.line) for p in found] == [("queue.softTimeLimit", "the default 240", 2)]
+
+
+def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> None:
+    settings = loaded("rag:\n  storage:\n    database: {poolSize: 9}\n")
+    where = Addresses(database="postgresql://x:x@127.0.0.1:1/x", control="", admin="", broker="")
+    database = Runtime(settings, where).database
+    for engine in (database.app, database.controller):
+        assert isinstance(engine.pool, QueuePool)
+        assert engine.pool.size() == 9
+    database.close()
