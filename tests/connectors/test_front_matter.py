@@ -8,30 +8,10 @@ from typing import Any
 
 import pytest
 
-from connectors import SourceOptions, open_source
 from connectors.front_matter import split_front_matter, tags_of
 from connectors.json_values import MAX_VALUES, clean_text, json_able, scalar_text
-from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
-
-
-def read(root: Path, **changes: Any) -> tuple[dict[str, Document], dict[str, Problem], dict[str, Problem]]:
-    given_options: dict[str, Any] = {"name": "docs", "type": "markdown", "root": root, "paths": ("**/*.md",)}
-    pages = list(open_source(SourceOptions(**(given_options | changes))).pages(None))
-    return (
-        {d.external_id: d for page in pages for d in page.documents},
-        {p.external_id: p for page in pages for p in page.failed},
-        {p.external_id: p for page in pages for p in page.skipped},
-    )
-
-
-def document(root: Path, text: str, name: str = "note.md", **changes: Any) -> Document:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(text)
-    documents, failed, skipped = read(root, **changes)
-    assert not failed, failed
-    assert not skipped, skipped
-    return documents[name]
+from tests.connectors.notes import document, read
 
 
 def failure(root: Path, text: str) -> str:

@@ -12,29 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors import SourceOptions, open_source
 from connectors.headings import code_lines, headings_of, plain_text, title_of
 from connectors.times import parse_time
-from pipeline.documents import Document, Kind, Problem, SourceType
-
-
-def read(root: Path, **changes: Any) -> tuple[dict[str, Document], dict[str, Problem], dict[str, Problem]]:
-    given_options: dict[str, Any] = {"name": "docs", "type": "markdown", "root": root, "paths": ("**/*.md",)}
-    pages = list(open_source(SourceOptions(**(given_options | changes))).pages(None))
-    return (
-        {d.external_id: d for page in pages for d in page.documents},
-        {p.external_id: p for page in pages for p in page.failed},
-        {p.external_id: p for page in pages for p in page.skipped},
-    )
-
-
-def document(root: Path, text: str, name: str = "note.md", **changes: Any) -> Document:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(text)
-    documents, failed, skipped = read(root, **changes)
-    assert not failed, failed
-    assert not skipped, skipped
-    return documents[name]
+from pipeline.documents import Kind, SourceType
+from tests.connectors.notes import document, read
 
 
 class TestDocument:

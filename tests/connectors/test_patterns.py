@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from connectors import SourceOptions, open_source
-from connectors.files import FileListing, FileTree
 from pipeline.errors import ConfigurationError
-
-NOBODY = 65534
-
-
-def write(root: Path, *names: str, text: str = "# Title\n\nSome text.\n") -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> SourceOptions:
-    return SourceOptions(
-        name="files",
-        type="markdown",
-        root=root,
-        paths=paths or ("**/*.md",),
-        exclude=exclude,
-        max_bytes=max_bytes,
-    )
-
-
-def listing(root: Path, *paths: str, exclude: tuple[str, ...] = ()) -> FileListing:
-    return FileTree(options(root, *paths, exclude=exclude)).listing()
-
-
-def names(found: FileListing) -> list[str]:
-    return [file.external_id for file in found.files]
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Gives up root's rights for a moment: root may read everything."""
-    own = os.geteuid()
-    if own == 0:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(own)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can reach; those of tmp_path are root's alone."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-        for path in sorted(folder.rglob("*")):
-            if not path.is_symlink():
-                path.chmod(0o755)
+from tests.connectors.folders import as_nobody, listing, names, options, write
 
 
 class TestGlobs:

@@ -3,56 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors import SourceOptions, open_source
 from connectors.pbi_gathering import natural_key, run_name
-from pipeline.documents import Document, Problem
-
-PATHS = ("./output/run-*/final-output.json", "./output/run-*/step-*.json")
-
-
-ONE = {"id": "PBI-1", "title": "One"}
-
-
-TWO = {"id": "PBI-2", "title": "Two"}
-
-
-def source(root: Path, *paths: str, max_bytes: int = 1_000_000) -> Any:
-    return open_source(
-        SourceOptions(
-            name="pipeline_outputs",
-            type="pbi_json",
-            root=root,
-            paths=paths or PATHS,
-            metadata={"category": "historical"},
-            max_bytes=max_bytes,
-        )
-    )
-
-
-def write(root: Path, name: str, data: Any, age: float = 0) -> Path:
-    path = root / "output" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(data if isinstance(data, str) else json.dumps(data))
-    os.utime(path, (time.time() - age, time.time() - age))
-    return path
-
-
-def read(
-    root: Path, *paths: str, max_bytes: int = 1_000_000
-) -> tuple[dict[str, Document], dict[str, Problem], dict[str, Problem]]:
-    pages = list(source(root, *paths, max_bytes=max_bytes).pages(None))
-    return (
-        {d.external_id: d for page in pages for d in page.documents},
-        {p.external_id: p for page in pages for p in page.failed},
-        {p.external_id: p for page in pages for p in page.skipped},
-    )
+from tests.connectors.outputs import ONE, TWO, read, source, write
 
 
 class TestNewest:
