@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,11 @@ NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 
 def looked(root: Path, rerank: str) -> Diagnosis:
     """What the check finds with this configuration; it needs no server."""
-    for parts in opened(root, rerank):
+    with opened(root, rerank) as parts:
         return machine_checks.reranker(parts)
-    raise AssertionError
 
 
+@contextmanager
 def opened(root: Path, rerank: str) -> Iterator[Runtime]:
     (root / "larder.yaml").write_text(f"rag: {{retrieval: {{rerank: {rerank}}}}}", encoding="utf-8")
     settings = load(root / "larder.yaml", {"LARDER_DATA": str(root / "data")})
@@ -33,8 +34,10 @@ def opened(root: Path, rerank: str) -> Iterator[Runtime]:
         database=NOWHERE, control=NOWHERE, admin=NOWHERE, broker="redis://127.0.0.1:1/0"
     )
     made = Runtime(settings, where)
-    yield made
-    made.database.close()
+    try:
+        yield made
+    finally:
+        made.database.close()
 
 
 def test_a_reranker_that_works_tells_how_long_it_takes(tmp_path: Path) -> None:
@@ -80,8 +83,11 @@ def test_what_keeps_it_from_being_loaded_stands_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for parts in opened(tmp_path, "{enabled: true, model: ./empty}"):
-        with caplog.at_level(logging.WARNING), pytest.raises(LarderError):
-            retriever(parts).reranker()
+    with (
+        opened(tmp_path, "{enabled: true, model: ./empty}") as parts,
+        caplog.at_level(logging.WARNING),
+        pytest.raises(LarderError),
+    ):
+        retriever(parts).reranker()
     assert "searches go without the reranker" in caplog.text
     assert "model.onnx" in caplog.text
