@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, text
 
 from pipeline.database import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.ledger import source_id
 from pipeline.stores import (
     Candidate,
     Replaced,
@@ -27,6 +24,7 @@ from pipeline.stores import (
 )
 from pipeline.stores.memory import InMemoryStore
 from pipeline.stores.pgvector import PgVectorStore, open_index
+from tests.pipeline.stores.depot import enter
 
 DIMENSIONS = 384
 NOWHERE = UUID(int=0xD)
@@ -59,7 +57,7 @@ class InLedger:
         ]
         with self.database.tenant(self.tenant) as connection:
             for replacement in placed:
-                self._enter(connection, replacement.document)
+                enter(connection, self.tenant, replacement.document)
             done = PgVectorStore(connection, self.index, self.tenant).replace(placed)
             statistics.refresh(connection, self.tenant, self.index.id)
         return done
@@ -75,35 +73,6 @@ class InLedger:
     def stats(self) -> StoreStats:
         with self.database.tenant(self.tenant) as connection:
             return PgVectorStore(connection, self.index, self.tenant).stats()
-
-    def _enter(self, connection: Connection, of: StoredDocument) -> None:
-        values = {
-            "tenant": self.tenant,
-            "source": source_id(self.tenant, of.source),
-            "tags": list(of.tags),
-            "metadata": json.dumps(dict(of.metadata)),
-            **{k: v for k, v in vars(of).items() if k not in {"source", "tags", "metadata"}},
-            "name": of.source,
-        }
-        connection.execute(
-            text("""
-                insert into source (id, tenant_id, project_id, name, kind)
-                values (:source, :tenant, :project_id, :name, 'text') on conflict do nothing"""),
-            values,
-        )
-        connection.execute(
-            text("""
-                insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                      url, tags, metadata, desired_version, desired_hash, pipeline_version,
-                                      created_at, updated_at)
-                values (:id, :tenant, :source, cast(:id as text), :project_id, :source_type, :kind, :title, :url,
-                        :tags, cast(:metadata as jsonb), :version, '', '', :created_at, :updated_at)
-                on conflict (id) do update set title = excluded.title, project_id = excluded.project_id,
-                    url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
-                    desired_version = excluded.desired_version
-                where document.desired_version <= excluded.desired_version"""),
-            values,
-        )
 
 
 def _pgvector(request: pytest.FixtureRequest) -> VectorStore:

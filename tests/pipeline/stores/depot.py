@@ -84,34 +84,8 @@ class Depot:
         ]
         with self.database.tenant(self.tenant) as connection:
             for of, _ in stock:
-                self._enter(connection, of)
+                enter(connection, self.tenant, of)
             PgVectorStore(connection, self.index, self.tenant).replace(batch)
-
-    def _enter(self, connection: Connection, of: StoredDocument) -> None:
-        values = {
-            **vars(of),
-            "tags": list(of.tags),
-            "tenant": self.tenant,
-            "source": source_id(self.tenant, of.source),
-            "name": of.source,
-            "metadata": json.dumps(dict(of.metadata)),
-        }
-        connection.execute(
-            text("""
-                insert into source (id, tenant_id, project_id, name, kind)
-                values (:source, :tenant, :project_id, :name, 'text') on conflict do nothing"""),
-            values,
-        )
-        connection.execute(
-            text("""
-                insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                      url, tags, metadata, desired_hash, pipeline_version, created_at, updated_at,
-                                      indexed_version, state, stage)
-                values (:id, :tenant, :source, cast(:id as text), :project_id, :source_type, :kind, :title, :url,
-                        :tags, cast(:metadata as jsonb), '', '', :created_at, :updated_at, 1, 'done', 'done')
-                on conflict do nothing"""),
-            values,
-        )
 
     def count(self) -> None:
         """Make the statistics anew."""
@@ -178,3 +152,35 @@ class Depot:
                     rows = connection.exec_driver_sql(f"explain (analyze) {statement}", parameters)
                     plans += [str(row[0]) for row in rows]
         return "\n".join(plans)
+
+
+def enter(connection: Connection, tenant: UUID, of: StoredDocument) -> None:
+    """Put a document and its source into the ledger, as if it had been indexed: the store joins them."""
+    values = {
+        **vars(of),
+        "tags": list(of.tags),
+        "tenant": tenant,
+        "source": source_id(tenant, of.source),
+        "name": of.source,
+        "metadata": json.dumps(dict(of.metadata)),
+    }
+    connection.execute(
+        text("""
+            insert into source (id, tenant_id, project_id, name, kind)
+            values (:source, :tenant, :project_id, :name, 'text') on conflict do nothing"""),
+        values,
+    )
+    connection.execute(
+        text("""
+            insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
+                                  url, tags, metadata, desired_version, desired_hash, pipeline_version,
+                                  created_at, updated_at, indexed_version, state, stage)
+            values (:id, :tenant, :source, cast(:id as text), :project_id, :source_type, :kind, :title, :url,
+                    :tags, cast(:metadata as jsonb), :version, '', '', :created_at, :updated_at, :version,
+                    'done', 'done')
+            on conflict (id) do update set title = excluded.title, project_id = excluded.project_id,
+                url = excluded.url, tags = excluded.tags, metadata = excluded.metadata,
+                desired_version = excluded.desired_version, indexed_version = excluded.indexed_version
+            where document.desired_version <= excluded.desired_version"""),
+        values,
+    )
