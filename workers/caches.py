@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from workers.valkey import AWAY, Scripts
 
 PREFIX = "larder:cache:"
 SECONDS = 0.25
@@ -58,13 +56,11 @@ class ValkeyCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`entries` of each space are kept for at most `seconds`."""
-        # Kombu writes the address of a socket differently from the client.
-        self._address = broker_url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+        self._scripts = Scripts(broker_url, seconds=SECONDS)
         self._entries = entries
         self._seconds = seconds
         self._clock = clock
         self._rests_until = float("-inf")
-        self._client: Any = None
 
     def get(self, space: str, key: str) -> bytes | None:
         """What was put there, unless it is too old, has been pushed out, or Valkey is away."""
@@ -79,31 +75,18 @@ class ValkeyCache:
 
     def disconnect(self) -> None:
         """Give the connections back; a later use connects anew."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._scripts.disconnect()
 
     def _run(self, script: str, space: str, key: str, *arguments: object) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
             keys = [f"{PREFIX}{{{space}}}", _entry(space, key)]
-            return self._open().register_script(script)(keys=keys, args=[key, *arguments])
-        except (redis.RedisError, OSError):
+            return self._scripts.run(script, keys, [key, *arguments])
+        except AWAY:
             # Not even a log line: the broker's own absence is told by those who need it.
             self._rests_until = self._clock() + REST
             return None
-
-    def _open(self) -> Any:
-        if self._client is None:
-            self._client = redis.Redis.from_url(
-                self._address,
-                socket_timeout=SECONDS,
-                socket_connect_timeout=SECONDS,
-                retry=Retry(NoBackoff(), 1),  # an idle connection may have been closed by the server
-                decode_responses=False,
-            )
-        return self._client
 
 
 def _entry(space: str, key: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from connectors.web.gate import BUSY_SECONDS, TICKET_SECONDS, GateLimits, refusal
 from pipeline.errors import SourceUnavailable
+from workers.valkey import AWAY, Scripts
 
 PREFIX = "larder:gate:"
 SECONDS = 3.0
@@ -57,6 +55,8 @@ end
 return 0
 """
 
+LEAVE = "return redis.call('ZREM', KEYS[1], ARGV[1])"
+
 
 class ValkeyGate:
     """A connectors.web.Gate for all processes with the same broker; connects at the first use.
@@ -65,9 +65,7 @@ class ValkeyGate:
     """
 
     def __init__(self, broker_url: str) -> None:
-        # Kombu writes the address of a socket differently from the client.
-        self._address = broker_url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
-        self._client: Any = None
+        self._scripts = Scripts(broker_url, seconds=SECONDS)
 
     def enter(self, key: str, limits: GateLimits, cost: int = 1) -> str:
         """A ticket for one request that weighs `cost`.
@@ -90,10 +88,8 @@ class ValkeyGate:
 
     def leave(self, key: str, ticket: str) -> None:
         """The request is over. Never raises: a lost ticket dies by itself."""
-        try:
-            self._open().zrem(f"{PREFIX}{{{key}}}:tickets", ticket)
-        except (redis.RedisError, OSError):
-            return
+        with suppress(*AWAY):
+            self._scripts.run(LEAVE, [f"{PREFIX}{{{key}}}:tickets"], [ticket])
 
     def close(self, key: str, seconds: float) -> None:
         """Nobody enters before that time is over; a shorter close never shortens a longer one.
@@ -105,29 +101,15 @@ class ValkeyGate:
 
     def disconnect(self) -> None:
         """Give the connections back; a later use connects anew."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._scripts.disconnect()
 
     def _run(self, script: str, keys: list[str], arguments: list[object]) -> Any:
         try:
-            client = self._open()
-            return client.register_script(script)(keys=keys, args=arguments)
-        except (redis.RedisError, OSError) as error:
+            return self._scripts.run(script, keys, arguments)
+        except AWAY as error:
             fix = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
             # No cause: a client's error may repeat the address, which holds the password.
             raise SourceUnavailable(
                 f"the gate that keeps rate limits cannot be reached in Valkey ({type(error).__name__})",
                 fix=fix,
             ) from None
-
-    def _open(self) -> Any:
-        if self._client is None:
-            self._client = redis.Redis.from_url(
-                self._address,
-                socket_timeout=SECONDS,
-                socket_connect_timeout=SECONDS,
-                retry=Retry(NoBackoff(), 1),  # an idle connection may have been closed by the server
-                decode_responses=False,
-            )
-        return self._client

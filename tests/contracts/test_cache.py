@@ -11,7 +11,8 @@ import redis
 
 from pipeline.caching import Cache, LayeredCache, MemoryCache
 from workers import embedded
-from workers.caches import PREFIX, ValkeyCache
+from workers.caches import PREFIX, SECONDS, ValkeyCache
+from workers.valkey import Scripts
 
 Make = Callable[..., Cache]
 
@@ -110,8 +111,7 @@ def test_after_a_failure_it_is_left_alone_for_a_while(servers: embedded.Servers,
     now = [0.0]
     cache = ValkeyCache("redis://127.0.0.1:1/0", clock=lambda: now[0])
     assert cache.get(space, "a") is None
-    cache._address = servers.broker_url
-    cache.disconnect()
+    cache._scripts = Scripts(servers.broker_url, seconds=SECONDS)
     cache.put(space, "a", b"1")
     assert cache.get(space, "a") is None, "it rests"
     now[0] = 5.0
