@@ -10,14 +10,16 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import text
 
 from pipeline.database import Database
-from pipeline.stores import statistics
+from pipeline.stores import Filter, pgvector_sql, statistics
 from pipeline.stores.pgvector import INDEX_COLUMNS, SearchIndex
 from pipeline.stores.pgvector_bm25 import Statistics
+from pipeline.stores.pgvector_filter import names_of, of_chunks, of_documents, values_of
+from pipeline.stores.pgvector_query import even, passing
 
 KEPT_SECONDS = 60.0
 """How long the counts of a last look are good enough; upkeep makes them anew far less often."""
 MOST_KEPT = 1000
-"""Tenants."""
+"""Tenants; and filters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Ground:
 
 
 _LAST: WeakKeyDictionary[Database, dict[UUID, tuple[float, Ground]]] = WeakKeyDictionary()
+_PASSING: WeakKeyDictionary[Database, dict[tuple[UUID, int, str], tuple[float, int]]] = WeakKeyDictionary()
 
 _GROUND = text(f"""
     select {", ".join(f"i.{name}" for name in INDEX_COLUMNS)}, s.chunks as chunks, s.mean_length as mean_length
@@ -66,3 +69,30 @@ def look(database: Database, tenant_id: UUID) -> Ground | None:
     if counted.chunks:
         kept[tenant_id] = (time.monotonic() + KEPT_SECONDS, found)
     return found
+
+
+def width(
+    database: Database, tenant_id: UUID, on: Ground, wanted: Filter, *, candidates: int, first: int
+) -> pgvector_sql.Passing:
+    """How many chunks a filter lets through, for a search for the `first` nearest; `candidates` are its most.
+
+    Counted once a minute, since the same few filters come again and again; then their searches need not be planned
+    anew each time, which takes as long as half of the search. Empty for a filter that no count can tell: none, or one
+    on chunks themselves.
+    """
+    names = names_of(wanted)
+    asked = of_documents(names)
+    if not asked or not {"exclude"}.issuperset(of_chunks(names)):
+        return ""
+    values, chunks = values_of(wanted, asked), on.counted.chunks
+    kept = _PASSING.setdefault(database, {})
+    key = tenant_id, on.index.id, repr(values)
+    until, found = kept.get(key, (0.0, 0))
+    if time.monotonic() >= until:
+        # A document has a chunk at least; more of them than this let too much through in any case.
+        count = pgvector_sql.passing_count(asked, even(candidates, chunks) + 1)
+        ((found,),) = database.ask(tenant_id, count, values)
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        kept[key] = (time.monotonic() + KEPT_SECONDS, found)
+    return passing(found, first, chunks)

@@ -11,12 +11,13 @@ from pipeline.database import Database
 from pipeline.embedding import Vectors
 from pipeline.fusion import above_threshold, best_per_document, in_order
 from pipeline.queries import ProcessedQuery
-from pipeline.retrieval.ground import Ground
+from pipeline.retrieval.ground import Ground, width
 from pipeline.retrieval.ranking import STANDING, merged, rank
 from pipeline.retrieval.records import FULL, RetrievalOptions, SearchRequest
-from pipeline.stores import Mode, StoreQuery
+from pipeline.stores import Filter, Mode, StoreQuery
 from pipeline.stores.pgvector import SearchIndex, check_query, place_of
-from pipeline.stores.pgvector_query import Ask, scores, steps
+from pipeline.stores.pgvector_query import Ask, Place, scores, steps
+from pipeline.stores.pgvector_sql import Passing
 from pipeline.stores.pgvector_texts import Blend, Ranked, Text, best_texts, nearest_texts, read
 
 CHUNKS_PER_DOCUMENT = 4
@@ -70,11 +71,23 @@ class Look:
         """A way to run the statements of a search."""
         return partial(self.database.ask, self.tenant, ef_search=steps(self.options.candidates))
 
+    def _place(self, on: Ground, wanted: Filter, first: int) -> Place:
+        """Where to search, and how, for the `first` nearest of the chunks that a filter lets through."""
+        o = self.options
+        passing: Passing = ""
+        if on.counted.chunks >= o.exact_below:
+            passing = width(self.database, self.tenant, on, wanted, candidates=o.candidates, first=first)
+        return place_of(on.index, self.tenant, o.exact_below, if_active=True, passing=passing)
+
     def by_meaning(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """The first by the vector arm alone, with their texts; for one way to ask."""
         (vector,), request, k = vectors, asked.request, asked.k
         check_query(vector, on.index.dimensions)
-        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
+        # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
+        # with a filter, each candidate that is not needed costs many steps of the index.
+        enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
+        enough = min(enough, self.options.candidates)
+        place = self._place(on, request.filter, enough)
         ask = self.ask()
         query = StoreQuery(
             text="",
@@ -84,10 +97,7 @@ class Look:
             filter=request.filter,
             top=k,
         )
-        # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
-        # with a filter, each candidate that is not needed costs many steps of the index.
-        enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)
-        for first in (min(enough, query.candidates), query.candidates):
+        for first in (enough, query.candidates):
             found = nearest_texts(
                 ask, place, query, on.counted, first, dedupe=request.dedupe, whole=asked.explain
             )
@@ -103,7 +113,7 @@ class Look:
         A ranking made there spares the way of some hundred candidates, and one more for the texts of the best.
         """
         check_query(vector, on.index.dimensions)
-        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
+        place = self._place(on, asked.request.filter, self.options.candidates)
         w, least = self.options.weights, self.options.threshold(on.index.model, asked.request.min_similarity)
         query = StoreQuery(
             text=asked.query.words,
@@ -126,7 +136,7 @@ class Look:
 
     def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""
-        place = place_of(on.index, self.tenant, self.options.exact_below, if_active=True)
+        place = self._place(on, asked.request.filter, self.options.candidates)
         ask = self.ask()
         rankings = []
         for way, vector in zip(asked.query.variants, vectors, strict=True):

@@ -27,6 +27,7 @@ from pipeline.stores import (
 )
 from pipeline.stores.pgvector_bm25 import Statistics
 from pipeline.stores.pgvector_query import Place, scores, steps
+from pipeline.stores.pgvector_sql import Passing
 from pipeline.stores.pgvector_texts import LedgerCandidate, candidates
 
 
@@ -279,7 +280,9 @@ class PgVectorStore:
         return StoreStats(documents=row.d, chunks=row.c)
 
 
-def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int, *, if_active: bool = False) -> Place:
+def place_of(
+    index: SearchIndex, tenant_id: UUID, exact_below: int, *, if_active: bool = False, passing: Passing = ""
+) -> Place:
     """Where to search a tenant's chunks of this index; with `if_active` nothing is found once another one is active."""
     return Place(
         index=index.id,
@@ -287,6 +290,7 @@ def place_of(index: SearchIndex, tenant_id: UUID, exact_below: int, *, if_active
         tenant_id=tenant_id,
         exact_below=exact_below,
         if_active=if_active,
+        passing=passing,
     )
 
 

@@ -56,6 +56,16 @@ def condition(names: tuple[str, ...]) -> str:
     return " and ".join(["not d.hidden", "not d.deleted", *(CONDITIONS[name] for name in names)])
 
 
+def of_documents(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The parts that only a look at the document can tell."""
+    return tuple(name for name in names if name not in OF_CHUNKS)
+
+
+def of_chunks(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The parts that need no look at the document."""
+    return tuple(name for name in names if name in OF_CHUNKS)
+
+
 def names_of(wanted: Filter) -> tuple[str, ...]:
     """What the filter asks for; nothing if it lets all through."""
     return tuple(name for name, value in vars(wanted).items() if value not in _NOTHING)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores.pgvector_filter import CONDITIONS, OF_CHUNKS, condition
+from pipeline.stores.pgvector_filter import CONDITIONS, condition, of_chunks, of_documents
 
 MOST_SHAPES = 256
 """Statements of each kind whose texts are kept."""
@@ -34,6 +34,12 @@ _SHOWN = f"""c.document_id <> all(array(select h.id from {DOCUMENTS} h where h.h
 _SIMILARITY = "coalesce(nullif(1 - {}, 'NaN'), 0)"
 
 
+Passing = Literal["", "few", "some", "many"]
+"""Few: look at the documents first, then at all of their chunks. Many: follow the indexes, then look at the documents.
+Some: documents first for the vectors alone. Empty: not known, so the planner chooses by the values of each search.
+"""
+
+
 class Shape(NamedTuple):
     """What a search's statement depends on; all else are values."""
 
@@ -52,6 +58,21 @@ class Shape(NamedTuple):
     filter: tuple[str, ...]
     """Names of what the filter asks for."""
     candidates: int
+    passing: Passing = ""
+    """How many chunks the filter lets through, where that decides how to search."""
+
+    @property
+    def one_plan(self) -> bool:
+        """Whether the same way is good for all values, so that it can be planned once."""
+        return bool(self.passing) or set(self.filter) <= {"exclude"}
+
+
+@lru_cache(MOST_SHAPES)
+def passing_count(names: tuple[str, ...], most: int) -> str:
+    """How many chunks a filter on documents lets through; of so many documents at most."""
+    return f"""
+        select coalesce(sum(c.chunk_count), 0)
+        from (select d.chunk_count from {DOCUMENTS} d where {condition(names)} limit {most}) c"""
 
 
 @lru_cache(MOST_SHAPES)
@@ -168,30 +189,43 @@ def _centroid(shape: Shape, of: str) -> str:
 def _near(shape: Shape, more: str = "") -> str:
     """The vector arm: in the order of the index, or every vector compared if there are few."""
     # An index cannot give the order of a sum.
-    order = _distance(shape) + ("" if shape.vector == "index" else " + 0")
-    documents, where = _passing(shape)
+    order = _distance(shape) + (" + 0" if _compares_all(shape) else "")
     return f"""
-        select c.document_id, c.ord{more} from chunk c {documents}
-        where c.index_id = {shape.number} and {where}
+        select c.document_id, c.ord{more} from {_passing(shape, "chunk", first=_compares_all(shape))}
         order by {order} limit {shape.candidates}"""
 
 
-def _passing(shape: Shape) -> tuple[str, str]:
-    """A join and a condition: the filter, and nothing hidden. A filter on chunks alone needs no documents."""
-    if OF_CHUNKS.issuperset(shape.filter):
-        return "", " and ".join([_SHOWN, *(CONDITIONS[name] for name in shape.filter)])
-    return f"join {DOCUMENTS} d on d.id = c.document_id", condition(shape.filter)
+def _compares_all(shape: Shape) -> bool:
+    return shape.vector == "all" or shape.passing in ("few", "some")
+
+
+def _passing(shape: Shape, rows: str, *, first: bool) -> str:
+    """Chunks `c` that the filter lets through and that are not hidden; `first` begins with documents, if it may."""
+    own = " and ".join([f"c.index_id = {shape.number}", *(CONDITIONS[n] for n in of_chunks(shape.filter))])
+    if not of_documents(shape.filter):  # which needs no documents
+        return f"{rows} c where {own} and {_SHOWN}"
+    shown = condition(of_documents(shape.filter))
+    if not shape.passing:
+        return f"{rows} c join {DOCUMENTS} d on d.id = c.document_id where {own} and {shown}"
+    # Laterals that are not merged: what the planner would guess of values it does not know is of no account.
+    if first:
+        return f"""
+            (select d.id from {DOCUMENTS} d where {shown} offset 0) d
+            cross join lateral (select c.* from {rows} c where {own} and c.document_id = d.id offset 0) c where true"""
+    return f"""
+            {rows} c cross join lateral (
+                select from {DOCUMENTS} d where d.id = c.document_id and {shown} offset 0) d
+            where {own}"""
 
 
 def _matching(shape: Shape) -> str:
     """The keyword arm: the best chunks of those that hold one of the rarest lexemes."""
     score = bm25.score(shape.terms, bm25.ranks(shape.terms, "x.flat"), k="x.k")
-    documents, where = _passing(shape)
     return f"""
         select x.document_id, x.ord
         from (select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation("c.length")} as k
-              from {KEYWORD_ROWS} c {documents}
-              where c.index_id = {shape.number} and c.lexemes @@ {shape.terms.any_of} and {where} offset 0) x
+              from {_passing(shape, KEYWORD_ROWS, first=shape.passing == "few")}
+                   and c.lexemes @@ {shape.terms.any_of} offset 0) x
         {shape.terms.joined}
         order by {score} desc, x.document_id, x.ord limit {shape.candidates}"""
 
@@ -202,7 +236,7 @@ def _found(shape: Shape) -> str:
         return _by_key(shape, _near(shape))
     if not shape.vector:
         return _by_key(shape, _matching(shape))
-    if shape.vector == "all":
+    if _compares_all(shape):
         return _by_key(shape, f"({_near(shape)}) union ({_matching(shape)})")
     # Whoever follows the vector index has the row at hand, and need not look it up again.
     return f"""

@@ -127,7 +127,7 @@ def nearest_texts(
     shape = shape_of(place, query, counted)
     statement = pgvector_sql.nearest(shape, first, query.top, dedupe=dedupe, whole=whole)
     values = {**values_of(query.filter, shape.filter), "vector": HalfVector(query.vector)}
-    rows = ask(statement, values, one_plan=not shape.filter)
+    rows = ask(statement, values, one_plan=shape.one_plan)
     chunks = [
         Ranked(ChunkScores(row[0], row[1], s := row[-3], row[-2]), s, s, 0.0, text=text)
         for row, text in zip(rows, _texts(rows), strict=True)
@@ -147,9 +147,7 @@ def best_texts(
         return None
     shape = shape_of(place, query, counted)
     short = None
-    if (
-        not shape.filter
-    ):  # what a filter lets through decides which plan is good, and so does what the words select
+    if shape.one_plan:  # else what the words select decides which plan is good, and must be known beforehand
         short = bm25.given_here(place.index, place.tenant_id, query.text, counted, query.languages)
     if short is not None:
         terms, language, given = short
@@ -166,7 +164,7 @@ def best_texts(
         **blend.values(),
         "vector": HalfVector(query.vector),
     }
-    rows = ask(pgvector_sql.best(shape, query.top, dedupe=dedupe), values, one_plan=not shape.filter)
+    rows = ask(pgvector_sql.best(shape, query.top, dedupe=dedupe), values, one_plan=shape.one_plan)
     if short is not None and not rows:
         return None
     return [

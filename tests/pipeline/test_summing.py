@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,11 @@ from sqlalchemy import text
 
 from pipeline.database import Database
 from pipeline.documents import Chunk, Kind
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
+from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, ground
 from pipeline.retrieval.looking import SPARE
 from pipeline.stores import Filter
 from pipeline.stores import pgvector_bm25 as bm25
+from pipeline.stores.pgvector_query import LedgerFilter
 from tests.pipeline.stores.depot import Depot
 
 WORDS = [f"word{n}" for n in range(40)]
@@ -227,3 +229,58 @@ def test_a_question_without_words_is_found_by_meaning(stock: Depot) -> None:
     assert found.degradation_level == 0
     with stock.database.tenant(stock.tenant) as connection:
         assert connection.execute(text("select count(*) from document where hidden")).scalar() == 9
+
+
+@pytest.mark.parametrize(
+    ("wanted", "statements"),
+    [
+        (Filter(kinds=(Kind.DECISION, Kind.WORK)), 1),
+        (Filter(kinds=(Kind.DECISION, Kind.WORK), exclude=(UUID(int=1),)), 1),
+        (Filter(exclude=(UUID(int=1),)), 1),
+        (Filter(kinds=(Kind.DECISION, Kind.WORK), project_id=UUID(int=2)), 2),
+    ],
+    ids=["documents", "but one", "all but one", "chunks"],
+)
+def test_a_filter_on_documents_is_counted_once_a_minute(
+    stock: Depot, monkeypatch: pytest.MonkeyPatch, wanted: Filter, statements: int
+) -> None:
+    counting = Counting(stock.database)
+    made = retriever(stock, counting, exact_below=0)
+    question = SearchRequest(text="word30 word31", k=3, explain=True, filter=wanted, min_similarity=-1.0)
+    summed, ranked = both(made, question)
+    assert summed.hits == ranked.hits
+    assert bool(summed.hits) is (wanted.project_id is None)
+    of_documents = bool(wanted.kinds and not wanted.project_id)
+    assert sum("chunk_count" in one for one in counting.asked) == of_documents
+    counting.asked.clear()
+    made.search(replace(question, filter=replace(wanted, exclude=(UUID(int=9),))))
+    assert [one for one in counting.asked if "chunk_count" in one] == [], "whatever is left out besides"
+    if wanted.project_id is None:
+        assert len(counting.asked) == statements
+    later = time.monotonic() + ground.KEPT_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    counting.asked.clear()
+    made.search(question)
+    assert sum("chunk_count" in one for one in counting.asked) == of_documents
+
+
+def test_how_much_a_filter_lets_through_is_the_sum_of_its_documents(shared_database: Database) -> None:
+    depot = Depot(shared_database, exact_below=0)
+    for n in range(12):
+        depot.put("kestrel", title=str(n), kind=Kind.WORK if n < 8 else Kind.DECISION)
+    depot.count()
+    depot.sql("update document set chunk_count = 300")
+    on = ground.look(shared_database, depot.tenant)
+    assert on
+    on = replace(on, counted=replace(on.counted, chunks=3600))
+
+    def width(**wanted: Any) -> str:
+        return ground.width(
+            shared_database, depot.tenant, on, LedgerFilter(**wanted), candidates=100, first=100
+        )
+
+    assert width() == width(exclude=(UUID(int=1),)) == width(project_id=depot.project) == ""
+    assert width(kinds=(Kind.DECISION,)) == "some"
+    assert width(kinds=(Kind.WORK,)) == "many"
+    assert width(kinds=(Kind.WORK,), project_id=depot.project) == ""
+    assert width(kinds=(Kind.REFERENCE,)) == "few"

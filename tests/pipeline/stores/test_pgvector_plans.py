@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -11,8 +14,11 @@ import pytest
 from pipeline.database import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
-from pipeline.stores import Filter
-from pipeline.stores.pgvector_query import LedgerFilter
+from pipeline.stores import Filter, StoreQuery
+from pipeline.stores.pgvector import place_of
+from pipeline.stores.pgvector_bm25 import Statistics
+from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter, passing, scores
+from pipeline.stores.pgvector_sql import Passing
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 ROWS = 4000
@@ -171,3 +177,95 @@ def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_c
             (one.text.document.id, one.text.chunk.ord) == one.place for one in found.chunks if one.text
         )
         assert all(one.text and one.text.chunk.content.startswith("common") for one in found.chunks)
+
+
+# --- how much a filter lets through decides how to search ---
+
+
+def wide(full: Depot, passing: Passing, wanted: Filter, **query: Any) -> list[ChunkScores]:
+    """Scores by a way that is settled beforehand, planned once for all values."""
+    place = place_of(full.index, full.tenant, 0, passing=passing)
+    asked = StoreQuery(**{"text": "", "keywords": False, "candidates": 30, "filter": wanted, **query})
+    counted = Statistics(chunks=ROWS, mean_length=4.0)
+    return scores(partial(full.database.ask, full.tenant), place, asked, counted)
+
+
+@pytest.mark.req("001-032")
+@pytest.mark.parametrize("passing", ["few", "some", "many"])
+def test_each_way_finds_what_a_filter_lets_through(full: Depot, passing: Passing) -> None:
+    """Asked so often that the server plans no more, with filters of 1 and of 99 percent in turn."""
+    directions = unit(np.random.default_rng(5).normal(size=(8, DIMENSIONS)).astype(np.float32))
+    rows = full.sql(
+        "select c.document_id, c.ord, c.embedding, d.kind from chunk c join document d on d.id = c.document_id"
+    )
+    vectors = np.array([row.embedding.to_list() for row in rows], dtype=np.float32)
+    shares = []
+    for direction in directions:
+        nearest = np.argsort(-(vectors @ direction))
+        for kind in (Kind.DECISION, Kind.WORK):
+            book = [(rows[n].document_id, rows[n].ord) for n in nearest if rows[n].kind == kind][:30]
+            found = wide(full, passing, Filter(kinds=(kind,)), vector=direction)
+            assert len(found) == 30
+            shares.append(len({(c.document_id, c.ord) for c in found} & set(book)) / 30)
+            if passing != "many":
+                assert shares[-1] == 1.0
+    assert np.mean(shares) > 0.95
+
+
+@pytest.mark.parametrize("passing", ["", "few", "some", "many"])
+def test_words_and_meaning_are_scored_alike_in_each_way(
+    full: Depot, question: Vectors, passing: Passing
+) -> None:
+    """Of ten documents, so that every one of their chunks is a candidate."""
+    one = full.sql("select document_id from chunk order by document_id limit 1")[0].document_id
+    wanted = Filter(tags=("rare",), exclude=(one,))
+    found = wide(
+        full, passing, wanted, text="common3 word7 item0", keywords=True, vector=question, candidates=60
+    )
+    usual = wide(full, "", wanted, text="common3 word7 item0", keywords=True, vector=question, candidates=60)
+    assert sorted(found) == sorted(usual)
+    assert 36 <= len(found) <= 40
+    assert any(c.bm25 for c in found)
+    words = wide(full, passing, wanted, text="common3 item0", keywords=True)
+    assert {c[:2] for c in words} == {
+        c[:2] for c in wide(full, "", wanted, text="common3 item0", keywords=True)
+    }
+    assert words
+
+
+@pytest.mark.parametrize(("passing", "index"), [("few", False), ("some", False), ("many", True)])
+def test_the_way_is_the_one_that_was_settled(
+    full: Depot, question: Vectors, passing: Passing, index: bool
+) -> None:
+    seen: list[tuple[str, Mapping[str, Any]]] = []
+
+    def ask(statement: str, values: Mapping[str, Any], *, one_plan: bool = False) -> list[Any]:
+        assert one_plan
+        seen.append((statement, values))
+        return []
+
+    place = place_of(full.index, full.tenant, 0, passing=passing)
+    query = StoreQuery(text="", keywords=False, vector=question, filter=Filter(kinds=(Kind.DECISION,)))
+    scores(ask, place, query, Statistics(chunks=ROWS, mean_length=4.0))
+    ((statement, values),) = seen
+    with full.database.tenant(full.tenant) as connection:
+        plan = "\n".join(
+            str(row[0]) for row in connection.exec_driver_sql(f"explain {statement}", dict(values))
+        )
+    assert (f"chunk_{full.index.id}_vector" in plan) is index
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "chunks", "way"),
+    [
+        (0, 100, 100_000, "few"),
+        (1_000, 100, 100_000, "few"),
+        (1_001, 100, 100_000, "some"),
+        (8_944, 100, 100_000, "some"),
+        (8_945, 100, 100_000, "many"),
+        (4_001, 20, 100_000, "many"),
+        (20_000, 100, 1_000_000, "some"),
+    ],
+)
+def test_which_way_a_filter_takes(found: int, wanted: int, chunks: int, way: str) -> None:
+    assert passing(found, wanted, chunks) == way
