@@ -68,9 +68,9 @@ class FileTree:
         Raises:
             SourceUnavailable: the root is not there.
             SourceDenied: the root may not be listed.
-            ConfigurationError: the root is not a folder.
+            ConfigurationError: the root is not a folder, or the one that is closed.
         """
-        walk = _Walk(_real_root(self._options), self.globs)
+        walk = _Walk(_real_root(self._options), self.globs, _closed(self._options))
         walk.run()
         return walk.listing()
 
@@ -83,9 +83,10 @@ class _Item:
 
 
 class _Walk:
-    def __init__(self, root: str, globs: Globs) -> None:
+    def __init__(self, root: str, globs: Globs, closed: str) -> None:
         self._root = root
         self._globs = globs
+        self._closed = closed
         self._files: dict[str, FoundFile] = {}
         self._real_paths: set[str] = set()
         self._links: list[_Item] = []
@@ -153,7 +154,7 @@ class _Walk:
         if entry.is_symlink():
             self._links.append(item)
         elif entry.is_dir(follow_symlinks=False):
-            if place.may_hold:
+            if place.may_hold and item.path != self._closed:
                 folders.append(item)
         elif place.wanted:
             self._take(item, entry.stat(follow_symlinks=False))
@@ -188,6 +189,8 @@ class _Walk:
             status = os.stat(real)  # noqa: PTH116 (strings throughout the walk: Path objects double its time)
         except OSError as error:
             self._lost_link(link, error)
+            return
+        if self._closed and _below(real, self._closed):
             return
         target = _Item(path=real, relative=link.relative, place=link.place)
         if stat.S_ISDIR(status.st_mode):
@@ -265,7 +268,20 @@ def _real_root(options: SourceOptions) -> str:
         raise ConfigurationError(
             f"the root {root} of source {options.name} is not a folder", fix="correct root"
         )
+    if root == _closed(options):
+        raise ConfigurationError(
+            f"the root {root} of source {options.name} is the data folder of Larder, which holds passwords",
+            fix="correct root, or move the data folder with storage.data",
+        )
     return root
+
+
+def _closed(options: SourceOptions) -> str:
+    """The real path of the folder that is never read, empty without one; a root inside of it was meant."""
+    if options.closed is None:
+        return ""
+    root, closed = os.path.realpath(options.root), os.path.realpath(options.closed)
+    return "" if root != closed and _below(root, closed) else closed
 
 
 def _root_error(root: str, error: OSError) -> IndexingError:

@@ -38,6 +38,8 @@ class SourceOptions:
     """Globs below the root such as `./docs/**/*.md`; `**` is any number of folders, none included."""
     exclude: tuple[str, ...] = ()
     """Globs below the root; one without a slash holds in every folder."""
+    closed: Path | None = None
+    """A folder below the root that is never read, whatever the globs say: where passwords of ours lie."""
     frontmatter_fields: tuple[str, ...] = ("title", "tags", "category")
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Fixed metadata of every document; what a document says of itself goes first."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.ledger import source_id
 from workers.runtime import Configured, Runtime
 from workers.settings import SOURCE_TYPES
 
+_STRANGE = frozenset({"node_modules", ".git", ".venv"})
+"""Folders of other people's files, wherever they lie."""
+
 
 def sources_of(parts: Runtime, folder: Path, suffixes: Mapping[str, tuple[str, ...]]) -> list[Configured]:
     """One source per type of file that is there, named after the folder; the same folder gives the same names."""
-    present = {kind for kind, endings in suffixes.items() if _holds(folder, endings)}
+    names = list(_names(folder, parts.settings.data.resolve()))
+    present = {kind for kind, endings in suffixes.items() if any(n.endswith(endings) for n in names)}
     short = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "folder"
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:6]
     found = []
@@ -26,7 +30,7 @@ def sources_of(parts: Runtime, folder: Path, suffixes: Mapping[str, tuple[str, .
                 "type": kind,
                 "root": str(folder),
                 "paths": [f"**/*{ending}" for ending in suffixes[kind]],
-                "exclude": ["**/node_modules/**", "**/.git/**"],
+                "exclude": [f"**/{name}/**" for name in sorted(_STRANGE)],
                 "autoIndex": False,
             },
         )
@@ -43,5 +47,8 @@ def sources_of(parts: Runtime, folder: Path, suffixes: Mapping[str, tuple[str, .
     return found
 
 
-def _holds(folder: Path, endings: tuple[str, ...]) -> bool:
-    return any(name.endswith(endings) for _, _, names in os.walk(folder) for name in names)
+def _names(folder: Path, data: Path) -> Iterator[str]:
+    """The names of all files that may be read: none of the data folder, where passwords lie."""
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if name not in _STRANGE and Path(place, name) != data]
+        yield from names

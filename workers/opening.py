@@ -47,6 +47,7 @@ def _files(settings: Settings, source: FileSource, _gate: Callable[[], Gate]) ->
         root=settings.root_of(source),
         paths=source.paths,
         exclude=source.exclude,
+        closed=settings.data,
         frontmatter_fields=getattr(source, "frontmatter_fields", ("title", "tags", "category")),
         max_bytes=int(source.max_bytes),
         base_url=str(source.base_url or ""),
