@@ -58,6 +58,8 @@ def read(folder: Path, limit: int | None = None) -> Judged:
     Raises:
         ConfigurationError: it is no set; the message says which file and line.
     """
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
     absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
     if absent:
         raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
@@ -74,11 +76,12 @@ def read(folder: Path, limit: int | None = None) -> Judged:
     rows = _rows(folder / QUERIES, ("_id", "text"))
     queries = {str(row["_id"]): str(row["text"]) for row in islice(rows, limit)}
     excluded = _self_exclude(folder / META)
+    judgements = _Judgements(folder / JUDGEMENTS, frozenset(d.external_id for d in documents))
     judged = Judged(
         name=folder.resolve().name,
         documents=documents,
         queries=queries,
-        relevant=_relevant(folder / JUDGEMENTS, queries, excluded),
+        relevant=judgements.relevant(queries, excluded),
         self_exclude=excluded,
     )
     if not judged.documents or not judged.relevant:
@@ -87,38 +90,81 @@ def read(folder: Path, limit: int | None = None) -> Judged:
     return judged
 
 
-def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as handle:
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with or without the mark that Windows puts first."""
+    with path.open("rb") as handle:
         for number, line in enumerate(handle, 1):
-            if not line.strip():
-                continue
             try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict) or any(key not in row for key in keys):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
                 raise ConfigurationError(
-                    f"{path}, line {number} is no JSON object with {' and '.join(keys)}", fix=_FORM
-                )
-            yield row
+                    f"{path}, line {number} is no text in UTF-8", fix="save the file in UTF-8"
+                ) from None
 
 
-def _relevant(path: Path, queries: Mapping[str, str], excluded: bool) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    with path.open(encoding="utf-8", newline="") as handle:
-        for number, row in enumerate(csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE), 1):
+def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a file, a line each; every `_id` once, and a text that is asked for is not blank."""
+    seen: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        row = _object(line)
+        if row is None or any(key not in row for key in keys):
+            raise ConfigurationError(
+                f"{path}, line {number} is no JSON object with {' and '.join(keys)}", fix=_FORM
+            )
+        if "text" in keys and not str(row["text"]).strip():
+            raise ConfigurationError(f"{path}, line {number} has an empty text", fix="take the line out")
+        first = seen.setdefault(str(row["_id"]), number)
+        if first != number:
+            raise ConfigurationError(
+                f"{path}, line {number} has the _id {str(row['_id'])!r} of line {first}",
+                fix="give each line an _id of its own",
+            )
+        yield row
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+@dataclass(frozen=True)
+class _Judgements:
+    path: Path
+    documents: frozenset[str]
+    """External ids of the set."""
+
+    def relevant(self, queries: Mapping[str, str], excluded: bool) -> dict[str, frozenset[str]]:
+        """Question -> documents that answer it, in the order of the questions."""
+        found: dict[str, set[str]] = {}
+        rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)
+        for number, row in enumerate(rows, 1):
             # A set without the header line must not lose the answer that stands in its place.
             if not row or (number == 1 and row[0] not in queries):
                 continue
             score = _score(row)
             if score is None:
-                raise ConfigurationError(
-                    f"{path}, line {number} is no question, document and number with tabs between them",
-                    fix=_FORM,
-                )
+                raise self._wrong(number, "is no question, document and number with tabs between them", _FORM)
             if row[0] in queries and score > 0 and not (excluded and row[0] == row[1]):
+                self._check(number, row[1])
                 found.setdefault(row[0], set()).add(row[1])
-    return {query: frozenset(found[query]) for query in queries if query in found}
+        return {query: frozenset(found[query]) for query in queries if query in found}
+
+    def _check(self, number: int, document: str) -> None:
+        """A document that is not there can never be found: every figure would be too low."""
+        if document not in self.documents:
+            raise self._wrong(
+                number,
+                f"names the document {document!r}, which {CORPUS} does not hold",
+                "add the document, or take the line out",
+            )
+
+    def _wrong(self, number: int, what: str, fix: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.path}, line {number} {what}", fix=fix)
 
 
 def _score(row: Sequence[str]) -> float | None:
@@ -135,7 +181,7 @@ def _self_exclude(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8")).get("self_exclude"))
+        return bool(json.loads(path.read_text(encoding="utf-8-sig")).get("self_exclude"))
     except (ValueError, AttributeError):
         raise ConfigurationError(f"{path} is no JSON object", fix=_FORM) from None
 

@@ -330,6 +330,7 @@ class TestCommand:
             (("made-up", "--mode", "magic"), "unknown mode"),
             (("made-up", "--mode", "keyword", "--calibrate"), "--calibrate"),
             (("made-up", "--rankings", "no/such/file.json"), "--rankings"),
+            (("made-up", "--rankings", "."), "--rankings: . is a folder"),
         ],
     )
     def test_what_is_asked_wrongly_is_told_in_a_sentence(

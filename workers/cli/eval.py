@@ -86,6 +86,8 @@ def _check(rankings: Path | None, *, calibrate: bool, chosen: str) -> None:
         raise ConfigurationError(
             "--calibrate needs similarities, and --mode keyword makes none", fix="leave --mode out"
         )
+    if rankings is not None and rankings.is_dir():
+        raise ConfigurationError(f"--rankings: {rankings} is a folder", fix="name a file")
     if rankings is not None and not rankings.resolve().parent.is_dir():
         raise ConfigurationError(f"--rankings: the folder of {rankings} does not exist", fix="make it first")
 
