@@ -181,17 +181,37 @@ class _Asker:
         return self.client.enrich(pbi, scores, priority=self.priority, deadline=left)
 
 
+def check_writable(path: Path) -> None:
+    """Find out before the work whether its end can be written.
+
+    Raises:
+        ConfigurationError: `path` is a folder, or its folder is not there.
+    """
+    if path.is_dir():
+        raise _unwritable(path, "it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise _unwritable(path, "its folder does not exist")
+
+
 def write(path: Path, document: Json) -> None:
     """Write Step 4's output, whole or not at all.
 
     Raises:
         ConfigurationError: it cannot be written there.
     """
+    check_writable(path)
+    try:
+        content = (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can only hold escaped
+        content = (json.dumps(document, indent=1) + "\n").encode()
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}", fix="give another file with -o"
-        ) from None
+        temporary.unlink(missing_ok=True)
+        raise _unwritable(path, str(error.strerror)) from None
+
+
+def _unwritable(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} cannot be written: {why}", fix="give another file with -o")

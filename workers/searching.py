@@ -109,6 +109,17 @@ def search(parts: Runtime, request: SearchRequest) -> SearchResults:
     return retriever(parts).search(request)
 
 
+def asked(text: str) -> str:
+    """What a person asks.
+
+    Raises:
+        ConfigurationError: nothing.
+    """
+    if not text.strip():
+        raise ConfigurationError("the question is empty", fix="write what is to be found")
+    return text
+
+
 def mode_of(word: str) -> Mode:
     """The mode that `word` names.
 
@@ -130,13 +141,20 @@ def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> Le
     """
     zone = ZoneInfo(parts.rag.timezone)
     now = now or datetime.now(UTC)
+    since = moment("--since", wanted.since, now, zone) if wanted.since else None
+    until = moment("--until", wanted.until, now, zone, end=True) if wanted.until else None
+    if since and until and since >= until:
+        raise ConfigurationError(
+            f"--since {wanted.since} is not before --until {wanted.until}: nothing lies between them",
+            fix="change one of them",
+        )
     return LedgerFilter(
         source_types=tuple(_known("--source-type", word, SourceType.parse) for word in wanted.source_types),
         kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
         tags=tuple(wanted.tags),
         sources=_sources(parts, wanted.sources),
-        since=moment("--since", wanted.since, now, zone) if wanted.since else None,
-        until=moment("--until", wanted.until, now, zone, end=True) if wanted.until else None,
+        since=since,
+        until=until,
         texts=tuple(_pair(word) for word in wanted.metadata),
         security_levels=tuple(wanted.security_levels),
         exclude=tuple(_known("--exclude", word, _id) for word in wanted.exclude),

@@ -9,6 +9,8 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from workers import searching
+from workers.runtime import Addresses, Runtime
+from workers.settings import load
 
 NOW = datetime(2025, 7, 10, 12, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -38,3 +40,12 @@ def test_moments(word: str, end: bool, expected: datetime) -> None:
 def test_other_words_are_no_moments(word: str) -> None:
     with pytest.raises(ConfigurationError, match="is no date"):
         searching.moment("--since", word, NOW, BERLIN)
+
+
+def test_an_empty_span_is_told_and_a_day_is_none() -> None:
+    parts = Runtime(load(None, {}), Addresses(database="", control="", admin="", broker=""))
+    day = searching.condition(parts, searching.Wanted(since="2026-01-31", until="2026-01-31"))
+    assert day.since is not None
+    assert day.until == day.since + timedelta(days=1)
+    with pytest.raises(ConfigurationError, match="--since 7d is not before --until 30d"):
+        searching.condition(parts, searching.Wanted(since="7d", until="30d"))

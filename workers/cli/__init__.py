@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
+
 import typer
 
 from workers.cli import config, enrich, index, operate, processes, reindex, search, status
@@ -43,4 +46,8 @@ app.add_typer(config.app, name="config")
 
 def main() -> None:
     """Run the command named on the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that has no such letter is no reason to end in the middle of an answer.
+            stream.reconfigure(errors="backslashreplace")
     app()

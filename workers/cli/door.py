@@ -85,7 +85,7 @@ class Door:
     def answer(self, data: Any, *, text: str | None = None) -> None:
         """Print the result: the document with --json, else `text`."""
         if self.as_json:
-            print(json.dumps(data, indent=1, default=str, ensure_ascii=False))
+            print(written(data))
         elif text is not None:
             print(text)
 
@@ -100,6 +100,16 @@ class Door:
         error = {"message": f"nothing {done}: --yes is missing", **facts}
         self.answer({"success": False, "error": error}, text=f"this would {would}; repeat it with --yes")
         raise typer.Exit(WRONG)
+
+
+def written(data: Any) -> str:
+    """`data` as JSON that stdout can take: escaped where its encoding has no such letter."""
+    text = json.dumps(data, indent=1, default=str, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=1, default=str)
+    return text
 
 
 @contextmanager
@@ -118,14 +128,26 @@ def opened(
             print(str(problem), file=sys.stderr)
         raise typer.Exit(WRONG) from None
     except LarderError as error:
-        door.answer(
-            {
-                "success": False,
-                "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
-            },
-        )
-        print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
+        _refuse(door, error)
+    except BrokenPipeError:
+        raise  # whoever read stdout has left: typer ends without a word
+    except OSError as error:
+        _refuse(door, _of_system(error))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def _refuse(door: Door, error: LarderError) -> NoReturn:
+    said = {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix}
+    door.answer({"success": False, "error": said})
+    print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
+    raise typer.Exit(error.exit_code) from None
+
+
+def _of_system(error: OSError) -> LarderError:
+    """What the operating system refuses, as one of ours."""
+    what = f"{error.filename}: " if error.filename else ""
+    return LarderError(
+        f"{what}{error.strerror or error}", fix="see whether it is there, and what this user may do with it"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pipeline.errors import StoreUnavailable
 from workers.cli import enriched
-from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, written
 
 PATIENCE = 5.0
 """Seconds in which the database must say something."""
@@ -38,6 +37,8 @@ def enrich(
         from workers import backlog
 
         read = backlog.read_backlog(file)  # before any server is started for it
+        if output is not None:
+            backlog.check_writable(output)
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
         with _workers(door) as borrowed:
@@ -79,7 +80,7 @@ def _answer(door: Door, made: Any, console: Console, output: Path | None) -> Non
         door.answer(made.report())
         return
     if output is None:
-        print(json.dumps(made.document, indent=1, ensure_ascii=False))
+        print(written(made.document))
     _summary(console, made)
     if output is not None:
         console.print(f"written to {output}", markup=False)

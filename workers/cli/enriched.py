@@ -29,7 +29,9 @@ def show(console: Console, items: Sequence[Json]) -> None:
     """Print one block per enriched PBI."""
     for item in items:
         pbi, found = item["pbi"], item["context"]
-        title = Text(f"{pbi.get('id') or ''}  {pbi.get('title') or ''}".strip(), style="bold")
+        title = Text(
+            f"{_cut(str(pbi.get('id') or ''))}  {_cut(str(pbi.get('title') or ''))}".strip(), style="bold"
+        )
         level = found.get("degradation_level", 0)
         if level:
             title.append(f"  (level {level}: {LEVELS.get(level, '')})", style="yellow")

@@ -155,8 +155,15 @@ def _preview(door: Door, found: list[dict[str, Any]]) -> None:
 _SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
 
 
+def _named(folder: str) -> Path:
+    """An empty name is a variable that is not set, and not this folder."""
+    if not folder.strip():
+        raise typer.BadParameter("it is empty")
+    return Path(folder)
+
+
 def ingest(
-    folder: Annotated[Path, typer.Argument(help="Every .md, .txt and .json below it.")],
+    folder: Annotated[Path, typer.Argument(parser=_named, help="Every .md, .txt and .json below it.")],
     force: Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")] = False,
     config: ConfigOption = None,
     data: DataOption = None,

@@ -62,10 +62,10 @@ def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
 
 def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
     """Start the supervisor as a process of its own; its state once workers listen."""
-    from workers import supervisor
+    from workers import embedded, supervisor
     from workers.celeryconfig import QUEUES
 
-    folder = door.settings.data
+    folder = embedded.made(door.settings.data)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
@@ -124,7 +124,9 @@ def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpti
 
 def worker(
     queue: Annotated[str, typer.Argument(help="control, ingest, embed or enrich.")],
-    concurrency: Annotated[int | None, typer.Option(help="Processes. [default: queue.concurrency]")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Processes. [default: queue.concurrency]")
+    ] = None,
     config: ConfigOption = None,
     data: DataOption = None,
 ) -> None:
@@ -150,7 +152,9 @@ def beat(config: ConfigOption = None, data: DataOption = None) -> None:
 
 
 def flower(
-    port: Annotated[int | None, typer.Option(help="TCP port. [default: flower.port, else 5555]")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="TCP port. [default: flower.port, else 5555]")
+    ] = None,
     address: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     config: ConfigOption = None,
     data: DataOption = None,

@@ -78,6 +78,7 @@ def search(
         from pipeline.retrieval import SearchRequest
         from workers import searching
 
+        question = searching.asked(text)
         chosen = searching.mode_of(mode)
         wanted = searching.Wanted(
             source_types=source_type or (),
@@ -91,11 +92,11 @@ def search(
             exclude=exclude or (),
         )
         condition = searching.condition(door.parts, wanted)
-        request = SearchRequest(text=text, mode=chosen, k=k, filter=condition, explain=explain)
+        request = SearchRequest(text=question, mode=chosen, k=k, filter=condition, explain=explain)
         found = searching.search(door.parts, request)
         door.answer(searching.to_json(door.parts, found))
         if not door.as_json:
-            _show(door.console, found, text)
+            _show(door.console, found, question)
 
 
 _NOTES = {
@@ -228,7 +229,7 @@ def _list(door: Door, error: Any) -> None:
             "error": {"code": error.code, "name": error.name, "message": message, "fix": error.fix},
             "candidates": candidates,
         },
-        text=str(error),
+        text=f"{error.message}\n{error.fix}",
     )
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from workers.embedded import postgres, valkey
-from workers.embedded.folder import Credentials, free_port, halt, write_private
+from workers.embedded.folder import Credentials, free_port, halt, made, write_private
 
-__all__ = ["Credentials", "Servers", "ensure", "free_port", "locked", "stop", "write_private"]
+__all__ = ["Credentials", "Servers", "ensure", "free_port", "locked", "made", "stop", "write_private"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,12 @@ class Servers:
 
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """One process at a time starts or stops servers of this data folder."""
-    data.mkdir(parents=True, exist_ok=True)
-    with (data / ".lock").open("w") as handle:
+    """One process at a time starts or stops servers of this data folder.
+
+    Raises:
+        ConfigurationError: there can be no such folder, or nothing can be written there.
+    """
+    with made(data).joinpath(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -46,6 +46,23 @@ class Credentials:
         return made
 
 
+def made(data: Path) -> Path:
+    """The data folder, made if it is not there.
+
+    Raises:
+        ConfigurationError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        (data / ".lock").touch()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the data folder {data} cannot be made or written to: {error.strerror}",
+            fix="name another with --data, LARDER_DATA or storage.data, or correct its rights",
+        ) from None
+    return data
+
+
 def write_private(path: Path, content: str) -> None:
     """Replace `path` by a file of mode 0600, in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -10,6 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from pipeline.errors import ConfigurationError
+from workers.backlog import write
 from workers.cli.enrich import enrich
 
 app = typer.Typer()
@@ -69,6 +71,29 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
     assert told["success"] is False
     assert "step-3.json" in told["error"]["message"]
     assert told["error"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("output", "words"), [("no/such/out.json", "its folder does not exist"), (".", "it is a folder")]
+)
+def test_an_output_that_cannot_be_written_is_told_before_the_work(run: Run, output: str, words: str) -> None:
+    result = run(json.dumps([GOOD]).encode(), "-o", output)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"E005: {output} cannot be written: {words}")
+    assert [path.name for path in Path().iterdir()] == ["step-3.json"]
+
+
+def test_half_a_letter_is_written_as_json_has_it(tmp_path: Path) -> None:
+    document = {"title": "half \ud83d", "other": "ö"}
+    write(tmp_path / "out.json", document)
+    assert json.loads((tmp_path / "out.json").read_bytes()) == document
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "out.json").mkdir()
+    with pytest.raises(ConfigurationError, match="it is a folder"):
+        write(tmp_path / "out.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
 @pytest.mark.parametrize("options", [("--timeout", "0"), ("--timeout", "soon"), ("--unknown",)])

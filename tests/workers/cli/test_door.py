@@ -1,0 +1,90 @@
+"""What every command does with what goes wrong around it: folders, files, screens and options."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from workers.cli import app
+from workers.cli.door import opened, written
+
+Larder = Callable[..., Result]
+
+
+@pytest.fixture
+def larder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Larder:
+    """`larder("status", ...)` in an empty folder, with no address of a server."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("LARDER_")]:
+        monkeypatch.delenv(name)
+    return lambda *args: CliRunner().invoke(app, args)
+
+
+@pytest.mark.parametrize("command", [("status",), ("up", "--detach"), ("up",), ("search", "kestrel")])
+def test_a_data_folder_that_can_be_none_is_named(larder: Larder, command: tuple[str, ...]) -> None:
+    Path("file").touch()
+    for folder in ("file", "file/below"):
+        result = larder(*command, "--data", folder, "--json")
+        assert result.exit_code == 2, result.output
+        assert f"the data folder {Path(folder).resolve()} cannot be made or written to" in result.stderr
+        assert json.loads(result.stdout)["error"]["fix"].startswith("name another with --data")
+
+
+def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
+    refused = typer.Typer()
+
+    @refused.command()
+    def read() -> None:
+        with opened(None, as_json=True):
+            (tmp_path / "nothing").read_text()
+
+    result = CliRunner().invoke(refused)
+    assert result.exit_code == 1
+    message = f"{tmp_path / 'nothing'}: No such file or directory"
+    assert json.loads(result.stdout)["error"]["message"] == message
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("worker", "ingest", "--concurrency", "0"),
+        ("flower", "--port", "99999"),
+        ("search", "  "),
+        ("ingest", ""),
+    ],
+)
+def test_wrong_values_are_usage_and_start_nothing(larder: Larder, args: tuple[str, ...]) -> None:
+    assert larder(*args).exit_code == 2
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_on_any_screen(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"title": "Köln → half \ud83d"}
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
+    print(written(data), flush=True)
+    assert json.loads(raw.getvalue().decode(encoding)) == data
+
+
+def test_a_screen_without_a_letter_gets_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "larder.yaml").write_text("rag: {tenant: Łódź}\n", encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "workers.cli", "config", "check"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "LARDER_CONFIG": "larder.yaml"},
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert b"tenant \\u0141\\xf3d\\u017a" in ran.stdout
