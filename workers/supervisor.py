@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from pipeline.errors import LarderError
 from workers import embedded, liveness, logs
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials, write_private
@@ -242,6 +244,40 @@ def kill_tree(pid: int) -> None:
                 one.kill()
 
 
+@contextmanager
+def alone(data: Path) -> Iterator[None]:
+    """Be the one supervisor of this data folder, however many begin at once.
+
+    Raises:
+        ConfigurationError: there can be no such folder.
+        LarderError: another one runs.
+    """
+    with (embedded.made(data) / "supervisor.lock").open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise already(data) from None
+        # Who it is, for a `down` that comes before there is a state.
+        handle.truncate(0)
+        handle.write(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
+        handle.flush()
+        yield
+
+
+def already(data: Path) -> LarderError:
+    """Two sets of processes on one data folder would be in each other's way."""
+    return LarderError(f"already running with {data}", fix="larder down, or another folder with --data")
+
+
+def _beginning(data: Path) -> dict[str, int]:
+    """The supervisor as its lock tells it: it may have no state yet."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((data / "supervisor.lock").read_text(encoding="utf-8"))
+        if abs(_started(found["pid"]) - found["started"]) < 1:
+            return {"supervisor": int(found["pid"])}
+    return {}
+
+
 def read_state(data: Path) -> dict[str, object] | None:
     """What `up` wrote; None if it does not run."""
     with suppress(OSError, ValueError):
@@ -251,8 +287,8 @@ def read_state(data: Path) -> dict[str, object] | None:
 
 
 def running(data: Path) -> dict[str, int]:
-    """Living processes of the data folder by name; a reused process id does not count."""
-    found = {}
+    """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
+    found = _beginning(data)
     entries = (read_state(data) or {}).get("processes")
     for entry in entries if isinstance(entries, list) else []:
         if abs(_started(entry["pid"]) - entry["started"]) < 1:

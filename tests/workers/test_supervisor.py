@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.errors import LarderError
 from workers import supervisor
 from workers.runtime import Addresses
 from workers.settings import load
@@ -138,3 +140,27 @@ def test_kill_tree_takes_the_children_along() -> None:
     process.wait(5)
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
+
+
+HOLD = "import sys, time; from pathlib import Path; from workers import supervisor\n"
+HOLD += "with supervisor.alone(Path(sys.argv[1])):\n    print('holds', flush=True); time.sleep(60)"
+
+
+def test_of_many_that_begin_at_once_one_is_the_supervisor(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"holds\n"
+        # There is no state yet, and `down` and a second `up` know of it.
+        assert supervisor.running(tmp_path) == {"supervisor": first.pid}
+        with pytest.raises(LarderError, match="already running"), supervisor.alone(tmp_path):
+            pass
+        assert supervisor.running(tmp_path) == {"supervisor": first.pid}, "the second left its name"
+        assert supervisor.shut_down(tmp_path) == ["supervisor"]
+        first.wait(5)
+    finally:
+        first.kill()
+        first.communicate()
+    with supervisor.alone(tmp_path):
+        assert supervisor.running(tmp_path) == {"supervisor": os.getpid()}

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -140,7 +140,8 @@ def opened(
 
 def _refuse(door: Door, error: LarderError) -> NoReturn:
     said = {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix}
-    door.answer({"success": False, "error": said})
+    with suppress(OSError):  # it may be stdout that cannot be written to
+        door.answer({"success": False, "error": said})
     print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
     raise typer.Exit(error.exit_code) from None
 

@@ -13,7 +13,7 @@ import structlog
 import typer
 from rich.markup import escape
 
-from pipeline.errors import LarderError, StoreUnavailable
+from pipeline.errors import StoreUnavailable
 from workers import liveness
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
@@ -34,15 +34,12 @@ def up(
 
         folder = door.settings.data
         if "supervisor" in supervisor.running(folder):
-            raise LarderError(
-                f"already running with {folder}", fix="larder down, or another folder with --data"
-            )
+            raise supervisor.already(folder)
         if detach:
-            state = _detach(door, no_flower=no_flower)
-        else:
-            _stay(door, no_flower=no_flower, no_api=no_api)
+            _tell(door, _detach(door, no_flower=no_flower))
             return
-        _tell(door, state)
+        with supervisor.alone(folder):
+            _stay(door, no_flower=no_flower, no_api=no_api)
 
 
 def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
@@ -84,11 +81,14 @@ def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
     while time.monotonic() < end:
         state = supervisor.read_state(folder)
         ages = liveness.ages(folder / "heartbeat")
-        if state and all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES):
+        mine = supervisor.running(folder).get("supervisor") == process.pid
+        if mine and state and all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES):
             return dict(state)
         if process.poll() is not None:
             break
         time.sleep(0.1)
+    if supervisor.running(folder).get("supervisor", process.pid) != process.pid:
+        raise supervisor.already(folder)
     tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     raise StoreUnavailable("it did not start: " + " / ".join(tail), fix=f"see {log.parent}")
 

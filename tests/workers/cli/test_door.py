@@ -88,3 +88,18 @@ def test_a_screen_without_a_letter_gets_the_rest(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert b"tenant \\u0141\\xf3d\\u017a" in ran.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-u", "-m", "workers.cli", "config", "show", "--json"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(b"E003: No space left on device")
+    assert b"Traceback" not in ran.stderr
