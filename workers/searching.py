@@ -77,7 +77,7 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         exact_below=r.exact_below,
         fusion=cast("Fusion", r.fusion),
         queries=r.queries,
-        synonyms=synonyms.read(parts.settings.resolve(r.synonyms)) if r.synonyms else Synonyms(),
+        synonyms=synonyms_of(parts),
         languages=parts.rag.languages,
     )
     owner = tenant or parts.tenant
@@ -91,6 +91,16 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         rerank=parts.rerank_options,
         watch=parts.health.watching,
     )
+
+
+def synonyms_of(parts: Runtime) -> Synonyms:
+    """Words that mean the same here, none if no file is named.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    path = parts.rag.retrieval.synonyms
+    return synonyms.read(parts.settings.resolve(path)) if path else Synonyms()
 
 
 def _reranker(parts: Runtime) -> Reranker | None:

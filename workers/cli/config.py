@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
@@ -68,29 +71,40 @@ def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpt
 
 def _understood(door: Door) -> Json:
     """What the file means, and what opening its sources and its model says against it."""
+    from workers import searching
     from workers.runtime import Addresses, Runtime
 
     settings = door.settings
     parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
-    problems = []
-    for one in parts.configured.values():
-        try:
-            parts.open_source(one.settings)
-        except LarderError as error:
-            problems.append(f"source {one.settings.name}: {error}")
-    try:
-        _ = parts.embedder
-    except LarderError as error:
-        problems.append(f"embedding: {error}")
+    tries: list[tuple[str, Callable[[], object]]] = [
+        (f"source {one.settings.name}: ", partial(parts.open_source, one.settings))
+        for one in parts.configured.values()
+    ]
+    tries += [("embedding: ", lambda: parts.embedder), ("", lambda: searching.synonyms_of(parts))]
+    problems = [f"{what}{wrong}" for what, attempt in tries if (wrong := _refusal(attempt))]
+    # Searches go on without it, so it keeps nobody from starting.
+    reranker = _refusal(lambda: parts.reranker)
     return {
         "success": not problems,
         "file": str(settings.path) if settings.path else None,
         "tenant": settings.tenant,
         "project": settings.project,
         "sources": [_source(door, source) for source in settings.rag.sources],
-        "warnings": list(settings.notes),
+        "warnings": [
+            *settings.notes,
+            *([f"searches go without the reranker: {reranker}"] if reranker else []),
+        ],
         "problems": problems,
     }
+
+
+def _refusal(attempt: Callable[[], object]) -> str:
+    """Why something cannot be made as configured; empty if it can."""
+    try:
+        attempt()
+    except LarderError as error:
+        return str(error)
+    return ""
 
 
 def _source(door: Door, source: object) -> Json:
@@ -130,4 +144,4 @@ def _tell(door: Door, understood: Json) -> None:
     if not understood["sources"]:
         print("no sources: `larder config init` shows how one looks")
     for warning in understood["warnings"]:
-        door.console.print(f"[yellow]warning[/] {warning}", soft_wrap=True)
+        door.console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)

@@ -178,3 +178,17 @@ def test_down_with_a_data_folder_needs_no_configuration(run: Run) -> None:
     assert (refused.exit_code, "UNSET_KEY" in refused.stderr) == (2, True)
     done = CliRunner().invoke(cli.app, ["down", "--data", ".larder", "--json"])
     assert (done.exit_code, document(done)) == (0, {"success": True, "stopped": []})
+
+
+def test_files_that_searches_need_are_looked_at(run: Run) -> None:
+    Path("half").mkdir()
+    write("rag: {retrieval: {synonyms: no.yaml, rerank: {enabled: true, model: ./half}}}\n")
+    checked = run("check")
+    assert checked.exit_code == 2
+    assert f"retrieval.synonyms: {Path('no.yaml').absolute()} cannot be read" in checked.stderr
+    # Searches go on without a reranker.
+    write("rag: {retrieval: {rerank: {enabled: true, model: ./half}}}\n")
+    checked = run("check")
+    assert checked.exit_code == 0
+    assert "warning searches go without the reranker: " in checked.stdout
+    assert "has no model.onnx" in checked.stdout
