@@ -261,6 +261,8 @@ def alone(data: Path) -> Iterator[None]:
         handle.truncate(0)
         handle.write(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
         handle.flush()
+        # Left behind by one that was killed: nobody would ever stop them.
+        _end_children(data)
         yield
 
 
@@ -281,8 +283,8 @@ def _beginning(data: Path) -> dict[str, int]:
 def read_state(data: Path) -> dict[str, object] | None:
     """What `up` wrote; None if it does not run."""
     with suppress(OSError, ValueError):
-        found: dict[str, object] = json.loads((data / "state.json").read_text(encoding="utf-8"))
-        return found
+        found = json.loads((data / "state.json").read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else None
     return None
 
 
@@ -291,9 +293,17 @@ def running(data: Path) -> dict[str, int]:
     found = _beginning(data)
     entries = (read_state(data) or {}).get("processes")
     for entry in entries if isinstance(entries, list) else []:
-        if abs(_started(entry["pid"]) - entry["started"]) < 1:
-            found[entry["name"]] = entry["pid"]
+        with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
+            if abs(_started(entry["pid"]) - entry["started"]) < 1:
+                found[entry["name"]] = entry["pid"]
     return found
+
+
+def _end_children(data: Path) -> None:
+    """End what a supervisor left behind; servers are looked after by their own folders."""
+    for name, pid in running(data).items():
+        if name not in {"postgres", "valkey"} and pid != os.getpid():
+            kill_tree(pid)
 
 
 def shut_down(data: Path) -> list[str]:
@@ -305,9 +315,7 @@ def shut_down(data: Path) -> list[str]:
             process = psutil.Process(boss)
             process.terminate()
             process.wait(STOP_SECONDS + 40)
-    for name, pid in running(data).items():
-        if name not in {"postgres", "valkey"}:
-            kill_tree(pid)
+    _end_children(data)
     servers = []
     if data.exists():
         servers = embedded.stop(data)

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.errors import LarderError
+from pipeline.errors import ConfigurationError, LarderError
 from workers import supervisor
+from workers.embedded import Credentials
 from workers.runtime import Addresses
 from workers.settings import load
 from workers.supervisor import Child, Supervisor
@@ -164,3 +165,36 @@ def test_of_many_that_begin_at_once_one_is_the_supervisor(tmp_path: Path) -> Non
         first.communicate()
     with supervisor.alone(tmp_path):
         assert supervisor.running(tmp_path) == {"supervisor": os.getpid()}
+
+
+def test_who_begins_ends_what_a_killed_supervisor_left_behind(tmp_path: Path) -> None:
+    left, server = subprocess.Popen(NAP), subprocess.Popen(NAP)
+    try:
+        entries = [
+            {"name": name, "pid": p.pid, "started": psutil.Process(p.pid).create_time()}
+            for name, p in (("worker-embed", left), ("postgres", server))
+        ]
+        (tmp_path / "state.json").write_text(json.dumps({"processes": entries}))
+        with supervisor.alone(tmp_path):
+            assert left.wait(5) == -9
+            assert server.poll() is None, "servers are taken over as they are"
+    finally:
+        for process in (left, server):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"processes": [1, {"name": "x"}]}', '{"processes": 1}'])
+def test_a_damaged_state_stops_nobody(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    (tmp_path / "supervisor.lock").write_text(content)
+    assert supervisor.running(tmp_path) == {}
+    assert supervisor.shut_down(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[1]", '{"postgres": "x"}'])
+def test_damaged_passwords_are_named_and_kept(tmp_path: Path, content: str) -> None:
+    (tmp_path / "credentials.json").write_text(content)
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        Credentials.of(tmp_path)
+    assert (tmp_path / "credentials.json").read_text() == content

@@ -37,10 +37,20 @@ class Credentials:
 
     @classmethod
     def of(cls, data: Path) -> Credentials:
-        """Read `DATA/credentials.json`, or make it."""
+        """Read `DATA/credentials.json`, or make it.
+
+        Raises:
+            ConfigurationError: the file is damaged; its servers know no other passwords.
+        """
         path = data / "credentials.json"
         if path.exists():
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            try:
+                return cls(**json.loads(path.read_text(encoding="utf-8")))
+            except (ValueError, TypeError):
+                raise ConfigurationError(
+                    f"{path} is damaged: it does not hold the passwords of the embedded servers",
+                    fix="put back a copy; without one name another data folder and index again",
+                ) from None
         made = cls(**{name: secrets.token_urlsafe(24) for name in cls.__dataclass_fields__})
         write_private(path, json.dumps(vars(made), indent=1))
         return made
