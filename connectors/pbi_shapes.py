@@ -75,10 +75,26 @@ def run_facts(data: Any) -> dict[str, Any]:
     return {**top, **(nested[0] if nested else {})}
 
 
+_WORDS: Mapping[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def in_words(value: Any) -> str:
+    """What a JSON value is, for a person: "a number"."""
+    return _WORDS.get(type(value), type(value).__name__)
+
+
 def top_level(data: Any) -> str:
     """What a person is told of a file without PBIs: its keys, never its values."""
     if not isinstance(data, Mapping):
-        return f"a {type(data).__name__}"
+        return in_words(data)
     keys = [str(key)[:40] for key in data]
     shown = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")  # noqa: PLR2004
     return f"the top-level keys {shown}" if keys else "an empty object"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.json_values import parse_json
-from connectors.pbi_shapes import pbi_items, top_level
+from connectors.pbi_shapes import in_words, pbi_items, top_level
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions
@@ -118,7 +118,7 @@ def _check(path: Path, where: str, items: Sequence[Any]) -> None:
         pbi = item["pbi"] if inner else item
         if not isinstance(pbi, Mapping):
             raise DocumentRejected(
-                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {type(pbi).__name__}, not an object",
+                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {in_words(pbi)}, not an object",
                 fix='each is a PBI, or {"pbi": {...}, "scores": {...}}',
             )
 

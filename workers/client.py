@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from pipeline.database import Database
 from pipeline.documents import Json
-from pipeline.errors import LarderError, StoreUnavailable
+from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
@@ -36,6 +36,7 @@ __all__ = [
     "UnknownJob",
 ]
 
+_SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
 """Connections that are kept open: as many as Step 4 has PBIs in flight."""
 LOOK_SECONDS = 5.0
@@ -68,7 +69,16 @@ class Client:
 
         `patience` is how many seconds the database may say nothing at all until it counts as gone. `answers` holds
         what `enrich` gives again when there is no other answer.
+
+        Raises:
+            ConfigurationError: `database_url` is no address of a PostgreSQL.
         """
+        if not database_url.startswith(_SCHEMES):
+            # Not quoted: it may hold a password.
+            raise ConfigurationError(
+                "database_url is no address of a PostgreSQL",
+                fix="write postgresql://USER:PASSWORD@HOST:5432/larder",
+            )
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline

@@ -130,6 +130,12 @@ def asked(text: str) -> str:
     return text
 
 
+def holds_documents(parts: Runtime) -> bool:
+    """False if there is nothing that a search of this tenant could find."""
+    with parts.database.tenant(parts.tenant) as connection:
+        return bool(connection.execute(text("select exists (select from document)")).scalar())
+
+
 def mode_of(word: str) -> Mode:
     """The mode that `word` names.
 

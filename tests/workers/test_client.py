@@ -20,7 +20,13 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from pipeline.errors import EmbedderUnavailable, LarderError, SearchError, StoreUnavailable
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderUnavailable,
+    LarderError,
+    SearchError,
+    StoreUnavailable,
+)
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -386,3 +392,10 @@ def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
     waking.close()
     assert waking._thread is not None
     assert not waking._thread.is_alive()
+
+
+def test_an_address_of_no_postgresql_is_refused_and_not_quoted() -> None:
+    for address in ("", "host/larder", "mysql://u:hush@host/larder"):
+        with pytest.raises(ConfigurationError, match="no address of a PostgreSQL") as caught:
+            Client(address)
+        assert "hush" not in str(caught.value)

@@ -96,6 +96,9 @@ def search(
         found = searching.search(door.parts, request)
         door.answer(searching.to_json(door.parts, found))
         if not door.as_json:
+            if found.model and not found.hits and not searching.holds_documents(door.parts):
+                print(f"no document of tenant {door.settings.tenant} is indexed; see `larder index`")
+                return
             _show(door.console, found, question)
 
 

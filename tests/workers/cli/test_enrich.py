@@ -44,17 +44,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         (None, 2, "cannot be read: No such file"),
         (b"{not json", 1, "is not valid JSON"),
         (b"\xff\xfe\x00", 1, "is no text in UTF-8"),
-        (b"7", 1, "has no PBIs"),
+        (b"7", 1, "has no PBIs; it holds a number"),
+        (b"null", 1, "has no PBIs; it holds null"),
         (b'{"unrelated": [], "other": 1}', 1, "it holds"),
         (
             json.dumps({"scored_pbis": {"scored_pbis": [GOOD, 7]}}).encode(),
             1,
-            "scored_pbis.scored_pbis[1] is int",
+            "scored_pbis.scored_pbis[1] is a number, not",
         ),
         (
             json.dumps({"scored_pbis": {"scored_pbis": [{"pbi": "text"}]}}).encode(),
             1,
-            "scored_pbis.scored_pbis[0].pbi is str",
+            "scored_pbis.scored_pbis[0].pbi is a text, not",
         ),
     ],
 )

@@ -222,9 +222,13 @@ def test_long_titles_are_cut_and_links_are_not(depot: Depot, run: Run) -> None:
 
 def test_nothing_found_and_nothing_indexed_are_told_apart(database: Database, tenant: UUID, run: Run) -> None:
     assert run("search", "kestrel").stdout.strip().startswith("nothing is indexed yet")
-    Depot(database, tenant)
-    assert run("search", "kestrel").stdout.strip() == "nothing found"
-    assert found(run("search", "kestrel", "--json")) == {"results": [], "degradation_level": 0}
+    depot = Depot(database, tenant)
+    assert run("search", "kestrel").stdout.startswith("no document of tenant acme is indexed")
+    depot.put("Otters swim.", title="Otters")
+    assert run("search", "kestrel", "--mode", "keyword").stdout.strip() == "nothing found"
+    assert run("search", "otters", LARDER_TENANT="acmee").stdout.startswith("no document of tenant acmee")
+    missing = found(run("search", "kestrel", "--mode", "keyword", "--json"))
+    assert missing == {"results": [], "degradation_level": 0}
 
 
 def test_a_switched_off_installation_says_so(depot: Depot, run: Run) -> None:
