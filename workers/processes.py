@@ -10,7 +10,7 @@ from typing import Any
 from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
-from workers import enriching, logs, registering, runtime
+from workers import acknowledging, enriching, logs, registering, runtime
 from workers.app import app, configure
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
@@ -70,6 +70,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     _keep_logging(parts)
+    acknowledging.install()
     app.steps["worker"].add(Heartbeat)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
     app.worker_main(
