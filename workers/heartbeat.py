@@ -44,6 +44,7 @@ class Presence:
         self._broker_url = where.broker
         self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
         self._look = look
+        self._timer: Any = None
         self._heard = self._noted = float("-inf")
         self._excused_until = float("-inf")
         self._over = threading.Event()
@@ -55,6 +56,12 @@ class Presence:
         self._show()
         self._thread.start()
 
+    def listen(self, timer: Any) -> None:
+        """Be told by the consumer's timer from now on; again after each lost connection, when Celery clears it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer.call_repeatedly(FILE_SECONDS, self.hear)
+
     def hear(self) -> None:
         """The consumer's timer has run."""
         self._heard = time.monotonic()
@@ -62,6 +69,8 @@ class Presence:
 
     def end(self) -> None:
         """Be no longer listed: an ended worker is not a silent one."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._over.set()
         self._thread.join(2 * PATIENCE)
         with suppress(LarderError), self._database.control() as connection:
@@ -110,34 +119,39 @@ class Presence:
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Tells by the worker's own timer, the one that also drives its consumer."""
+    """Makes a worker be seen from its start to its end."""
 
     requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
-
-    def __init__(self, parent: Any, **options: Any) -> None:
-        super().__init__(parent, **options)
-        self.presence: Presence | None = None
-        self.timer: Any = None
 
     def start(self, parent: Any) -> None:
         """Begin to beat."""
         queues = ",".join(sorted(parent.app.amqp.queues.consume_from))
         parts = runtime.current()
-        self.presence = Presence(parent.hostname, queues, parts.heartbeat_folder, parts.addresses)
-        self.presence.begin()
-        self.timer = parent.timer.call_repeatedly(FILE_SECONDS, self.presence.hear)
+        parent.presence = Presence(parent.hostname, queues, parts.heartbeat_folder, parts.addresses)
+        parent.presence.begin()
 
     def stop(self, parent: Any) -> None:
         """Stop beating."""
-        del parent
-        if self.presence is not None:
-            self.timer.cancel()
-            self.presence.end()
-            self.presence = None
+        presence, parent.presence = getattr(parent, "presence", None), None
+        if presence is not None:
+            presence.end()
 
     def terminate(self, parent: Any) -> None:
         """What a soft or cold shutdown calls instead of `stop`."""
         self.stop(parent)
+
+
+class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Lets the timer that drives the consumer tell of it, each time when the consumer starts.
+
+    Its end is not told here: while the last tasks of a worker end, the timer still runs.
+    """
+
+    requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - the name and type Celery asks for
+
+    def start(self, parent: Any) -> None:
+        """Begin, or begin anew."""
+        parent.controller.presence.listen(parent.timer)
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from workers import acknowledging, enriching, logs, registering, runtime
 from workers.app import app, configure
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, Listening
 from workers.lifeline import Lifeline
 from workers.liveness import heartbeat_folder
 from workers.runtime import Runtime
@@ -72,6 +72,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     _keep_logging(parts)
     acknowledging.install()
     app.steps["worker"].add(Heartbeat)
+    app.steps["consumer"].add(Listening)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
     app.worker_main(
         [

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import liveness
@@ -37,6 +38,11 @@ def presence(where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path) -> Ite
     for proxy in where[1:]:
         proxy.heal()
     made.end()
+
+
+def timer() -> Any:
+    """A consumer's, which nobody drives."""
+    return Timer()  # type: ignore[no-untyped-call]
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -91,3 +97,12 @@ def test_a_frozen_database_does_not_keep_the_consumer_from_listening(
         assert time.monotonic() - before < 0.5
         assert age(tmp_path) < 0.5
         time.sleep(0.05)
+
+
+def test_a_new_timer_takes_the_place_of_the_old_one(presence: Presence) -> None:
+    first, second = timer(), timer()
+    presence.listen(first)
+    entry = first.queue[0].entry
+    presence.listen(second)
+    assert entry.canceled
+    assert len(second.queue) == 1
