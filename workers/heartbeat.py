@@ -1,15 +1,19 @@
 """Signs of life: a file touched every second by the process that consumes, and a row every ten seconds.
 
 A worker can be alive and deaf (its consumer gone while a task runs); only the consumer's own timer tells. It writes
-the file and nothing else: a database that is slow or frozen must not keep it from listening.
+the file and nothing else: a database that is slow or frozen must not keep it from listening. One that stays deaf ends
+itself: containers, unlike `larder up`, are started again when they end, not when they are unwell.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import logging
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,27 +27,57 @@ from pipeline.errors import LarderError
 from workers import broker, dispatch, runtime
 from workers.lifeline import RETURN_SECONDS
 from workers.liveness import DEAF_SECONDS, touch
+from workers.neglect import Neglect
+from workers.supervisor import kill_tree
 
 FILE_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 ROW_SECONDS = 10.0
 PATIENCE = 5.0
 """Seconds in which the database must give each answer; the next row is soon due anyway."""
+DEAF_LOOKS = int(2 * DEAF_SECONDS / LOOK_SECONDS)
+"""As many looks in a row at a deaf worker end it: a supervisor that reads heartbeats is faster. Looks and not seconds,
+because a process that was stopped for a while has not listened either."""
+
+logger = logging.getLogger(__name__)
+
+
+def end_process(why: str) -> None:
+    """End this process and its children at once; what they were at is under way in the ledger, and done again."""
+    logger.critical("this worker is deaf and ends itself: %s", why)
+    faulthandler.dump_traceback()  # where each thread stands tells how it came to this
+    kill_tree(os.getpid())
+    os._exit(1)  # the first process of a container cannot be killed from inside
 
 
 class Presence:
     """What the world sees of one worker: its heartbeat file, and its row in the database."""
 
     def __init__(
-        self, name: str, queues: str, folder: Path, where: runtime.Addresses, *, look: float = LOOK_SECONDS
+        self,
+        name: str,
+        queues: str,
+        folder: Path,
+        where: runtime.Addresses,
+        *,
+        look: float = LOOK_SECONDS,
+        neglects: Callable[[], bool] = lambda: False,
+        die: Callable[[str], None] = end_process,
     ) -> None:
-        """`name` is the host's name in Celery, `queues` those it serves, with commas; nothing is connected yet."""
+        """`name` is the host's name in Celery, `queues` those it serves, with commas; nothing is connected yet.
+
+        `neglects` is asked at every look whether messages wait for the worker in vain; `die` is called with the reason
+        when it has been deaf for `DEAF_LOOKS` looks.
+        """
         self._name = name
         self._queues = queues
         self._folder = folder
         self._broker_url = where.broker
         self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
         self._look = look
+        self._neglects = neglects
+        self._die = die
+        self._deaf_looks = 0
         self._timer: Any = None
         self._heard = self._noted = float("-inf")
         self._excused_until = float("-inf")
@@ -79,14 +113,26 @@ class Presence:
 
     def _run(self) -> None:
         while not self._over.wait(self._look):
+            why = self._deafness()
+            self._deaf_looks = self._deaf_looks + 1 if why else 0
+            if self._deaf_looks >= DEAF_LOOKS:
+                self._die(why)
+
+    def _deafness(self) -> str:
+        """Be seen, unless the consumer stands still for no reason; why it counts as deaf, if it does."""
+        if time.monotonic() - self._heard <= self._look:
             self._show()
+            return "messages wait, and it takes none" if self._neglects() else ""
+        if self._excused():
+            with suppress(OSError):  # the timer may write at the same moment
+                touch(self._folder, self._name.split("@")[0])
+            self._show()
+            return ""
+        # Neither the file nor the row shall say anything else. One that has not begun to listen is only slow.
+        return "" if self._timer is None else "its consumer stands still, and the broker is there"
 
     def _show(self) -> None:
-        """Write the row if it is time; for a consumer that waits for the broker touch the file, too."""
-        if time.monotonic() - self._heard > self._look:
-            if not self._excused():
-                return  # deaf: neither the file nor the row shall say anything else
-            touch(self._folder, self._name.split("@")[0])
+        """Write the row, if it is time."""
         if time.monotonic() - self._noted >= ROW_SECONDS:
             self._noted = time.monotonic()
             self._note()
@@ -125,9 +171,18 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, parent: Any) -> None:
         """Begin to beat."""
-        queues = ",".join(sorted(parent.app.amqp.queues.consume_from))
         parts = runtime.current()
-        parent.presence = Presence(parent.hostname, queues, parts.heartbeat_folder, parts.addresses)
+
+        def served() -> list[str]:
+            return sorted(parent.app.amqp.queues.consume_from)
+
+        parent.presence = Presence(
+            parent.hostname,
+            ",".join(served()),
+            parts.heartbeat_folder,
+            parts.addresses,
+            neglects=Neglect(parts.addresses.broker, served),
+        )
         parent.presence.begin()
 
     def stop(self, parent: Any) -> None:

@@ -1,4 +1,4 @@
-"""Workers without a supervisor that reads heartbeats."""
+"""Workers without a supervisor that reads heartbeats: they listen again, or end so that anybody starts them anew."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from celery import Celery
 
@@ -26,7 +27,7 @@ def fleet() -> Iterator[Fleet]:
     root = Path(tempfile.mkdtemp(prefix="larder-deaf-"))
     root.chmod(0o755)
     (root / "larder.yaml").write_text(CONFIG)
-    made = Fleet.started(root, Path(__file__).parent / "enrich_process.py")
+    made = Fleet.started(root, Path(__file__).parent / "deaf_process.py")
     try:
         migrated = made.larder("migrate")
         assert migrated.returncode == 0, migrated.stderr
@@ -94,3 +95,23 @@ def test_it_is_heard_of_after_its_connection_was_lost(fleet: Fleet, broker: TcpP
         # More would mean that only the thread speaks for it, which it does for a while after the broker is back.
         assert age(fleet) < heartbeat.LOOK_SECONDS - 1
         time.sleep(0.2)
+
+
+def test_one_that_takes_no_message_ends_itself_and_its_next_life_takes_what_waited(
+    fleet: Fleet, broker: TcpProxy
+) -> None:
+    del broker
+    process = fleet.processes["control"]
+    children = psutil.Process(process.pid).children(recursive=True)
+    (fleet.root / "deaf").touch()
+    time.sleep(2)  # until then what it had asked for may still be given to it
+    before = sung(fleet)
+    ask_for_song(fleet)
+    assert process.wait(60) != 0
+    psutil.wait_procs(children, timeout=10)
+    assert not any(child.is_running() for child in children)
+    assert b"this worker is deaf and ends itself: messages wait" in (fleet.root / "control.log").read_bytes()
+    (fleet.root / "deaf").unlink()
+    assert sung(fleet) == before
+    fleet.revive()
+    until(lambda: sung(fleet) != before)

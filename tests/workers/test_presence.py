@@ -14,10 +14,11 @@ from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import liveness
-from workers.heartbeat import Presence
+from workers.heartbeat import DEAF_LOOKS, Presence
 from workers.runtime import Addresses, Runtime
 
 SQL = psycopg.Connection[Any]
+LOOK = 0.2
 NAME = "worker-embed@here"
 
 
@@ -30,9 +31,25 @@ def where(parts: Runtime) -> Iterator[tuple[Addresses, TcpProxy, TcpProxy]]:
 
 
 @pytest.fixture
-def presence(where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Presence]:
+def ends() -> list[str]:
+    """Why it has ended itself."""
+    return []
+
+
+@pytest.fixture
+def neglected() -> list[str]:
+    """What waits for it in vain."""
+    return []
+
+
+@pytest.fixture
+def presence(
+    where: tuple[Addresses, TcpProxy, TcpProxy], tmp_path: Path, ends: list[str], neglected: list[str]
+) -> Iterator[Presence]:
     """Seen since now; its consumer's timer has run once and stands still."""
-    made = Presence(NAME, "embed", tmp_path, where[0], look=0.2)
+    made = Presence(
+        NAME, "embed", tmp_path, where[0], look=LOOK, neglects=lambda: bool(neglected), die=ends.append
+    )
     made.begin()
     yield made
     for proxy in where[1:]:
@@ -97,6 +114,38 @@ def test_a_frozen_database_does_not_keep_the_consumer_from_listening(
         assert time.monotonic() - before < 0.5
         assert age(tmp_path) < 0.5
         time.sleep(0.05)
+
+
+def test_one_that_stays_deaf_ends_itself(presence: Presence, ends: list[str]) -> None:
+    time.sleep(2 * DEAF_LOOKS * LOOK)
+    assert ends == [], "it has never listened: it is still starting"
+    presence.listen(timer())
+    until(lambda: ends)
+    assert ends[0] == "its consumer stands still, and the broker is there"
+
+
+def test_one_that_waits_for_the_broker_does_not(
+    presence: Presence, where: tuple[Addresses, TcpProxy, TcpProxy], ends: list[str]
+) -> None:
+    presence.listen(timer())
+    where[2].cut()
+    time.sleep(2 * DEAF_LOOKS * LOOK)
+    assert ends == []
+
+
+def test_one_that_hears_and_takes_nothing_ends_itself(
+    presence: Presence, neglected: list[str], ends: list[str]
+) -> None:
+    presence.listen(timer())
+    begun = time.monotonic()
+    while not ends:
+        assert time.monotonic() - begun < 30
+        if time.monotonic() - begun > 2 * DEAF_LOOKS * LOOK:
+            neglected[:] = ["a message"]
+        presence.hear()
+        time.sleep(LOOK / 4)
+    assert neglected, "it ended while nothing waited"
+    assert ends[0] == "messages wait, and it takes none"
 
 
 def test_a_new_timer_takes_the_place_of_the_old_one(presence: Presence) -> None:

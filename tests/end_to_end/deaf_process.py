@@ -1,0 +1,28 @@
+"""The ordinary command line, whose workers take no message while the file `deaf` is there.
+
+Started by the tests of deaf workers in place of `larder`; everything else is the product's own code, with shorter
+patience.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers import acknowledging, heartbeat
+from workers.cli import main
+
+DEAF = Path("deaf")
+
+
+class QoS(acknowledging.QoS):
+    """As the real one, but for those that are deaf."""
+
+    def can_consume(self) -> bool:
+        return not DEAF.exists() and bool(super().can_consume())  # type: ignore[no-untyped-call]
+
+
+acknowledging.QoS = QoS  # type: ignore[misc]
+heartbeat.DEAF_LOOKS = 4
+
+if __name__ == "__main__":
+    main()
