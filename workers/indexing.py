@@ -78,6 +78,8 @@ class Hearing:
     """Whether workers can still be told of anything, for a command that waits for them."""
 
     broker_url: str
+    fix: str = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
+    """What a person can do who would wait in vain."""
     looked: float = 0.0
     away_since: float | None = None
 
@@ -93,20 +95,21 @@ class Hearing:
         self.looked = time.monotonic()
         self.away_since = (self.away_since or begun) if why else None
         if self.away_since is not None and self.looked - self.away_since > AWAY_SECONDS:
-            raise broker_lost(why)
+            raise broker_lost(why, self.fix)
 
 
-def broker_lost(why: str) -> StoreUnavailable:
+def broker_lost(why: str, fix: str = Hearing.fix) -> StoreUnavailable:
     """What to tell a person who would wait in vain."""
-    return StoreUnavailable(
-        f"the broker {why}, so no worker hears of this work",
-        fix="it is kept and goes on by itself when the broker is back: larder doctor, larder status",
-    )
+    return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
 
 
 def _await_open(parts: Runtime, one: Configured) -> None:
     rung = 0.0
-    hearing = Hearing(parts.addresses.broker)
+    hearing = Hearing(
+        parts.addresses.broker,
+        fix=f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
+        "when the broker is back: ask again then",
+    )
     while True:
         with parts.database.tenant(one.tenant_id) as connection:
             if runs.open_of(connection, one.id) is None:
