@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from workers.cli import status
 app = typer.Typer()
 app.command()(status.status)
 AWAY = "redis://127.0.0.1:1/0"
-NOWHERE = "postgresql://larder_app:x@127.0.0.1:1/none"
 
 
 @pytest.fixture
@@ -37,6 +37,14 @@ def run(
         return result
 
     return invoke
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """The address of no database: its port is taken by one who does not listen, so that nobody else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"postgresql://larder_app:x@127.0.0.1:{taken.getsockname()[1]}/none"
 
 
 def test_without_anything_the_next_step_is_named(run: Callable[..., Result]) -> None:
@@ -59,8 +67,8 @@ def test_without_a_broker_the_screen_is_there(run: Callable[..., Result]) -> Non
     assert found["backlog"]["queues"] is None
 
 
-def test_without_a_database_there_is_a_sentence(run: Callable[..., Result]) -> None:
-    away = {"LARDER_DATABASE_URL": NOWHERE, "LARDER_CONTROL_DATABASE_URL": NOWHERE}
+def test_without_a_database_there_is_a_sentence(run: Callable[..., Result], nowhere: str) -> None:
+    away = {"LARDER_DATABASE_URL": nowhere, "LARDER_CONTROL_DATABASE_URL": nowhere}
     shown = run(**away)
     assert shown.exit_code == 1
     assert "database away" in shown.stdout
