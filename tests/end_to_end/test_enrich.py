@@ -238,7 +238,7 @@ for _ in range(300):
 
 def test_urgent_ones_overtake_a_backlog(fleet: Fleet) -> None:
     with fleet.client() as client:
-        bulk = [client.submit(pbi("SLOW 0.3"), priority=6) for _ in range(12)]
+        bulk = [client.submit(pbi("SLOW 1"), priority=6) for _ in range(12)]
         client.enrich(pbi("Urgent"))
         waiting = [job for job in bulk if not client.job(job).ended]
         assert waiting, "it came after all of them"

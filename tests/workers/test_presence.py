@@ -14,7 +14,7 @@ from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import liveness
-from workers.heartbeat import DEAF_LOOKS, Presence
+from workers.heartbeat import DEAF_LOOKS, PATIENCE, Presence
 from workers.runtime import Addresses, Runtime
 
 SQL = psycopg.Connection[Any]
@@ -89,8 +89,9 @@ def test_a_consumer_that_stands_still_while_the_broker_is_there_is_deaf(
 ) -> None:
     time.sleep(1.5)
     assert age(tmp_path) > 1
+    begun = time.monotonic()
     presence.hear()
-    assert age(tmp_path) < 0.5
+    assert age(tmp_path) <= time.monotonic() - begun + 0.1
 
 
 @pytest.mark.parametrize("fault", ["cut", "freeze"])
@@ -111,8 +112,8 @@ def test_a_frozen_database_does_not_keep_the_consumer_from_listening(
     while time.monotonic() - begun < 2:
         before = time.monotonic()
         presence.hear()
-        assert time.monotonic() - before < 0.5
-        assert age(tmp_path) < 0.5
+        assert time.monotonic() - before < PATIENCE / 2, "it waited for the database"
+        assert age(tmp_path) <= time.monotonic() - before + 0.1
         time.sleep(0.05)
 
 
