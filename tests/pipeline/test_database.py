@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
 from sqlalchemy import text
 
+from pipeline import asking
+from pipeline.asking import MORE
 from pipeline.database import Database
 from pipeline.errors import StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
@@ -84,8 +86,8 @@ def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: D
     kept = (
         "select current_tenant(), current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan')"
     )
-    with database.asker.engine.connect() as connection:
-        assert tuple(connection.exec_driver_sql(kept).one()) == (None, "100", "relaxed_order")
+    (connection,) = database.asker.idle()
+    assert connection.execute(kept).fetchone() == (None, "100", "relaxed_order")
 
 
 def test_what_is_asked_is_one_transaction(database: Database) -> None:
@@ -152,11 +154,37 @@ def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Data
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    pooled = database.asker.engine.raw_connection()
-    state = cast("psycopg.Connection[Any]", pooled.driver_connection).info.transaction_status
-    pooled.close()
-    assert state == TransactionStatus.IDLE
+    assert database.asker.idle() == []
+    assert database.asker.busy() == 0
     assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+
+
+def test_many_who_ask_at_once_wait_for_each_other(
+    addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many connections and no more, of which some stay open."""
+    database, most = Database(addresses.app, pool_size=1), 1 + MORE
+    active = """
+        select count(*) from pg_sleep(.2), pg_stat_activity
+        where datname = current_database() and application_name = 'larder-app' and state = 'active'"""
+    with ThreadPoolExecutor(3 * most) as threads:
+        answers = list(threads.map(lambda _: database.ask(uuid4(), active, {}), range(3 * most)))
+    assert 1 < max(count for ((count,),) in answers) <= most
+    assert len(database.asker.idle()) == 1
+    assert database.asker.busy() == 0
+    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.2)
+    with ThreadPoolExecutor(most) as threads:
+        slow = [threads.submit(database.ask, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
+        while database.asker.busy() < most:
+            time.sleep(0.01)
+        with pytest.raises(StoreUnavailable):
+            database.ask(uuid4(), "select 1", {})
+        assert [len(one.result()) for one in slow] == [1] * most
+    assert database.ask(uuid4(), "select 1", {}) == [(1,)]
+    database.close()
+    assert database.asker.idle() == []
+    assert database.ask(uuid4(), "select 1", {}) == [(1,)], "closed is not over"
+    database.close()
 
 
 def test_a_question_to_a_server_that_is_away_is_passing_trouble() -> None:

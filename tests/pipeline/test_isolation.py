@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import text
 
 from pipeline.database import Database
@@ -257,8 +258,8 @@ class TestTenants:
                 assert set(two.database.ask(one.tenant, f"select {key} from {view}", {})) == {
                     (i,) for i in seen
                 }
-            with two.database.asker.engine.connect() as connection:
-                assert connection.execute(text(f"select * from {view}")).all() == []
+            (asked, *_) = two.database.asker.idle()
+            assert asked.execute(SQL("select * from {}").format(Identifier(view))).fetchall() == []
             with (
                 pytest.raises(StoreRejected, match="permission denied"),
                 two.database.control() as connection,
