@@ -14,6 +14,7 @@ import pytest
 from pipeline.database import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
+from pipeline.fusion import in_order
 from pipeline.stores import Filter, StoreQuery
 from pipeline.stores.pgvector import place_of
 from pipeline.stores.pgvector_bm25 import Statistics
@@ -167,10 +168,11 @@ def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_c
     best: dict[UUID, int] = {}
     for candidate in everything:
         best.setdefault(candidate.document.id, candidate.chunk.ord)
-    assert [one.place for one in few.chunks] == list(best.items())[:90]
+    assert [one.place for one in in_order(few.chunks)] == list(best.items())[:90]
     assert len({c.document_id for c in everything[:90]}) < 90, "some document has two chunks among them"
-    assert [one.place for one in chunks.chunks] == [(c.document_id, c.ord) for c in everything[:7]]
-    assert [one.score for one in chunks.chunks] == pytest.approx([c.similarity for c in everything[:7]])
+    first = in_order(chunks.chunks)
+    assert [one.place for one in first] == [(c.document_id, c.ord) for c in everything[:7]]
+    assert [one.score for one in first] == pytest.approx([c.similarity for c in everything[:7]])
     for found in (few, chunks):
         assert found.rows == 100
         assert all(
