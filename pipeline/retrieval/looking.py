@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from pipeline.database import Database
@@ -28,8 +29,7 @@ CHUNKS_PER_HIT = 2
 """The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
+class Asked(NamedTuple):
     """A question with all that its answer depends on."""
 
     request: SearchRequest
@@ -44,8 +44,7 @@ class Asked:
     """Whether the hits tell what their scores are made of."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(NamedTuple):
     """What was found for a question, best first, each with its text."""
 
     kept: Sequence[Ranked]

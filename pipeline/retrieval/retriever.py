@@ -161,9 +161,8 @@ class Retriever:
         """The question's vector, made outside of any transaction; and the degradation level."""
         if mode == "keyword":
             return None, FULL
-        key = remembering.vector_key(index, question)
-        kept = remembering.vector_of(self._vectors.get(key) if self._vectors else None, index)
-        if kept is not None:
+        key = remembering.vector_key(index, question) if self._vectors else ""
+        if self._vectors and (kept := remembering.vector_of(self._vectors.get(key), index)) is not None:
             return kept, FULL
         try:
             with self.watch("embedder"):
@@ -193,7 +192,7 @@ class Retriever:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
-            return replace(found, level=level) if level else found
+            return found._replace(level=level) if level else found
 
     def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """By the shortest way there is: one statement, if nobody asks for what was left out."""

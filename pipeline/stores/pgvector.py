@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -319,7 +320,10 @@ def check_query(vector: Vectors | None, dimensions: int) -> None:
     Raises:
         StoreRejected: the length is wrong or a value is not finite.
     """
-    if vector is not None and (vector.shape != (dimensions,) or not np.isfinite(vector).all()):
+    # The sum of squares is finite if all are, and one step; what is too large for it is looked at one by one.
+    if vector is None or (vector.shape == (dimensions,) and math.isfinite(vector @ vector)):
+        return
+    if vector.shape != (dimensions,) or not np.isfinite(vector).all():
         raise StoreRejected(
             f"the query's vector has the shape {vector.shape} or is not finite; the index has {dimensions} dimensions",
             fix="embed the query with the model this index was made for",

@@ -68,6 +68,8 @@ def of_chunks(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def names_of(wanted: Filter) -> tuple[str, ...]:
     """What the filter asks for; nothing if it lets all through."""
+    if not any(vars(wanted).values()):  # the usual case; each kind of nothing is false
+        return ()
     return tuple(name for name, value in vars(wanted).items() if value not in _NOTHING)
 
 

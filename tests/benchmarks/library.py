@@ -109,7 +109,8 @@ class Stock:
     def _question(self) -> Question:
         """Near some chunk; three of four are short, one is a whole work item."""
         at = int(self.chance.integers(self.chunks))
-        vector = self._embed(self.latent[at : at + 1] + 0.3 * self.chance.normal(size=(1, LATENT)))[0]
+        # Of length 1, as a model gives it; a half of it is a little longer or shorter.
+        vector = unit(self._embed(self.latent[at : at + 1] + 0.3 * self.chance.normal(size=(1, LATENT))))[0]
         length = int(self.chance.integers(4, 10)) if self.chance.random() < 0.75 else CHUNK_WORDS
         return Question(self.pick(int(self.topic_of[at // CHUNKS_PER_DOCUMENT]), length), vector)
 
