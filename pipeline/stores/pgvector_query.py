@@ -111,6 +111,8 @@ def shape_of(
     )
 
 
+MOST_STEPS = 10_000
+"""Half of those after which the vector index gives up, however few it has found (`hnsw.max_scan_tuples`)."""
 FEW_CHUNKS = 1000
 """So many rows are read as soon as looked up in the keyword index and scored."""
 
@@ -127,8 +129,8 @@ def passing(found: int, wanted: int, chunks: int) -> pgvector_sql.Passing:
 
 
 def even(wanted: int, chunks: int) -> int:
-    """Of so many chunks that pass, comparing all takes as long as following the vector index."""
-    return math.isqrt(8 * wanted * chunks)
+    """Of so many chunks that pass, comparing all takes as long as following the vector index, or it finds too few."""
+    return max(math.isqrt(8 * wanted * chunks), wanted * chunks // MOST_STEPS)
 
 
 def steps(candidates: int) -> int:

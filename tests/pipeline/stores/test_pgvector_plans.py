@@ -267,6 +267,8 @@ def test_the_way_is_the_one_that_was_settled(
         (8_945, 100, 100_000, "many"),
         (4_001, 20, 100_000, "many"),
         (20_000, 100, 1_000_000, "some"),
+        (900_000, 100, 100_000_000, "some"),
+        (1_000_001, 100, 100_000_000, "many"),
     ],
 )
 def test_which_way_a_filter_takes(found: int, wanted: int, chunks: int, way: str) -> None:
