@@ -10,16 +10,18 @@ from uuid import UUID
 
 from pipeline.database import Database
 from pipeline.embedding import Vectors
+from pipeline.filling import filled
 from pipeline.fusion import above_threshold, best_per_document, in_order
 from pipeline.queries import ProcessedQuery
-from pipeline.retrieval.ground import Ground, width
+from pipeline.retrieval.ground import Ground, name_of, width
 from pipeline.retrieval.ranking import STANDING, merged, rank
-from pipeline.retrieval.records import FULL, RetrievalOptions, SearchRequest
-from pipeline.stores import Filter, Mode, StoreQuery
+from pipeline.retrieval.records import FULL, Hit, RetrievalOptions, SearchRequest
+from pipeline.stores import Filter, Mode, StoreQuery, pgvector_sql
 from pipeline.stores.pgvector import SearchIndex, check_query, place_of
+from pipeline.stores.pgvector_filter import names_of
 from pipeline.stores.pgvector_query import Ask, Place, scores, steps
 from pipeline.stores.pgvector_sql import Passing
-from pipeline.stores.pgvector_texts import Blend, Ranked, Text, best_texts, nearest_texts, read
+from pipeline.stores.pgvector_texts import Blend, Ranked, Text, best_texts, nearest_few, nearest_texts, read
 
 CHUNKS_PER_DOCUMENT = 4
 """Chunks looked at first for each document wanted, by meaning alone."""
@@ -56,6 +58,8 @@ class Found(NamedTuple):
     below: Sequence[Ranked] = ()
     """Those that do not pass; only if the request says `trace`."""
     level: int = FULL
+    hits: Sequence[Hit] | None = None
+    """All there is to show, instead of `kept`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +82,39 @@ class Look:
             passing = width(self.database, self.tenant, on, wanted, candidates=o.candidates, first=first)
         return place_of(on.index, self.tenant, o.exact_below, if_active=True, passing=passing)
 
-    def by_meaning(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
+    def by_meaning(self, on: Ground, asked: Asked, vector: Vectors) -> Found:
         """The first by the vector arm alone, with their texts; for one way to ask."""
-        (vector,), request, k = vectors, asked.request, asked.k
         check_query(vector, on.index.dimensions)
+        return self._first_by_meaning(on, asked, vector) or self._all_by_meaning(on, asked, vector)
+
+    def _first_by_meaning(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
+        """The same in the shortest way; None if that does not tell all, or more is asked for."""
+        request, k = asked.request, asked.k
+        if not k or asked.explain or on.counted.chunks < self.options.exact_below or names_of(request.filter):
+            return None
+        first = min(k * CHUNKS_PER_DOCUMENT if request.dedupe else k, self.options.candidates)
+        index = on.index
+        statement = pgvector_sql.nearest_few(index.id, index.dimensions, first, k, dedupe=request.dedupe)
+        found = nearest_few(self.ask(), statement, vector, partial(name_of, self.database, self.tenant, on))
+        if len(found) < k:
+            return None
+        least = self.options.threshold(index.model, request.min_similarity)
+        hits = [
+            filled(
+                Hit,
+                document=text.document,
+                chunk=text.chunk,
+                score=similarity,
+                explanation=None,
+                standing=text.standing,
+            )
+            for text, similarity in found
+            if similarity >= least
+        ]
+        return Found((), least, hits=hits)
+
+    def _all_by_meaning(self, on: Ground, asked: Asked, vector: Vectors) -> Found:
+        request, k = asked.request, asked.k
         # Most documents have few chunks among the nearest, so a part of the candidates tells the first documents;
         # with a filter, each candidate that is not needed costs many steps of the index.
         enough = k * (CHUNKS_PER_DOCUMENT if request.dedupe else CHUNKS_PER_HIT)

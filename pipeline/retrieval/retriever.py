@@ -40,6 +40,7 @@ from pipeline.stores.pgvector_texts import Ranked
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
+_UNWATCHED = nullcontext()
 
 
 class Retriever:
@@ -55,7 +56,7 @@ class Retriever:
         caches: Caches | None = None,
         reranker: Callable[[], Reranker | None] = lambda: None,
         rerank: RerankOptions | None = None,
-        watch: Watch = lambda _part: nullcontext(),
+        watch: Watch = lambda _part: _UNWATCHED,
     ) -> None:
         """`reranker` is called at the first search that needs it; None means that there is none."""
         self.database = database
@@ -198,12 +199,19 @@ class Retriever:
         """By the shortest way there is: one statement, if nobody asks for what was left out."""
         found, plain = None, len(vectors) == 1 and vectors[0] is not None and not asked.request.trace
         if plain and asked.mode == "vector":
-            found = self.look.by_meaning(on, asked, vectors)
+            found = self.look.by_meaning(on, asked, cast("Vectors", vectors[0]))
         elif plain and asked.mode == "hybrid" and self.options.fusion == "weighted":
             found = self.look.by_sum(on, asked, cast("Vectors", vectors[0]))
         return found or self.look.by_both(on, asked, vectors)
 
     def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
+        if found.hits is not None:
+            return SearchResults(
+                hits=found.hits,
+                degradation_level=found.level,
+                model=index.model,
+                intent=asked.query.intent,
+            )
         kept, level = self._second_look(found.kept, found.level, asked)
         if asked.mode != "vector":
             kept = lowered(kept, self.options.weights.outdated)

@@ -117,6 +117,38 @@ def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) ->
 
 
 @lru_cache(MOST_SHAPES)
+def nearest_few(index: int, dimensions: int, first: int, top: int, *, dedupe: bool) -> str:
+    """The first `top` of the `first` nearest chunks of all, in this order, for a search that asks for nothing more.
+
+    Gives columns as `texts`, but the id of the source for its name, and the similarity. With `dedupe` one chunk of a
+    document. What is hidden drops out at the end: if fewer than `top` come back, `nearest` tells whether that is all.
+    That spares what `nearest` reads beforehand, and looking up by key what the vector index had at hand: a quarter of
+    the server's time.
+    """
+    distance = f"((c.embedding::halfvec({dimensions})) <=> %(vector)s)"
+    one = "near"
+    if dedupe:
+        # The index is followed as far as rows are asked for: half the way, if that is enough documents.
+        half = (first + 1) // 2
+        one = f"""
+            (select distinct on (n.document_id) n.*
+             from (select m.* from near m limit (
+                 select case when count(distinct h.document_id) < {top} then {first} else {half} end
+                 from (select m.document_id from near m limit {half}) h)) n
+             order by n.document_id, n.distance, n.ord)"""
+    return f"""
+        with near as materialized (
+            select c.document_id, c.ord, c.version, c.content, c.context, {distance} as distance
+            from chunk c where c.index_id = {index} order by {distance} limit {first})
+        select w.document_id, w.ord, w.version, w.content, w.context, d.title, d.source_type, d.kind, d.source_id,
+               {_ABOUT}, {_SIMILARITY.format("w.distance")} as similarity
+        from (select o.* from {one} o order by o.distance, o.document_id, o.ord limit {top}) w
+        join document d on d.id = w.document_id
+        where {ACTIVE} = {index} and {_VISIBLE}
+        order by w.distance, w.document_id, w.ord"""
+
+
+@lru_cache(MOST_SHAPES)
 def best(shape: Shape, top: int, *, dedupe: bool) -> str:
     """The first `top` of both arms by the weighted sum of their scores, with their texts; see `texts` and `Blend`.
 
@@ -297,6 +329,7 @@ def _words(shape: Shape) -> str:
     )
 
 
+_ABOUT = "d.url, d.tags, cast(d.metadata as text), d.project_id, d.created_at, d.updated_at"
 _CHUNK = "select c.document_id, c.ord, c.version, c.content, c.context, c.project_id from chunk c"
 _DOCUMENT = "select d.* from document d"
 
@@ -314,8 +347,8 @@ def _texts(index: int, wanted: str, where: str, more: str = "null", *, few: bool
             cross join lateral ({_CHUNK} where {chunk} offset 0) c
             cross join lateral ({_DOCUMENT} where d.id = w.document_id offset 0) d"""
     return f"""
-        select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url,
-               d.tags, cast(d.metadata as text), d.project_id, d.created_at, d.updated_at, {more}
+        select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, {_ABOUT},
+               {more}
         from {wanted} {rows}
         join source s on s.id = d.source_id
         where {where}"""

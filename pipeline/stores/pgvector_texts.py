@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -12,6 +12,7 @@ from pgvector import HalfVector
 from pydantic_core import from_json
 
 from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.embedding import Vectors
 from pipeline.filling import filled
 from pipeline.standing import Standing, standing
 from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery, pgvector_sql
@@ -105,6 +106,17 @@ def read(
     names = names_of(condition)
     rows = ask(pgvector_sql.texts(index, names), {**values_of(condition, names), **places}, one_plan=True)
     return {(row[0], row[1]): text for row, text in zip(rows, _texts(rows), strict=True)}
+
+
+def nearest_few(
+    ask: Ask, statement: str, vector: Vectors, name_of: Callable[[UUID], str]
+) -> list[tuple[Text, float]]:
+    """What `pgvector_sql.nearest_few` finds, with its similarity; `name_of` gives the name of a source."""
+    found = []
+    for row in ask(statement, {"vector": HalfVector(vector)}, one_plan=True):
+        document = _document(row, name_of(row[8]))
+        found.append((Text(document, _chunk(row), standing(document)), row[15]))
+    return found
 
 
 def nearest_texts(
@@ -213,24 +225,32 @@ def _texts(rows: Sequence[tuple[Any, ...]]) -> list[Text]:
         key = row[0].int, row[2]  # numbers, which are looked up five times as fast as ids
         of = documents.get(key)
         if of is None:
-            document = filled(
-                StoredDocument,
-                id=row[0],
-                version=row[2],
-                title=row[5],
-                source_type=_TYPES[row[6]],
-                kind=_KINDS[row[7]],
-                source=row[8],
-                url=row[9],
-                tags=tuple(row[10]),
-                metadata=_metadata(row[11]),
-                project_id=row[12],
-                created_at=row[13],
-                updated_at=row[14],
-            )
+            document = _document(row, row[8])
             of = documents[key] = document, standing(document)
-        found.append(Text(of[0], filled(Chunk, ord=row[1], content=row[3], context=row[4]), of[1]))
+        found.append(Text(of[0], _chunk(row), of[1]))
     return found
+
+
+def _document(row: tuple[Any, ...], source: str) -> StoredDocument:
+    return filled(
+        StoredDocument,
+        id=row[0],
+        version=row[2],
+        title=row[5],
+        source_type=_TYPES[row[6]],
+        kind=_KINDS[row[7]],
+        source=source,
+        url=row[9],
+        tags=tuple(row[10]),
+        metadata=_metadata(row[11]),
+        project_id=row[12],
+        created_at=row[13],
+        updated_at=row[14],
+    )
+
+
+def _chunk(row: tuple[Any, ...]) -> Chunk:
+    return filled(Chunk, ord=row[1], content=row[3], context=row[4])
 
 
 def _metadata(text: str) -> dict[str, Any]:

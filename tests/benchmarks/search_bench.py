@@ -239,6 +239,7 @@ class Same:
         found: dict[str, tuple[str, Mapping[str, Any]]] = {}
         plain = self.library.database.ask
         for question in self.library.stock.questions:
+            self.product.ask(mode)(question)  # what is remembered from then on is not asked again
 
             def note(
                 tenant: UUID,

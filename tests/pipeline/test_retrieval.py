@@ -355,7 +355,10 @@ def test_a_switch_of_the_index_meanwhile_is_noticed(database: Database, tenant: 
     assert found.model == "newer"
 
 
-def test_a_switch_by_another_process_is_noticed_by_the_next_search(database: Database, tenant: UUID) -> None:
+@pytest.mark.parametrize("exact_below", [0, 10_000])
+def test_a_switch_by_another_process_is_noticed_by_the_next_search(
+    database: Database, tenant: UUID, exact_below: int
+) -> None:
     """What this process remembers of the active index saves a way to the server, and decides nothing."""
     depot = Depot(database, tenant, exact_below=10_000)
     depot.put("kestrel")
@@ -371,8 +374,8 @@ def test_a_switch_by_another_process_is_noticed_by_the_next_search(database: Dat
             return np.full(self.index.dimensions, 0.5, dtype=np.float32)
 
     def ask(mode: Mode, words: str = "kestrel") -> SearchResults:
-        made = Retriever(database, tenant, Listening)
-        return made.search(SearchRequest(text=words, mode=mode, min_similarity=-1.0))
+        made = Retriever(database, tenant, Listening, RetrievalOptions(exact_below=exact_below))
+        return made.search(SearchRequest(text=words, mode=mode, k=1, min_similarity=-1.0))
 
     def activate(index: SearchIndex) -> None:
         with database.control() as connection:
