@@ -75,11 +75,15 @@ class ProcessedQuery:
     """A question, looked at."""
 
     text: str
-    intent: Intent
     synonyms: tuple[str, ...]
     """Words that were added for the keyword search."""
     variants: tuple[str, ...]
     """Ways to ask, the question itself first."""
+
+    @cached_property
+    def intent(self) -> Intent:
+        """What a person is after."""
+        return intent_of(self.text)
 
     @cached_property
     def keywords(self) -> tuple[str, ...]:
@@ -96,7 +100,6 @@ def process(text: str, synonyms: Synonyms | None = None, *, variants: int = 1) -
     """All that is to know of a question; at most `variants` ways to ask it."""
     return ProcessedQuery(
         text=text,
-        intent=intent_of(text),
         synonyms=(synonyms or Synonyms()).added_to(text),
         variants=expand(text)[:variants] if variants > 1 else (text,),
     )

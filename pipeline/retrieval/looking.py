@@ -16,8 +16,9 @@ from pipeline.queries import ProcessedQuery
 from pipeline.retrieval.ground import Ground, name_of, width
 from pipeline.retrieval.ranking import STANDING, merged, rank
 from pipeline.retrieval.records import FULL, Hit, RetrievalOptions, SearchRequest
+from pipeline.standing import standing
 from pipeline.stores import Filter, Mode, StoreQuery, pgvector_sql
-from pipeline.stores.pgvector import SearchIndex, check_query, place_of
+from pipeline.stores.pgvector import SearchIndex, place_of
 from pipeline.stores.pgvector_filter import names_of
 from pipeline.stores.pgvector_query import Ask, Place, scores, steps
 from pipeline.stores.pgvector_sql import Passing
@@ -64,7 +65,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Looks for one tenant; each statement is a transaction of its own."""
+    """Looks for one tenant; each statement is a transaction of its own. Vectors come as `check_query` wants them."""
 
     database: Database
     tenant: UUID
@@ -84,7 +85,6 @@ class Look:
 
     def by_meaning(self, on: Ground, asked: Asked, vector: Vectors) -> Found:
         """The first by the vector arm alone, with their texts; for one way to ask."""
-        check_query(vector, on.index.dimensions)
         return self._first_by_meaning(on, asked, vector) or self._all_by_meaning(on, asked, vector)
 
     def _first_by_meaning(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
@@ -102,13 +102,13 @@ class Look:
         hits = [
             filled(
                 Hit,
-                document=text.document,
-                chunk=text.chunk,
+                document=document,
+                chunk=chunk,
                 score=similarity,
                 explanation=None,
-                standing=text.standing,
+                standing=standing(document),
             )
-            for text, similarity in found
+            for document, chunk, similarity in found
             if similarity >= least
         ]
         return Found((), least, hits=hits)
@@ -144,7 +144,6 @@ class Look:
 
         A ranking made there spares the way of some hundred candidates, and one more for the texts of the best.
         """
-        check_query(vector, on.index.dimensions)
         place = self._place(on, asked.request.filter, self.options.candidates)
         w, least = self.options.weights, self.options.threshold(on.index.model, asked.request.min_similarity)
         query = StoreQuery(
@@ -172,7 +171,6 @@ class Look:
         ask = self.ask()
         rankings = []
         for way, vector in zip(asked.query.variants, vectors, strict=True):
-            check_query(vector, on.index.dimensions)
             query = StoreQuery(
                 text=asked.query.words if way == asked.query.text else way,
                 vector=vector,

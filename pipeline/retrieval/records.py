@@ -10,7 +10,7 @@ from pipeline.documents import Chunk, Json
 from pipeline.embedding.identity import model_of
 from pipeline.fusion import FusionWeights
 from pipeline.languages import DEFAULT
-from pipeline.queries import Intent, Synonyms
+from pipeline.queries import Intent, ProcessedQuery, Synonyms
 from pipeline.standing import Standing
 from pipeline.stores import Filter, Mode, StoredDocument
 
@@ -175,5 +175,10 @@ class SearchResults:
     """Good enough, but ranked after the last hit; only if the request says `trace`."""
     remembered: bool = False
     """The same question was answered a short while ago, and nothing has changed since."""
-    intent: Intent | None = None
-    """What the question seems to be after; None if it was not looked at."""
+    query: ProcessedQuery | None = None
+    """The question, looked at; None if it was not."""
+
+    @property
+    def intent(self) -> Intent | None:
+        """What the question seems to be after; None if it was not looked at."""
+        return self.query.intent if self.query else None

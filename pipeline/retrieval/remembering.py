@@ -122,7 +122,8 @@ def vector_of(kept: bytes | None, index: SearchIndex) -> Vectors | None:
     """A kept vector; None if it is none of this index."""
     if kept is None or len(kept) != 4 * index.dimensions:
         return None
-    return np.frombuffer(kept, dtype="<f4").astype(np.float32)
+    vector: Vectors = np.frombuffer(kept, dtype="<f4").astype(np.float32)
+    return vector if np.isfinite(vector).all() else None
 
 
 def _hash(text_: str) -> str:

@@ -35,7 +35,7 @@ from pipeline.retrieval.records import (
     SearchResults,
 )
 from pipeline.stores import Mode
-from pipeline.stores.pgvector import SearchIndex
+from pipeline.stores.pgvector import SearchIndex, check_query
 from pipeline.stores.pgvector_texts import Ranked
 
 Watch = Callable[[Part], AbstractContextManager[None]]
@@ -94,7 +94,7 @@ class Retriever:
         if found is not None:
             return found
         if level == CACHED_ONLY:
-            return SearchResults(model=on.index.model, degradation_level=level, intent=asked.query.intent)
+            return SearchResults(model=on.index.model, degradation_level=level, query=asked.query)
         return self._fresh(asked, on, key)
 
     def _asked(self, request: SearchRequest, question: str, level: int) -> Asked:
@@ -155,7 +155,7 @@ class Retriever:
             degradation_level=asked.level,
             model=index.model,
             remembered=True,
-            intent=asked.query.intent,
+            query=asked.query,
         )
 
     def _vector(self, index: SearchIndex, question: str, mode: Mode) -> tuple[Vectors | None, int]:
@@ -172,6 +172,8 @@ class Retriever:
             if mode == "vector":
                 raise
             return None, KEYWORD_ONLY
+        if vector.shape != (index.dimensions,):  # which is all that is not known of it by now
+            check_query(vector, index.dimensions)
         if self._vectors:
             self._vectors.put(key, remembering.vector_bytes(vector))
         return vector, FULL
@@ -210,7 +212,7 @@ class Retriever:
                 hits=found.hits,
                 degradation_level=found.level,
                 model=index.model,
-                intent=asked.query.intent,
+                query=asked.query,
             )
         kept, level = self._second_look(found.kept, found.level, asked)
         if asked.mode != "vector":
@@ -223,7 +225,7 @@ class Retriever:
             model=index.model,
             below=tuple(_hits(found.below, least)),
             beyond=tuple(_hits(beyond, least)),
-            intent=asked.query.intent,
+            query=asked.query,
         )
 
     def _reranks(self, mode: Mode, level: int) -> bool:

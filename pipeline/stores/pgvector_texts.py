@@ -110,13 +110,10 @@ def read(
 
 def nearest_few(
     ask: Ask, statement: str, vector: Vectors, name_of: Callable[[UUID], str]
-) -> list[tuple[Text, float]]:
+) -> list[tuple[StoredDocument, Chunk, float]]:
     """What `pgvector_sql.nearest_few` finds, with its similarity; `name_of` gives the name of a source."""
-    found = []
-    for row in ask(statement, {"vector": HalfVector(vector)}, one_plan=True):
-        document = _document(row, name_of(row[8]))
-        found.append((Text(document, _chunk(row), standing(document)), row[15]))
-    return found
+    rows = ask(statement, {"vector": HalfVector(vector)}, one_plan=True)
+    return [(_document(row, name_of(row[8])), _chunk(row), row[15]) for row in rows]
 
 
 def nearest_texts(

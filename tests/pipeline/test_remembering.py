@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
+import numpy as np
 import pytest
 
 from pipeline.caching import Caches, MemoryCache
@@ -154,6 +155,19 @@ def test_an_entry_that_cannot_be_read_is_none(asker: Counting, rubbish: bytes) -
     again = asker.search()
     assert not again.remembered or rubbish == b"{}"
     assert [hit.id for hit in again.hits] == [hit.id for hit in found.hits] or rubbish == b"{}"
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_kept_vector_that_is_none_is_made_anew(asker: Counting, number: float) -> None:
+    found = asker.search(k=1)
+    for entries in asker.vectors._spaces.values():
+        for key, (until, value) in list(entries.items()):
+            damaged = np.frombuffer(value, dtype="<f4").copy()
+            damaged[3] = number
+            entries[key] = (until, damaged.tobytes())
+    again = asker.search(k=2)  # the answer to the same search is kept
+    assert asker.asked == 2
+    assert (again.hits[0].id, again.hits[0].score) == (found.hits[0].id, found.hits[0].score)
 
 
 def test_a_hit_that_is_gone_without_a_trace_makes_the_answer_new(depot: Depot, asker: Counting) -> None:

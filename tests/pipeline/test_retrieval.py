@@ -12,7 +12,8 @@ import pytest
 from pipeline.database import Database
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors
-from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreUnavailable
+from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
 from pipeline.stores import Filter, Mode
 from pipeline.stores.pgvector import SearchIndex, open_index
@@ -308,6 +309,19 @@ def test_a_store_that_is_down_is_said_to_be(depot: Depot) -> None:
         Retriever(gone, depot.tenant, forbidden).search(SearchRequest(text="kestrel"))
     assert caught.value.code == "E001"
     gone.close()
+
+
+@pytest.mark.parametrize("exact_below", [0, 10_000])
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+def test_a_vector_of_another_length_than_the_indexs_is_refused(
+    depot: Depot, mode: Mode, exact_below: int
+) -> None:
+    other = HashingEmbedder(DIMENSIONS + 1)
+    made = Retriever(
+        depot.database, depot.tenant, lambda _index: other, RetrievalOptions(exact_below=exact_below)
+    )
+    with pytest.raises(StoreRejected, match=r"shape \(33,\).* the index has 32"):
+        made.search(SearchRequest(text="kestrel", mode=mode))
 
 
 def test_no_transaction_is_open_while_the_question_is_embedded(depot: Depot) -> None:
