@@ -219,11 +219,20 @@ def _centroid(shape: Shape, of: str) -> str:
 
 
 def _near(shape: Shape, more: str = "") -> str:
-    """The vector arm: in the order of the index, or every vector compared if there are few."""
+    """The vector arm: in the order of the index, or every vector compared if there are few.
+
+    `more` are columns beside the chunk's key, the `distance` among them.
+    """
+    rows = _passing(shape, "chunk", first=_compares_all(shape))
+    if more and _compares_all(shape):
+        # What `offset 0` keeps apart no index can order, and each vector is compared once.
+        return f"""
+        select x.* from (select c.document_id, c.ord{more} from {rows} offset 0) x
+        order by x.distance limit {shape.candidates}"""
     # An index cannot give the order of a sum.
     order = _distance(shape) + (" + 0" if _compares_all(shape) else "")
     return f"""
-        select c.document_id, c.ord{more} from {_passing(shape, "chunk", first=_compares_all(shape))}
+        select c.document_id, c.ord{more} from {rows}
         order by {order} limit {shape.candidates}"""
 
 
@@ -239,6 +248,8 @@ def _passing(shape: Shape, rows: str, *, first: bool) -> str:
     shown = condition(of_documents(shape.filter))
     if not shape.passing:
         return f"{rows} c join {DOCUMENTS} d on d.id = c.document_id where {own} and {shown}"
+    if first and rows == "chunk":  # which leaves the planner one index to take, and that is read once for all
+        return f"{rows} c where {own} and c.document_id = any(array(select d.id from {DOCUMENTS} d where {shown}))"
     # Laterals that are not merged: what the planner would guess of values it does not know is of no account.
     if first:
         return f"""
