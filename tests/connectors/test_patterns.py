@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -110,13 +109,12 @@ class TestGlobs:
         assert names(listing(tmp_path)) == ["a/z.md", "b-c/a.md", "b.md", "b/a.md"]
 
     def test_a_glob_of_many_stars_costs_little(self, tmp_path: Path) -> None:
+        """One that tries every place for every star would not be done when the test is given up."""
         write(tmp_path, "a" * 200 + ".txt", "/".join(["a"] * 60) + "/b.txt")
-        start = time.perf_counter()
 
         found = listing(tmp_path, "*a*a*a*a*a*a*a*a*b", "**/a/**/a/**/a/**/a/**/a/**/c.md")
 
         assert names(found) == []
-        assert time.perf_counter() - start < 1
 
 
 def test_an_unknown_type_lists_the_known_ones(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from connectors.markup import MarkupLimits, to_markdown
+from tests.growth import assert_linear
 
 MB = 1_000_000
 WIDE = MarkupLimits(most_characters=100 * MB, seconds=120)
@@ -29,23 +28,18 @@ def _page(size: int) -> str:
     return SECTION * (size // len(SECTION)) + "<p>the last word</p>"
 
 
-def _seconds(html: str) -> float:
-    start = time.process_time()
+def _convert(html: str) -> None:
     rendered = to_markdown(html, limits=WIDE)
-    assert rendered.text.endswith("the last word")
     assert not rendered.capped
-    return time.process_time() - start
 
 
-def test_twice_the_page_takes_twice_the_time() -> None:
-    half = min(_seconds(_page(5 * MB)) for _ in range(2))
-    whole = _seconds(_page(10 * MB))
-    if whole > 2.4 * half:  # another process may have been in the way
-        whole = min(whole, _seconds(_page(10 * MB)))
+def test_the_time_grows_with_the_page_and_no_faster() -> None:
+    def convert(html: str) -> None:
+        rendered = to_markdown(html, limits=WIDE)
+        assert rendered.text.endswith("the last word")
+        assert not rendered.capped
 
-    print(f"\n5 MB in {half:.1f} s, 10 MB in {whole:.1f} s of processor time")
-    assert whole < 2.6 * half
-    assert whole < 30
+    assert_linear(_page, MB, convert)
 
 
 @pytest.mark.parametrize(
@@ -70,23 +64,19 @@ def test_twice_the_page_takes_twice_the_time() -> None:
         "<script>",
     ],
 )
-def test_two_megabytes_of_one_piece_end_soon(piece: str) -> None:
-    start = time.process_time()
-
-    to_markdown(piece * (2 * MB // len(piece)))
-
-    assert time.process_time() - start < 10
+def test_a_page_of_one_piece_takes_time_by_its_length(piece: str) -> None:
+    assert_linear(lambda size: piece * (size // len(piece)), MB // 2, _convert)
 
 
 @pytest.mark.parametrize(
     "piece", ["<p>", "<td>", "<table><tr><td>", "<ul><li>", "<b>", "<p><b><i>x", "<blockquote>x"]
 )
 def test_elements_that_never_end_take_time_by_their_number(piece: str) -> None:
-    start = time.process_time()
+    assert_linear(lambda size: piece * (size // len(piece)), MB // 10, _convert)
 
-    to_markdown(piece * (MB // 2 // len(piece)))
 
-    assert time.process_time() - start < 5
+def _nested(name: str, depth: int, *, close: bool) -> str:
+    return f"<p>before</p>{f'<{name}>' * depth}deep{f'</{name}>' * depth if close else ''}<p>behind</p>"
 
 
 @pytest.mark.parametrize("close", [True, False])
@@ -94,16 +84,19 @@ def test_elements_that_never_end_take_time_by_their_number(piece: str) -> None:
     "name",
     ["div", "b", "ul", "li", "blockquote", "table", "td", "span", "ac:rich-text-body", "ac:link", "pre", "a"],
 )
-def test_a_hundred_thousand_nested_tags_end_cleanly(name: str, close: bool) -> None:
-    depth = 100_000
-    html = f"<p>before</p>{f'<{name}>' * depth}deep{f'</{name}>' * depth if close else ''}<p>behind</p>"
+def test_nested_tags_take_time_by_their_number_and_hide_nothing(name: str, close: bool) -> None:
+    def convert(html: str) -> None:
+        rendered = to_markdown(html, limits=WIDE)
+        assert "before" in rendered.text
+        assert "deep" in rendered.text
+        assert "behind" in rendered.text
+        assert not rendered.capped
 
-    rendered = to_markdown(html)
+    assert_linear(lambda depth: _nested(name, depth, close=close), 10_000, convert)
 
-    assert "before" in rendered.text
-    assert "deep" in rendered.text
-    assert "behind" in rendered.text
-    assert not rendered.capped
+
+def test_a_hundred_thousand_nested_tags_end_cleanly() -> None:
+    assert "deep" in to_markdown(_nested("div", 100_000, close=True), limits=WIDE).text
 
 
 def test_nesting_that_is_not_shown_is_said() -> None:

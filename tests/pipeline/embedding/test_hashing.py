@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import ConfigurationError
+from tests.growth import assert_linear
 
 EMBEDDER = HashingEmbedder()
 
@@ -135,11 +135,13 @@ def test_unrelated_texts_stay_apart_on_average() -> None:
     assert float(similarities.std()) < 0.1
 
 
-def test_it_is_nearly_free() -> None:
-    """A tenth of the speed aimed at (20,000 chunks a second), so that a busy machine does not turn it red."""
+def test_the_time_grows_with_the_texts_and_no_faster() -> None:
     rng = random.Random(7)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randrange(2, 11))) for _ in range(3000)]
     chunks = [" ".join(rng.choices(words, k=145))[:900] for _ in range(2000)]
-    start = time.process_time()
-    EMBEDDER.embed_documents(chunks)
-    assert time.process_time() - start < 1.0
+    assert_linear(lambda n: chunks[:n], 2000, EMBEDDER.embed_documents)
+
+
+@pytest.mark.parametrize("piece", ["k", "word ", "a-"])
+def test_the_time_grows_with_one_text_and_no_faster(piece: str) -> None:
+    assert_linear(lambda n: [piece * n], 100_000, EMBEDDER.embed_documents)
