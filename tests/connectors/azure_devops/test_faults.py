@@ -78,13 +78,13 @@ def test_after_a_fault_anywhere_the_store_equals_the_service_and_nothing_was_del
     gate = options_for(services, clock=clock).access.gate
     access = Access(base_url=services.url, gate=gate, read_timeout=_seconds_for(fault))
     condition = "[System.Id] > 0"  # so that following the feed asks a query as well
-    services.bulk("Web", 110)
+    services.bulk("Web", 30)
     services.comment(3, "word")
     for place in PLACES[:-1]:
         store = Store()
         for _ in ("walk", "follow"):
             services.edit(3, title=f"{kind} at {place} {store.pages}")
-            services.edit(109, title="changed")
+            services.edit(29, title="changed")
             services.faults.next(fault, when=_at(place))
             errors = store.sync_through(services, clock, access=access, wiql=condition)
             assert services.faults.waiting == 0
