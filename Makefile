@@ -55,9 +55,10 @@ bench: $(VENV)/.dev   ## Speed and memory as ratios: a table, and JSON in tests/
 drill: $(VENV)/.dev   ## Kill processes for a long while and count what is lost
 	@LARDER_DRILL=10 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_drill.py
 
-drills: $(VENV)/.dev   ## Slow, gone and frozen servers by the real clocks: about half an hour
-	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 \
-		tests/end_to_end/test_degradation.py tests/end_to_end/test_frozen.py
+drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: about half an hour
+	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_degradation.py \
+		tests/end_to_end/test_frozen.py tests/end_to_end/test_deaf.py
+	@$(BIN)/python -m pytest -q --timeout 600 -m drill tests/end_to_end/test_services.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open
 	@$(BIN)/python tests/requirements_report.py

@@ -1,4 +1,7 @@
-"""Workers without a supervisor that reads heartbeats: they listen again, or end so that anybody starts them anew."""
+"""Workers without a supervisor that reads heartbeats: they listen again, or end so that anybody starts them anew.
+
+The clocks are the real ones, hence a drill; tests/workers/test_presence.py shows the same of one object in seconds.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tests.end_to_end.fleet import Fleet
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import heartbeat, liveness
 
+pytestmark = pytest.mark.drill
 CONFIG = "rag: {embedding: {provider: hashing}}"
 NAME = "worker-control"
 

@@ -58,6 +58,7 @@ def test_the_embedder_is_away(drill: Drill) -> None:
     assert drill.metric('larder_enrichments_total{level="3",state="done"}')
 
 
+@pytest.mark.drill
 @pytest.mark.req("001-110")
 def test_the_database_is_slow(drill: Drill) -> None:
     drill.store.delay = 1.1 * SLOW  # of each answer; a search may be a single round trip
@@ -70,6 +71,7 @@ def test_the_database_is_slow(drill: Drill) -> None:
     drill.reaches(0, CALM + DEADLINE / 3)  # sooner than two quiet minutes: the first is not begun anew
 
 
+@pytest.mark.drill
 def test_a_slow_database_is_not_gone_for_those_who_connect_to_it_now(drill: Drill) -> None:
     drill.store.delay = 1.1 * SLOW
     (drill.fleet.root / "step-3.json").write_text(json.dumps([pbi(new())]))
