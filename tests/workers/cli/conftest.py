@@ -23,9 +23,7 @@ app.command()(search.search)
 app.command()(search.explain)
 
 
-@pytest.fixture
-def depot(database: Database) -> Depot:
-    """Three documents of the tenant `acme`."""
+def stocked(database: Database) -> Depot:
     made = Depot(database, tenant_id("acme"))
     made.put(
         "The kestrel hovers over fields. " * 30 + "It nests in church towers and old barns.",
@@ -67,8 +65,18 @@ def depot(database: Database) -> Depot:
 
 
 @pytest.fixture
-def environment(addresses: Addresses, servers: embedded.Servers) -> dict[str, str]:
-    """Variables that lead a command to this test's servers."""
+def depot(database: Database) -> Depot:
+    """Three documents of the tenant `acme`."""
+    return stocked(database)
+
+
+@pytest.fixture(scope="module")
+def shared_depot(shared_database: Database) -> Depot:
+    """The same three, for tests that only read."""
+    return stocked(shared_database)
+
+
+def variables(addresses: Addresses, servers: embedded.Servers) -> dict[str, str]:
     return {
         "LARDER_DATABASE_URL": addresses.app,
         "LARDER_CONTROL_DATABASE_URL": addresses.control,
@@ -78,10 +86,32 @@ def environment(addresses: Addresses, servers: embedded.Servers) -> dict[str, st
 
 
 @pytest.fixture
+def environment(addresses: Addresses, servers: embedded.Servers) -> dict[str, str]:
+    """Variables that lead a command to this test's servers."""
+    return variables(addresses, servers)
+
+
+@pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
     """`run("search", "words", ...)`: the command on this test's database, on a screen of 80 columns."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
+    return runner(tmp_path, monkeypatch, environment)
+
+
+@pytest.fixture
+def run_shared(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared_depot: Depot,
+    shared_addresses: Addresses,
+    servers: embedded.Servers,
+) -> Run:
+    """The same on the database that the tests of a file share, which holds the `shared_depot`."""
+    return runner(tmp_path, monkeypatch, variables(shared_addresses, servers))
+
+
+def runner(folder: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
+    monkeypatch.chdir(folder)
+    (folder / "larder.yaml").write_text(CONFIG, encoding="utf-8")
     usual = {**environment, "LARDER_CONFIG": "larder.yaml", "COLUMNS": "80"}
 
     def invoke(*args: str, **env: str) -> Result:

@@ -50,8 +50,8 @@ def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
 
 
 @pytest.mark.req("001-033")
-def test_explanations_come_on_request(depot: Depot, run: Run) -> None:
-    for result in found(run("search", "kestrel", "--json", "--explain"))["results"]:
+def test_explanations_come_on_request(run_shared: Run) -> None:
+    for result in found(run_shared("search", "kestrel", "--json", "--explain"))["results"]:
         e = result["explanation"]
         parts = e["vector_part"] + e["keyword_part"] + e["title_part"] + e["rare_part"]
         assert result["score"] == pytest.approx(parts, abs=1e-5)
@@ -68,8 +68,10 @@ def test_explanations_come_on_request(depot: Depot, run: Run) -> None:
         ("HYBRID", {"vector_part", "keyword_part", "title_part"}),
     ],
 )
-def test_modes(depot: Depot, run: Run, mode: str, parts: set[str]) -> None:
-    results = found(run("search", "the birds towers", "--mode", mode, "--explain", "--json"))["results"]
+def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
+    results = found(run_shared("search", "the birds towers", "--mode", mode, "--explain", "--json"))[
+        "results"
+    ]
     assert {
         name for r in results for name, part in r["explanation"].items() if "part" in name and part
     } == parts
@@ -105,8 +107,8 @@ def test_modes(depot: Depot, run: Run, mode: str, parts: set[str]) -> None:
         (["--security-level", "public", "--security-level", "secret"], set()),
     ],
 )
-def test_filters(depot: Depot, run: Run, options: list[str], expected: set[str]) -> None:
-    shown = titles(run("search", "kestrel", "--json", *options))
+def test_filters(run_shared: Run, options: list[str], expected: set[str]) -> None:
+    shown = titles(run_shared("search", "kestrel", "--json", *options))
     assert {title.split()[0] for title in shown} == expected
 
 
@@ -125,22 +127,22 @@ def test_filters(depot: Depot, run: Run, options: list[str], expected: set[str])
         (["--exclude", "Birds"], "--exclude: 'Birds' is no id of a document"),
     ],
 )
-def test_words_that_mean_nothing_are_named(depot: Depot, run: Run, options: list[str], said: str) -> None:
-    plain = run("search", "kestrel", *options)
+def test_words_that_mean_nothing_are_named(run_shared: Run, options: list[str], said: str) -> None:
+    plain = run_shared("search", "kestrel", *options)
     assert plain.exit_code == 2
     assert said in " ".join(plain.stderr.split())
     assert "Traceback" not in plain.output
-    as_json = run("search", "kestrel", "--json", *options)
+    as_json = run_shared("search", "kestrel", "--json", *options)
     assert as_json.exit_code == 2
     assert json.loads(as_json.stdout)["success"] is False
 
 
-def test_no_number_below_one_is_taken(depot: Depot, run: Run) -> None:
-    assert run("search", "kestrel", "-k", "0").exit_code == 2
+def test_no_number_below_one_is_taken(run_shared: Run) -> None:
+    assert run_shared("search", "kestrel", "-k", "0").exit_code == 2
 
 
-def test_the_screen_is_readable_at_eighty_columns(depot: Depot, run: Run) -> None:
-    shown = run("search", "where is it nesting, in which towers?", "--mode", "keyword")
+def test_the_screen_is_readable_at_eighty_columns(run_shared: Run) -> None:
+    shown = run_shared("search", "where is it nesting, in which towers?", "--mode", "keyword")
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("  1. ")
@@ -152,13 +154,13 @@ def test_the_screen_is_readable_at_eighty_columns(depot: Depot, run: Run) -> Non
     assert 1 <= len(body) <= 3
     assert "church towers" in " ".join(line.strip() for line in body), "the passage is the part that answers"
     assert all(len(line) <= 80 for line in lines)
-    other = run("search", "otters", "--mode", "keyword").stdout.splitlines()
+    other = run_shared("search", "otters", "--mode", "keyword").stdout.splitlines()
     assert other[1].startswith("     tracker/work  2024-03-01 (")
     assert other[1].endswith("years old)  items/otters.md")
 
 
-def test_the_screen_explains_on_request(depot: Depot, run: Run) -> None:
-    shown = run("search", "kestrel", "--explain").stdout
+def test_the_screen_explains_on_request(run_shared: Run) -> None:
+    shown = run_shared("search", "kestrel", "--explain").stdout
     lines = shown.splitlines()
     head = next(n for n, line in enumerate(lines) if line.split()[:2] == ["#", "score"])
     assert lines[head].split()[2:4] == ["meaning", "words"]
@@ -193,8 +195,8 @@ def test_what_no_longer_holds_says_so(depot: Depot, run: Run) -> None:
     assert "  outdated  -0." in why
 
 
-def test_age_stands_in_the_answer(depot: Depot, run: Run) -> None:
-    ages = [r["metadata"]["age_days"] for r in found(run("search", "kestrel", "--json"))["results"]]
+def test_age_stands_in_the_answer(run_shared: Run) -> None:
+    ages = [r["metadata"]["age_days"] for r in found(run_shared("search", "kestrel", "--json"))["results"]]
     assert sorted(age is None for age in ages) == [False, False, True]
     assert all(age is None or age > 300 for age in ages)
 
