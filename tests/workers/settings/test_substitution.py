@@ -165,7 +165,11 @@ def test_an_empty_variable_leaves_its_key_out(loaded: Loaded) -> None:
     assert rag.embedding.batch_size == 32
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=60,
+)
 @given(st.text(min_size=1).filter(lambda text: not text.isspace()))
 def test_no_value_of_a_variable_can_change_the_shape_of_the_file(here: Path, value: str) -> None:
     file = here / "any.yaml"
