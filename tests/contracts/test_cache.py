@@ -72,11 +72,12 @@ def test_the_longest_unused_goes_first(make: Make, space: str) -> None:
 
 
 def test_entries_end(make: Make, space: str) -> None:
-    cache = make(seconds=0.05)
+    cache, lasting = make(seconds=0.05), make(seconds=600)
     cache.put(space, "a", b"1")
-    assert cache.get(space, "a") == b"1"
+    lasting.put(space, "b", b"2")
     time.sleep(0.08)
     assert cache.get(space, "a") is None
+    assert lasting.get(space, "b") == b"2"
 
 
 def test_a_near_cache_learns_from_the_far_one(space: str) -> None:

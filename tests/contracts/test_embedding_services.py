@@ -115,7 +115,7 @@ def test_a_server_that_is_not_there_may_come_back(started: Running, fake: FakeSe
     assert embedder.embed_documents(["back"]).shape == (1, embedder.dimensions)
 
 
-@pytest.mark.parametrize("fault", [Fault.slow(60), Fault.dripping(60)], ids=["silent", "dripping"])
+@pytest.mark.parametrize("fault", [Fault.slow(240), Fault.dripping(240)], ids=["silent", "dripping"])
 def test_a_slow_answer_is_given_up_in_time(started: Running, fake: FakeServer, fault: Fault) -> None:
     embedder = started.open(timeout=0.5)
     embedder.embed_documents(["loads the client"])
@@ -123,7 +123,7 @@ def test_a_slow_answer_is_given_up_in_time(started: Running, fake: FakeServer, f
     begun = time.monotonic()
     with pytest.raises(EmbedderUnavailable):
         embedder.embed_documents(["slow"])
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize("seconds", [37.0, 0.25, None])

@@ -134,14 +134,14 @@ def test_a_server_that_is_not_there(fake: FakeGeminiText) -> None:
     assert isinstance(failure(fake), EmbedderUnavailable)
 
 
-@pytest.mark.parametrize("planned", [Fault.slow(30), Fault.dripping(30)])
+@pytest.mark.parametrize("planned", [Fault.slow(240), Fault.dripping(240)])
 def test_a_late_answer_is_given_up_in_time_also_when_it_drips(fake: FakeGeminiText, planned: Fault) -> None:
     fake.faults.next(planned)
     begun = time.monotonic()
     found = failure(fake, timeout=1.0)
     assert isinstance(found, EmbedderUnavailable)
     assert "in time" in str(found)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize(

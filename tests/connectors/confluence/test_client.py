@@ -44,11 +44,11 @@ def test_the_library_reads_an_empty_answer_as_nothing_and_we_do_not(fake: FakeCo
 def test_nothing_sleeps_or_is_asked_again_inside_a_call(fake: FakeConfluence) -> None:
     for status in (429, 503, 500, 413):
         fake.faults.clear()
-        fake.faults.next(Fault.status(status, headers={"Retry-After": "30"}), times=None)
+        fake.faults.next(Fault.status(status, headers={"Retry-After": "300"}), times=None)
         before, started = len(fake.log), time.monotonic()
         with pytest.raises(Exception, match=str(status)) as caught:
             _ = Site(options_for(fake)).place
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
         assert len(fake.log) - before == 1
         if status == 429:
             assert isinstance(caught.value, RateLimited)

@@ -104,14 +104,14 @@ def test_a_broken_answer_may_work_later(server: ScriptedServer, fault: Fault, wo
     assert service.post("x", {}) == {"data": [1]}
 
 
-@pytest.mark.parametrize("fault", [Fault.slow(30), Fault.dripping(6)], ids=["silent", "dripping"])
+@pytest.mark.parametrize("fault", [Fault.slow(240), Fault.dripping(16)], ids=["silent", "dripping"])
 def test_a_slow_answer_is_given_up_in_time(server: ScriptedServer, fault: Fault) -> None:
     server.faults.next(fault)
     started = time.monotonic()
     with pytest.raises(EmbedderUnavailable, match="in time"):
         Service(access(server, timeout=1)).post("x", {})
     # Each drop of the dripping one comes within the time: only the whole answer does not.
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_nobody_at_the_address_may_work_later() -> None:

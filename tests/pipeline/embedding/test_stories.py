@@ -155,4 +155,4 @@ def test_what_waiting_cannot_mend_is_told_at_once(fake: FakeGeminiEmbedding) -> 
     with pytest.raises(TextRejected):
         generate_embeddings_batch(["one", " "], fake.key, base_url=fake.address)
     assert [len(seen.json["requests"]) for seen in fake.requests()] == [2, 1]
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60

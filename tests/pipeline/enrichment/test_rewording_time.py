@@ -38,14 +38,14 @@ class TestTime:
         assert rewording.reworded(ANSWER, REQUEST, NOW + timedelta(seconds=left)) is ANSWER
         assert fake.requests() == []
 
-    @pytest.mark.parametrize("planned", [Fault.slow(60), Fault.dripping(60)])
+    @pytest.mark.parametrize("planned", [Fault.slow(240), Fault.dripping(240)])
     def test_a_slow_model_is_not_waited_for(
         self, rewording: Rewording, fake: FakeGeminiText, planned: Fault
     ) -> None:
         fake.faults.next(planned)
         begun = time.monotonic()
         assert rewording.reworded(ANSWER, REQUEST, NOW + timedelta(seconds=3.1)) == ANSWER
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 60
 
 
 class TestPause:
