@@ -153,7 +153,7 @@ def test_a_question_lies_closest_to_its_answer(embedder: Embedder, question: str
         "\0",
         "\ud800 half a character \udfff",
         "\N{ZERO WIDTH JOINER}" * 50,
-        "x" * 200_000,
+        "x" * 50_000,
         "é" * 5_000,
         "how is it that the search finds nothing? " * 250,
     ],
