@@ -186,7 +186,7 @@ def test_a_notification_that_is_lost_costs_a_second(
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)
     with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
         job = client.submit(PBI)
-        waiting = pool.submit(client.result, job, wait=240)
+        waiting = pool.submit(client.result, job, wait=90)
         time.sleep(0.5)
         # The listener's connection dies, and with it the notification.
         omniscient.execute(
@@ -203,7 +203,7 @@ def test_looking_finds_what_nobody_told(
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)
     with Client(addresses.app, tenant="acme", project="app") as client, ThreadPoolExecutor(1) as pool:
         job = client.submit(PBI)
-        waiting = pool.submit(client.result, job, wait=240)
+        waiting = pool.submit(client.result, job, wait=90)
         time.sleep(0.5)
         omniscient.execute(
             "update enrichment_job set state = 'done', result = '{\"x\": 1}', finished_at = now() where id = %s",
