@@ -58,7 +58,6 @@ def test_the_embedder_is_away(drill: Drill) -> None:
     assert drill.metric('larder_enrichments_total{level="3",state="done"}')
 
 
-@pytest.mark.drill
 @pytest.mark.req("001-110")
 def test_the_database_is_slow(drill: Drill) -> None:
     drill.store.delay = 1.1 * SLOW  # of each answer; a search may be a single round trip
