@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from pipeline.asking import EF_SEARCH, Asker
 from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
 from pipeline.patience import PatientConnection, Silence
+from pipeline.refusals import no_answer, refusal
 from pipeline.vector_types import register_vectors
 
 APP_ROLE = "larder_app"
@@ -218,9 +219,12 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
             fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
         )
     state = getattr(original, "sqlstate", None)
+    if isinstance(original, psycopg.Error) and not state and (refused := refusal(original)):
+        return refused
     if state in _PASSING or lost or (isinstance(original, psycopg.OperationalError) and not state):
+        why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
         return StoreUnavailable(
-            f"the database does not answer ({type(original).__name__} {state or ''})".replace(" )", ")"),
+            f"the database does not answer: {why}",
             fix="see `larder doctor`; the work is kept and tried again",
         )
     diagnostic = getattr(original, "diag", None)

@@ -4,7 +4,8 @@
     |- ConfigurationError              E005  permanent   a key, a file or a variable is wrong
     |- StoreError                      E001
     |  |- StoreUnavailable                   transient   PostgreSQL or the broker cannot be reached
-    |  |  `- StoreSilent                      transient   ... or keeps connections open and says nothing
+    |  |  |- StoreSilent                      transient   ... or keeps connections open and says nothing
+    |  |  `- StoreRefused                     transient   ... or answers and does not let us in
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
@@ -95,6 +96,10 @@ class StoreUnavailable(StoreError):
 
 class StoreSilent(StoreUnavailable):
     """The database says nothing."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The database answers and does not let us in: whoever mends the login mends it for all that waits."""
 
 
 class StoreRejected(StoreError):

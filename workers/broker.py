@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,10 @@ PRIORITIES = (0, 3, 6, 9)
 
 SECONDS = 3.0
 """A broker that takes longer counts as away: the one who asks is waiting for the screen."""
+
+
+PROBED = ("control",)
+"""A queue that is looked for: to answer a ping needs no right on any key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +65,59 @@ def _facts(client: Any) -> BrokerFacts:
 
 
 SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
+REFUSALS: Mapping[str, str] = {
+    "wants a password, and its address holds none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
+    "refuses the password": "correct user and password in LARDER_BROKER_URL",
+    "has no database of that number": "correct the number at the end of LARDER_BROKER_URL",
+    "refuses its user what workers do": "let that user run all commands on all keys and channels (ACL SETUSER)",
+}
+"""What it says who answers and does not let us in -> what to do."""
+_SAID = (
+    ("Authentication required", "wants a password, and its address holds none"),
+    ("already authenticated", "wants a password, and its address holds none"),
+    ("DB index", "has no database of that number"),
+)
+_UNREACHED = (
+    ("refused", "nothing listens at its address"),
+    ("No such file", "there is no such socket"),
+    ("Name or service", "its host name is not known"),
+    ("name resolution", "its host name is not known"),
+    ("nodename nor", "its host name is not known"),
+    ("SSL", "TLS with it fails"),
+    ("loading", "it is still reading its data"),
+    ("closed by server", "it closes the connection (no Redis or Valkey?)"),
+)
 
 
 def trouble(url: str) -> str:
-    """Why it does not answer, as the end of a sentence; empty if it does."""
+    """Why it cannot be used, as the end of a sentence; empty if it can. Nothing of the address is repeated."""
     try:
         with _client(url) as client:
             client.ping()
+            client.exists(*PROBED)
     except (redis.TimeoutError, TimeoutError):
         return SILENT
-    except redis.AuthenticationError:
-        return "refuses the password"
     except (redis.RedisError, OSError, ValueError) as error:
-        return f"cannot be reached ({type(error).__name__})"
+        return _why(error)
     return ""
+
+
+def _why(error: Exception) -> str:
+    words = str(error)
+    said = next((why for part, why in _SAID if part in words), "")
+    if said or isinstance(error, redis.AuthenticationError):
+        return said or "refuses the password"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return "refuses its user what workers do"
+    unreached = next((why for part, why in _UNREACHED if part in words), type(error).__name__)
+    return f"cannot be reached: {unreached}"
+
+
+def remedy(why: str) -> str:
+    """What to do about such trouble."""
+    if why == SILENT:
+        return "look whether it is stopped (T in `ps`), out of memory, cut off, or speaks no TLS (rediss)"
+    return REFUSALS.get(why, "start it, or correct LARDER_BROKER_URL")
 
 
 def _asked(url: str, question: Callable[[Any], Answer]) -> Answer | None:

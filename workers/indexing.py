@@ -300,13 +300,17 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
         yield False
         return
     if not uses_embedded(parts.settings):
+        if why := broker.trouble(parts.addresses.broker):
+            raise broker_lost(why, broker.remedy(why))
         raise LarderError(
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
     why = broker.trouble(parts.addresses.broker) if set(INDEXING) & set(lacking) - set(ENRICHING) else ""
     if why:
-        raise broker_lost(why)  # workers for Step 4 look into the ledger, those for indexing do not
+        raise broker_lost(
+            why, broker.remedy(why)
+        )  # workers for Step 4 look into the ledger, those for indexing do not
     boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
     thread = threading.Thread(target=boss.lend, daemon=True)
     thread.start()

@@ -69,7 +69,7 @@ def knock(url: str) -> None:
     Raises:
         StoreSilent: it does not within `KNOCK_SECONDS` for each answer.
         StoreUnavailable: it cannot be reached.
-        StoreRejected: it refuses the login.
+        StoreRefused: it refuses the login.
     """
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with translated(), PatientConnection.opened(KNOCK_SECONDS, plain) as connection:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from pipeline import migrations
 from pipeline.database import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.degradation import HealthOptions
-from pipeline.errors import StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.errors import StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
 from pipeline.ledger.overview import way
 from pipeline.stores import statistics
 from pipeline.stores.pgvector import SearchIndex, indexes
@@ -55,6 +55,8 @@ def _remedy(parts: Runtime, failed: StoreUnavailable) -> str:
     """What to do about a database that does not answer."""
     where = urlsplit(parts.addresses.database)
     address = f"{where.hostname}:{where.port or 5432}"
+    if isinstance(failed, StoreRefused):
+        return failed.fix
     if not isinstance(failed, StoreSilent):
         return f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
     found = running(parts.settings.data / "postgres") if uses_embedded(parts.settings) else None
@@ -249,12 +251,12 @@ def _broker_trouble(parts: Runtime) -> tuple[str, str]:
     meanwhile = "work waits in the database meanwhile"
     why = broker.trouble(parts.addresses.broker)
     if why != broker.SILENT:
-        return f"the broker {why}", f"start it, or correct LARDER_BROKER_URL; {meanwhile}"
+        return f"the broker {why or 'gives no facts of itself'}", f"{broker.remedy(why)}; {meanwhile}"
     found = running(parts.settings.data / "valkey") if uses_embedded(parts.settings) else None
     if found:
         fix = f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
     else:
-        fix = "look whether it is stopped (T in `ps`), out of memory, or cut off by the network"
+        fix = broker.remedy(why)
     return f"the broker {why}", f"{fix}; {meanwhile}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pipeline.degradation import HealthOptions
 from pipeline.documents import Json
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, StoreRefused
 from pipeline.ledger import overview
 from pipeline.stores.pgvector import active_index
 from workers import broker, embedding_state, reindex_status
@@ -55,7 +55,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     found["enrichment"] = enrichment
     queues = broker.lengths(parts.addresses.broker, QUEUES)
     found["backlog"]["queues"] = queues
-    found["broker"] = "error" if queues is None else "ok"
+    found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found
 
@@ -74,11 +74,19 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "other_indexes": [],
         "index_mismatch": "",
         "degradation_level": STORE_DOWN_LEVEL,
-        "database": "error",
-        "broker": "error" if queues is None else "ok",
+        "database": "refused" if isinstance(error, StoreRefused) else "error",
+        **_broker_facts(parts, queues),
         "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
         "next": f"{error.message}: larder doctor",
     }
+
+
+def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
+    """`broker`: ok, error or refused; `broker_error`: why, as the end of a sentence."""
+    if queues is not None:
+        return {"broker": "ok", "broker_error": ""}
+    why = broker.trouble(parts.addresses.broker) or "does not answer"
+    return {"broker": "refused" if why in broker.REFUSALS else "error", "broker_error": why}
 
 
 def _is_slow(status_: Json) -> bool:
@@ -101,10 +109,10 @@ def advice(status_: Json) -> str:
 
 
 def _broker(status_: Json) -> str:
-    away = status_["broker"] == "error"
-    return (
-        "the broker does not answer; nothing is lost, work waits in the ledger: larder doctor" if away else ""
-    )
+    if status_["broker"] == "ok":
+        return ""
+    why = status_.get("broker_error") or "does not answer"
+    return f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
 
 
 def _slow(status_: Json) -> str:

@@ -85,9 +85,12 @@ def screen(found: Json) -> RenderableType:
     return Group(*parts)
 
 
+_SERVER = {"ok": "ok", "error": "[bold red]away[/]", "refused": "[bold red]refuses us[/]"}
+
+
 def _servers(found: Json) -> Text:
     names = ("database", "broker")
-    said = [f"{name} " + ("ok" if found[name] == "ok" else "[bold red]away[/]") for name in names]
+    said = [f"{name} {_SERVER[found[name]]}" for name in names]
     if (found.get("database_seconds") or 0) > SLOW_SECONDS:
         said[0] = f"[yellow]database slow ({found['database_seconds']:.1f} s)[/]"
     level = found["degradation_level"]
@@ -191,7 +194,7 @@ def _enrichment(enrichment: Json) -> str:
 def _queues(found: Json) -> str:
     queues = found["backlog"]["queues"]
     if queues is None:
-        return "[red]unknown, the broker is away[/]"
+        return f"[red]unknown: the broker {escape(found.get('broker_error') or 'is away')}[/]"
     ages = found["canaries"]
     return "   ".join(
         f"{q} {n}" + (f" (seen {span(ages[q])} ago)" if q in ages else "") for q, n in queues.items()

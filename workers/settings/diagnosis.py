@@ -128,8 +128,14 @@ def _found(path: KeyPath, data: Any, field: FieldInfo | None) -> str:
     if value is _MISSING:
         return ""
     if field is not None and SecretStr in types_of(field.annotation) and isinstance(value, str):
-        return "a text that is not shown"
+        return _unshown(value)
     return shown(value)
+
+
+def _unshown(value: str) -> str:
+    """What may be said of a secret: of an address its scheme, which tells the wrong service from a wrong address."""
+    scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
+    return f"{scheme[0]} and a rest that is not shown" if scheme else "a text that is not shown"
 
 
 def shown(value: Any) -> str:

@@ -62,7 +62,7 @@ def test_without_a_broker_the_screen_is_there(run: Callable[..., Result]) -> Non
     shown = run(LARDER_BROKER_URL=AWAY)
     assert shown.exit_code == 0, shown.output
     assert "broker away" in shown.stdout
-    assert "unknown, the broker is away" in shown.stdout
+    assert "unknown: the broker cannot be reached" in shown.stdout
     found = json.loads(run("--json", LARDER_BROKER_URL=AWAY).stdout)
     assert found["backlog"]["queues"] is None
 

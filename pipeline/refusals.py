@@ -1,0 +1,88 @@
+"""Why a connection to PostgreSQL could not be made, told from what the driver says of it.
+
+The driver gives no code for that, only words. The server's own come after its severity and two blanks, in whatever
+language it speaks; those of the client are English. None holds a password or the whole address.
+"""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from pipeline.errors import StoreError, StoreRefused, StoreUnavailable
+
+_SERVER_SAYS = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
+_PARAMETER = re.compile(r'invalid (?:(\w+) value:|URI query parameter:|connection option) "(\w*)')
+
+_LOGIN = (
+    "correct user and password in the address of that login: LARDER_DATABASE_URL,"
+    " LARDER_CONTROL_DATABASE_URL or LARDER_ADMIN_DATABASE_URL"
+)
+_TLS = "correct sslmode and sslrootcert in LARDER_DATABASE_URL, or the certificate of the server"
+_PASSING = (
+    "starting up",
+    "shutting down",
+    "in recovery mode",
+    "system is not accepting connections",
+    "not yet accepting connections",
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
+)
+"""Said by a server that will let us in a moment later."""
+_FIXES = (
+    (
+        "pg_hba.conf",
+        "let this machine and login in by pg_hba.conf of the server; some only do with ?sslmode=require",
+    ),
+    ("set role", "let that login act as larder_app and larder_control, or log in as them: `larder migrate`"),
+    ("authentication", _LOGIN),
+    ("password", _LOGIN),
+    ("permission denied for database", "as its owner: grant connect on that database to that login"),
+    ("database ", "correct the name at the end of the address in LARDER_DATABASE_URL, or make that database"),
+    ("role ", "correct the user in LARDER_DATABASE_URL, or let `larder migrate` make the roles as the owner"),
+)
+"""Words of a server that refuses -> what to do; the first that fits."""
+_NO_ANSWER = (
+    ("failed to resolve host", "its host name is not known"),
+    ("Connection refused", "nothing listens at its address"),
+    ("No such file", "there is no such socket"),
+    ("unreachable", "there is no way to its host"),
+    ("No route", "there is no way to its host"),
+    ("invalid response", "what listens at its address is no PostgreSQL"),
+    ("expected authentication request", "what listens at its address is no PostgreSQL"),
+)
+"""Words of the client -> why nobody answers."""
+_KEPT = "see `larder doctor`; the work is kept and tried again"
+
+
+def refusal(error: psycopg.Error) -> StoreError | None:
+    """The error of ours if the server answered and let us in no further, or the address itself is wrong; else None."""
+    words = str(error)
+    if parameter := _PARAMETER.search(words):
+        return StoreRefused(
+            f"the address of the database is wrong: its parameter {parameter[1] or parameter[2]} is refused",
+            fix="correct what stands behind the ? in LARDER_DATABASE_URL",
+        )
+    if answers := _SERVER_SAYS.findall(words):
+        return _refused(answers[-1])
+    said = words.rpartition("failed: ")[2].partition("\n")[0]
+    if "SSL" in said or "certificate" in said:
+        return StoreRefused(f"TLS with the database fails: {said}", fix=_TLS)
+    if "no password supplied" in words:
+        return StoreRefused("the database wants a password, and its address holds none", fix=_LOGIN)
+    return None
+
+
+def _refused(said: str) -> StoreError:
+    if any(words in said for words in _PASSING):
+        return StoreUnavailable(f"the database takes no connections now: {said}", fix=_KEPT)
+    fix = next((fix for words, fix in _FIXES if words in said), "see the log of the database server")
+    return StoreRefused(f"the database refuses the login: {said}", fix=fix)
+
+
+def no_answer(error: BaseException | None) -> str:
+    """Why nobody answers, in words; empty if the driver's tell nothing."""
+    said = str(error)
+    return next((why for words, why in _NO_ANSWER if words in said), "")
