@@ -12,6 +12,7 @@ from workers import server_checks as server
 from workers import work_checks as work
 from workers.diagnosis import Check, Diagnosis, Health, Reported, error
 from workers.runtime import Runtime
+from workers.version import installed
 
 CHECKS: tuple[Check, ...] = (
     Check(name="database", look=server.database, gate=True, strict=True),
@@ -85,6 +86,7 @@ def _looked(parts: Runtime, check: Check) -> Diagnosis:
 def report(found: Sequence[Reported]) -> Json:
     """The document of `larder doctor --json`; `ok` unless an error remains."""
     return {
+        "version": installed(),
         "ok": all(one.diagnosis.health is not Health.ERROR for one in found),
         "findings": [one.to_json() for one in found],
     }

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -507,6 +508,7 @@ def test_without_a_database_the_rest_is_still_looked_at(
     nowhere = "postgresql://larder_app:x@127.0.0.1:1/none"
     found = doctor.report(doctor.examine(elsewhere(database=nowhere, control=nowhere), repair=True))
     assert found["ok"] is False
+    assert found["version"] == version("larder")
     rest = ["broker", "heartbeats", "model", "reranker", "sources", "disk"]
     assert [f["check"] for f in found["findings"]] == ["database", *rest]
     assert "does not answer" in found["findings"][0]["detail"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
@@ -12,12 +13,30 @@ from workers.cli.eval import evaluate
 
 app = typer.Typer(
     name="larder",
-    help="Keeps what a team built, decided and wrote down in stock for its backlog pipeline.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from workers.version import PACKAGE, installed
+
+        print(f"{PACKAGE} {installed()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _larder(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Keeps what a team built, decided and wrote down in stock for its backlog pipeline."""
+
 
 for command in (
     processes.up,

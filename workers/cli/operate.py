@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Annotated, Any
 
 import typer
@@ -287,6 +288,7 @@ _COLOURS = {"ok": "none", "warning": "yellow", "error": "red"}
 
 
 def _tell_health(door: Door, found: Json) -> None:
+    door.console.print(f"larder {found['version']}, Python {platform.python_version()}")
     table = _table("", "check", "found")
     for one in found["findings"]:
         fix = f"\n-> {escape(one['fix'])}" if one["fix"] else ""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def larder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Larder:
     for name in [name for name in os.environ if name.startswith("LARDER_")]:
         monkeypatch.delenv(name)
     return lambda *args: CliRunner().invoke(app, args)
+
+
+def test_the_version_is_that_of_the_package(larder: Larder) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    result = larder("--version")
+    assert (result.exit_code, result.stdout) == (0, f"larder {project['version']}\n")
 
 
 @pytest.mark.parametrize("command", [("status",), ("up", "--detach"), ("up",), ("search", "kestrel")])

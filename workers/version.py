@@ -1,0 +1,15 @@
+"""Which Larder this is."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGE = "larder"
+
+
+def installed() -> str:
+    """The version in the metadata of the installed package, such as `0.1.0`; `unknown` where none is installed."""
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:
+        return "unknown"
