@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from pipeline.errors import ConfigurationError
+from workers.cli.columns import Columns
 from workers.cli.door import LONG_PATIENCE, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
 
 MOST_SHOWN = 20
@@ -110,12 +110,9 @@ _COLUMNS = {
 
 
 def _summary(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("source", no_wrap=True)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Columns(heads=("source", *_COLUMNS), right=frozenset(_COLUMNS))
     for run in result["runs"]:
-        table.add_row(run["source"], *(str(sum(run[c] for c in counts)) for counts in _COLUMNS.values()))
+        table.add(run["source"], *(str(sum(run[c] for c in counts)) for counts in _COLUMNS.values()))
     console.print(table)
     stats = result["stats"]
     console.print(

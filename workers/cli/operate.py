@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
+from workers.cli.columns import Columns
 from workers.cli.door import (
     FAILED,
     LONG_PATIENCE,
@@ -54,11 +55,12 @@ def list_sources(config: ConfigOption = None, data: DataOption = None, as_json: 
         door.answer({"sources": found})
         if door.as_json:
             return
-        table = _table("source", "tenant", "type", "state", "schedule", "last sync", "held", "last error")
+        heads = ("source", "tenant", "type", "state", "schedule", "last sync", "held", "last error")
+        table = Columns(heads=heads, folded=frozenset({"last error"}))
         for s in found:
             cells = (s["name"], s["tenant"], s["type"], s["state"], s["schedule"] or "-")
             rest = (_minute(s["last_sync"]), str(s["held"]), s["last_error"] or "")
-            table.add_row(*(escape(cell) for cell in (*cells, *rest)))
+            table.add(*cells, *rest)
         door.console.print(table)
 
 
@@ -188,11 +190,12 @@ def _tell_letters(door: Door, found: list[Any]) -> None:
     if not found:
         door.console.print("no dead letters")
         return
-    table = _table("id", "source", "item", "stage", "reason", "at", "settled")
+    heads = ("id", "source", "item", "stage", "reason", "at", "settled")
+    table = Columns(heads=heads, folded=frozenset({"source", "item", "reason"}))
     for letter in found[:MOST_SHOWN]:
         when = _minute(letter.at.isoformat())
         cells = (str(letter.id), letter.source, letter.item, letter.stage, letter.reason, when)
-        table.add_row(*(escape(cell) for cell in (*cells, letter.resolution or "")))
+        table.add(*cells, letter.resolution or "")
     door.console.print(table)
     if len(found) > MOST_SHOWN:
         door.console.print(f"... and {len(found) - MOST_SHOWN} more; --json has all")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -15,11 +16,14 @@ from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
+from workers.cli.columns import Columns
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
 WATCH_SECONDS = 2.0
+NARROW = 60
+"""Columns below which long lines wrap."""
 MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
@@ -101,17 +105,13 @@ def _servers(found: Json) -> Text:
 _COLUMNS = ("docs", "chunks", "pending", "dead", "hidden", "fresh", "next")
 
 
-def _sources(sources: list[Json]) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("source", no_wrap=True, max_width=22, overflow="ellipsis")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
+def _sources(sources: list[Json]) -> Columns:
+    table = Columns(heads=("source", *_COLUMNS, "state"), right=frozenset(_COLUMNS))
     several = len({s["tenant"] for s in sources}) > 1
     for s in sources:
         name = f"{s['tenant']}/{s['name']}" if several else s["name"]
-        table.add_row(
-            escape(name),
+        table.add(
+            name,
             *(f"{s[key]}" for key in ("documents", "chunks", "pending")),
             _alarming(s["dead"]),
             str(s["hidden"]),
@@ -122,11 +122,11 @@ def _sources(sources: list[Json]) -> Table:
     return table
 
 
-def _alarming(number: int) -> str:
-    return f"[red]{number}[/]" if number else "0"
+def _alarming(number: int) -> Text:
+    return Text(str(number), style="red" if number else "")
 
 
-def _state(source: Json) -> str:
+def _state(source: Json) -> Text:
     states = (
         ("removed", source["removed"], "dim"),
         ("paused", source["paused"], "yellow"),
@@ -134,10 +134,22 @@ def _state(source: Json) -> str:
         ("failing", source["last_error"], "red"),
         ("syncing", (source["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
     )
-    return next((f"[{colour}]{word}[/]" for word, holds, colour in states if holds), "ok")
+    return next((Text(word, style=colour) for word, holds, colour in states if holds), Text("ok"))
 
 
-def _troubles(sources: list[Json]) -> list[Text]:
+@dataclass(frozen=True)
+class _Line:
+    """Cut at the end of the line; on a narrow screen, where that would leave little but the name, wrapped."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.no_wrap = options.max_width >= NARROW
+        self.text.overflow = "ellipsis" if self.text.no_wrap else "fold"
+        yield self.text
+
+
+def _troubles(sources: list[Json]) -> list[_Line]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
     errors = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
     problems = [
@@ -151,14 +163,12 @@ def _troubles(sources: list[Json]) -> list[Text]:
     ]
     every = [*errors, *problems]
     lines = [
-        Text.from_markup(f"[{colour}]{escape(name)}[/] {escape(said)}", overflow="ellipsis")
+        Text.from_markup(f"[{colour}]{escape(name)}[/] {escape(said)}")
         for colour, name, said in every[:MOST_LINES]
     ]
     if len(every) > MOST_LINES:
         lines[-1] = Text(f"... and {len(every) - MOST_LINES + 1} more; see larder status --json")
-    for line in lines:
-        line.no_wrap = True
-    return lines
+    return [_Line(line) for line in lines]
 
 
 def _figures(found: Json) -> Table:
