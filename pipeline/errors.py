@@ -21,6 +21,7 @@
     |  |- DocumentRejected                   permanent   this one document cannot be indexed
     |  `- LeaseLost                          transient   somebody else owns this work now
     `- SearchError                     E004              a query that cannot be answered
+       `- RequestRejected                    permanent   ... because it is none: a field is missing or wrong
 
 `workers/retry.py` asks for the marks and `retry_after`, never for a class.
 """
@@ -173,3 +174,7 @@ class SearchError(LarderError):
 
     code = "E004"
     name = "SEARCH_FAILURE"
+
+
+class RequestRejected(SearchError):
+    """The request itself is wrong; no server could answer it."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pipeline.documents import Json
-from pipeline.enrichment.context import DISABLED, STATIC, static_context
-from pipeline.errors import ConfigurationError, LarderError
+from pipeline.enrichment.context import DISABLED, STATIC, EnrichedContext, static_context
+from pipeline.errors import ConfigurationError, LarderError, RequestRejected
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _INPUTS: Mapping[str, str] = {"scored_pbis": "enriched_pbis", "scoredPBIs": "enr
 """Key that Step 3 writes -> key that Step 4 writes."""
 _LIST = "scored_pbis"
 
-How = Literal["enriched", "legacy", "empty"]
+How = Literal["enriched", "legacy", "empty", "refused"]
 
 
 class Enriches(Protocol):
@@ -96,7 +96,8 @@ class EnrichContextStep:
         """Enrich all of `scored_pbis.scored_pbis[]`; the same object comes back with `enriched_pbis` set.
 
         A PBI that cannot be enriched goes to the fallback; without one its context is empty and says so by its
-        degradation level. It never takes another PBI with it.
+        degradation level. One that is none, having neither title nor description or a field of the wrong type, has a
+        context with `error` and level 0: nothing of ours is degraded. Neither takes another PBI with it.
 
         Raises:
             ConfigurationError: there are no scored PBIs in `context`; the message names the field.
@@ -123,6 +124,8 @@ class EnrichContextStep:
             found = dict(self.enricher.enrich(item["pbi"], item.get("scores") or {}))
         except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
             reason = _reason(error)
+            if isinstance(error, RequestRejected) and self.fallback is None:
+                return _refused(index, name, reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
             self._record_fallback()
             return self._legacy(index, name, item, context, reason)
@@ -152,6 +155,11 @@ class EnrichContextStep:
                 return
         if callable(self.metrics):
             self.metrics()
+
+
+def _refused(index: int, name: str, reason: str) -> tuple[Json, Outcome]:
+    found = {**EnrichedContext(degradation_level=0).to_json(), "error": reason}
+    return found, Outcome(index=index, id=name, how="refused", error=reason)
 
 
 def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:

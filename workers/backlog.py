@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,14 @@ from connectors.json_values import parse_json
 from connectors.pbi_shapes import in_words, pbi_items, top_level
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.step4 import EnrichContextStep, Outcome, StepOptions
+from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id
 from workers.answered import CachedAnswers
 from workers.client import BULK, INTERACTIVE, Client
 from workers.runtime import Runtime
 
 MOST_INTERACTIVE = 20
 """More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KEYS = ("scored_pbis", "scoredPBIs")
 _WRITTEN = ("enriched_pbis", "enrichedPBIs")
 
@@ -32,6 +36,8 @@ class Backlog:
     flat: bool
     """True: the file is the output of one step and no whole context; so is what comes out."""
     count: int
+    repeated: Sequence[str] = ()
+    """Ids that more than one PBI has."""
 
 
 @dataclass(kw_only=True)
@@ -74,7 +80,7 @@ class Enriched:
                 "time_elapsed": round(self.seconds, 3),
             },
             "degradation_level": max(levels, default=0),
-            "errors": [{"pbi": o.id, "reason": o.error} for o in self.failed],
+            "errors": [{"pbi": o.id, "index": o.index, "reason": o.error} for o in self.failed],
         }
 
 
@@ -86,19 +92,18 @@ def read_backlog(path: Path) -> Backlog:
         DocumentRejected: it holds no PBIs; the message names file and field.
     """
     try:
-        data = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"
         ) from None
-    except UnicodeDecodeError:
-        raise DocumentRejected(f"{path} is no text in UTF-8", fix="give the file that Step 3 wrote") from None
+    data = _parsed(path, content)
     if isinstance(data, Mapping):
         for key in _KEYS:
             inner = data.get(key)
             if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
                 _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
-                return Backlog(context=dict(data), flat=False, count=len(inner["scored_pbis"]))
+                return _backlog(dict(data), inner["scored_pbis"], flat=False)
     items = pbi_items(data)
     if items is None:
         raise DocumentRejected(
@@ -109,7 +114,42 @@ def read_backlog(path: Path) -> Backlog:
     chosen = [item for item in items if item.stage == latest]
     scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in chosen]
     _check(path, "PBIs", [item["pbi"] for item in scored])
-    return Backlog(context={"scored_pbis": {"scored_pbis": scored}}, flat=True, count=len(scored))
+    return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
+
+
+def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> Backlog:
+    counted = Counter(pbi_id(item.get("pbi", item)) for item in items)
+    return Backlog(
+        context=context, flat=flat, count=len(items), repeated=[name for name, n in counted.items() if n > 1]
+    )
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    if not content.strip():
+        raise DocumentRejected(f"{path} is empty", fix="give the file that Step 3 wrote")
+    try:
+        data = parse_json(content.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        kind = "is text in UTF-16, not in UTF-8" if content.startswith(_UTF16) else "is no text in UTF-8"
+        raise DocumentRejected(f"{path} {kind}", fix="save it as UTF-8") from None
+    for where, number in _unwritable_numbers(data):
+        raise DocumentRejected(
+            f"{path}: {where} is {number}, which JSON does not know", fix="write null instead"
+        )
+    return data
+
+
+def _unwritable_numbers(data: Any) -> Iterator[tuple[str, str]]:
+    """(place, number) of what Python reads and nobody else: NaN and the infinities."""
+    waiting: list[tuple[str, Any]] = [("", data)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            yield where.lstrip(".") or "it", "NaN" if math.isnan(value) else "infinite"
+        elif isinstance(value, Mapping):
+            waiting += [(f"{where}.{key}", inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{where}[{n}]", inner) for n, inner in enumerate(value)]
 
 
 def _check(path: Path, where: str, items: Sequence[Any]) -> None:

@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 
 from pipeline.database import Database
 from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.errors import ConfigurationError, LarderError, RequestRejected, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
@@ -124,10 +125,12 @@ class Client:
         have begun.
 
         Raises:
+            RequestRejected: it is none; the message names the field, and nothing was asked.
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
         asked = dict(request) if "pbi" in request else {"pbi": dict(request), "scores": {}}
+        EnrichmentRequest.from_json(asked)
         return self.ask(ENRICH, asked, priority=priority, deadline=deadline)
 
     def ask(
@@ -248,6 +251,7 @@ class Client:
         given again, with level 2.
 
         Raises:
+            RequestRejected: it is no request; the message names the field.
             EnrichmentFailed: it failed; the message says why.
             EnrichmentExpired: there was no answer before the deadline.
             StoreUnavailable: the database does not answer.
@@ -258,6 +262,8 @@ class Client:
         )
         try:
             found = self._asked(request, priority, seconds)
+        except RequestRejected:
+            raise
         except LarderError as error:
             metrics.fell_back(error)
             kept = self.answers.get(self.project, request)

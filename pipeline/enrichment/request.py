@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.errors import SearchError
+from pipeline.errors import RequestRejected
 from pipeline.stores import Filter
 from pipeline.words import flat
 
@@ -56,7 +56,7 @@ class EnrichmentRequest:
         `since` and `until`; `options.topK` is read as `topK`.
 
         Raises:
-            SearchError: a field is missing or of the wrong type; the message names it.
+            RequestRejected: a field is missing or of the wrong type; the message names it.
         """
         if not isinstance(data, Mapping):
             raise _wrong("the request", "an object", data)
@@ -72,8 +72,9 @@ class EnrichmentRequest:
             filter=_filter(own.get("filters") or own.get("filter") or {}),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
         )
+        _ = request.id  # read here, where it can still be refused
         if not request.question.strip():
-            raise SearchError(
+            raise RequestRejected(
                 "the PBI has neither a title nor a description",
                 fix="give pbi.title or pbi.description, as text",
             )
@@ -173,7 +174,7 @@ def _criterion(item: Any) -> str:
 def _filter(value: Any) -> Filter:
     keys = plain_keys(_mapping(value, "filters"))
     if unknown := [str(key)[:40] for key in value if not plain_keys({key: 1}).keys() & set(_FILTER_KEYS)]:
-        raise SearchError(
+        raise RequestRejected(
             f"filters: there is no filter {unknown[0]!r}",
             fix="known are source_types, tags, since, until, date_range, metadata",
         )
@@ -184,7 +185,7 @@ def _filter(value: Any) -> Filter:
             dict.fromkeys(SourceType.parse(name) for name in _texts(wanted, "filters.source_types"))
         )
     except ValueError as error:
-        raise SearchError(
+        raise RequestRejected(
             f"filters.source_types: {error}", fix="use the known ones, or leave it out"
         ) from None
     return Filter(
@@ -220,7 +221,7 @@ def _moment(value: Any, name: str, *, end: bool = False) -> datetime | None:
     if _DAY.fullmatch(value):
         return found.replace(tzinfo=UTC) + timedelta(days=1 if end else 0)
     if found.tzinfo is None:
-        raise SearchError(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
+        raise RequestRejected(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
     return found
 
 
@@ -231,18 +232,34 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
     found |= _mapping(each or {}, "numbers")
     for name, number in found.items():
         if name not in SECTIONS.values():
-            raise SearchError(f"numbers: there is no such section {name[:40]!r}", fix="known are " + _known())
+            raise RequestRejected(
+                f"numbers: there is no such section {name[:40]!r}", fix="known are " + _known()
+            )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_ITEMS:
-            raise SearchError(
+            raise RequestRejected(
                 f"the number of items in {name} is none from 0 to {MOST_ITEMS}", fix="correct topK or numbers"
             )
     return found
+
+
+_JSON_WORDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def _known() -> str:
     return ", ".join(SECTIONS.values())
 
 
-def _wrong(name: str, wanted: str, found: Any) -> SearchError:
+def _wrong(name: str, wanted: str, found: Any) -> RequestRejected:
     """Names field and type, never the value: it may be a document's text."""
-    return SearchError(f"{name} is {type(found).__name__}, not {wanted}", fix=f"send {name} as {wanted}")
+    return RequestRejected(
+        f"{name} is {_JSON_WORDS.get(type(found), type(found).__name__)}, not {wanted}",
+        fix=f"send {name} as {wanted}",
+    )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigurationError, EmbedderUnavailable
+from pipeline.errors import ConfigurationError, EmbedderUnavailable, RequestRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, in_rollout, pbi_id
 
 Json = dict[str, Any]
@@ -248,3 +248,19 @@ FIRST = ["PBI-2", "PBI-4", "PBI-5"]
 def test_a_pbi_without_an_id_has_one_that_lasts() -> None:
     assert pbi_id({"title": "a", "n": 1}) == pbi_id({"n": 1, "title": "a"}) != pbi_id({"title": "b", "n": 1})
     assert pbi_id({"id": 7}) == "7"
+
+
+def test_a_pbi_that_is_none_is_refused_or_left_to_the_fallback(caplog: pytest.LogCaptureFixture) -> None:
+    asked = {"scored_pbis": {"scored_pbis": [{"pbi": {"id": "a"}}, {"pbi": {"id": "b"}}]}}
+    broken = Enricher("b", error=RequestRejected("the PBI has no title"))
+    outcomes: list[Outcome] = []
+    made = EnrichContextStep(broken, on_outcome=outcomes.append).execute(copy.deepcopy(asked))
+    context = made["enriched_pbis"]["enriched_pbis"][1]["context"]
+    assert (context["degradation_level"], context["error"]) == (0, "the PBI has no title")
+    assert sorted((o.index, o.how, o.error) for o in outcomes) == [
+        (0, "enriched", ""),
+        (1, "refused", "the PBI has no title"),
+    ]
+    assert "RAG enrichment failed" not in caplog.text
+    made = EnrichContextStep(broken, fallback=Legacy()).execute(copy.deepcopy(asked))
+    assert made["enriched_pbis"]["enriched_pbis"][1]["context"] == {"similar_work": [], "old": True}

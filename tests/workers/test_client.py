@@ -24,6 +24,7 @@ from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
     LarderError,
+    RequestRejected,
     SearchError,
     StoreUnavailable,
 )
@@ -397,6 +398,15 @@ def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
     waking.close()
     assert waking._thread is not None
     assert not waking._thread.is_alive()
+
+
+def test_what_is_no_request_is_refused_before_anybody_is_asked() -> None:
+    with Client("postgresql://larder_app:x@127.0.0.1:1/larder") as client:
+        for ask in (client.submit, client.enrich):
+            with pytest.raises(RequestRejected, match="neither a title nor a description"):
+                ask({"id": "PBI-1", "title": "  "})
+            with pytest.raises(RequestRejected, match=r"pbi.title is a list, not a text"):
+                ask({"pbi": {"title": ["a"]}, "scores": {}})
 
 
 def test_an_address_of_no_postgresql_is_refused_and_not_quoted() -> None:

@@ -15,6 +15,7 @@ from pipeline.errors import StoreUnavailable
 from workers.cli import enriched
 from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, written
 
+MOST_NAMED = 5
 PATIENCE = 5.0
 """Seconds in which the database must say something."""
 
@@ -41,6 +42,9 @@ def enrich(
             backlog.check_writable(output)
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
+        if read.repeated:
+            said = f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id, and each is enriched"
+            console.print(said, markup=False)
         with _workers(door) as borrowed:
             if borrowed:
                 console.print("no workers are running: started some for this command (see `larder up`)")
@@ -87,7 +91,8 @@ def _answer(door: Door, made: Any, console: Console, output: Path | None) -> Non
 
 
 def _line(outcome: Any) -> str:
-    return f"{outcome.id}: {outcome.how}" + (f" ({outcome.error})" if outcome.error else "")
+    where = f"PBIs[{outcome.index}], " if outcome.how == "refused" else ""
+    return f"{where}{outcome.id}: {outcome.how}" + (f" ({outcome.error})" if outcome.error else "")
 
 
 def _progress(console: Console) -> Progress:

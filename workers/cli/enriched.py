@@ -32,6 +32,9 @@ def show(console: Console, items: Sequence[Json]) -> None:
         title = Text(
             f"{_cut(str(pbi.get('id') or ''))}  {_cut(str(pbi.get('title') or ''))}".strip(), style="bold"
         )
+        if found.get("error"):
+            console.print(title.append("  (refused)", style="red"))
+            continue
         level = found.get("degradation_level", 0)
         if level:
             title.append(f"  (level {level}: {LEVELS.get(level, '')})", style="yellow")

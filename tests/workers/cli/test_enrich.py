@@ -43,7 +43,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     [
         (None, 2, "cannot be read: No such file"),
         (b"{not json", 1, "is not valid JSON"),
-        (b"\xff\xfe\x00", 1, "is no text in UTF-8"),
+        (b'["\xe9"]', 1, "is no text in UTF-8"),
+        ("[]".encode("utf-16"), 1, "is text in UTF-16, not in UTF-8"),
+        (b" \n", 1, "is empty"),
+        (
+            b'[{"title": "a"}, {"title": "b", "points": {"x": [1, NaN]}}]',
+            1,
+            "[1].points.x[1] is NaN, which JSON",
+        ),
+        (b'{"pbis": [{"title": "b", "points": -1e999}]}', 1, "pbis[0].points is infinite, which JSON"),
         (b"7", 1, "has no PBIs; it holds a number"),
         (b"null", 1, "has no PBIs; it holds null"),
         (b'{"unrelated": [], "other": 1}', 1, "it holds"),
@@ -72,6 +80,41 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
     assert told["success"] is False
     assert "step-3.json" in told["error"]["message"]
     assert told["error"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"id": "PBI-2"}, "neither a title nor a description (give pbi.title"),
+        ({"id": "PBI-2", "title": " \t\n"}, "neither a title nor a description (give pbi.title"),
+        ({"id": "PBI-2", "title": ["a"]}, "pbi.title is a list, not a text"),
+        ({"id": "PBI-2", "title": "a", "acceptance_criteria": 5}, "pbi.acceptance_criteria is a number"),
+        ({"id": {"n": 2}, "title": "a"}, "pbi.id is an object"),
+    ],
+)
+def test_a_pbi_that_is_none_is_refused_and_is_no_degradation(run: Run, bad: object, words: str) -> None:
+    result = run(json.dumps([GOOD, bad]).encode(), "--json")
+    told = json.loads(result.stdout)
+    good, refused = told["enriched_pbis"]
+    assert good["context"]["degradation_level"] == 4, "there is no database, and that is another matter"
+    assert "error" not in good["context"]
+    assert refused["context"]["degradation_level"] == 0
+    assert refused["context"]["suggestions"] == []
+    assert words in refused["context"]["error"]
+    assert [e["index"] for e in told["errors"]] == [0, 1]
+    assert "PBIs[1], " in result.stderr
+    assert words in " ".join(result.stderr.split())
+    assert "using fallback" not in result.stderr.partition("PBIs[1]")[2].partition("\n")[0]
+    screen = run(json.dumps([bad]).encode(), "-o", "out.json")
+    assert screen.exit_code == 1
+    assert "(refused)" in screen.stderr
+    assert "level 4" not in screen.stderr
+
+
+def test_ids_that_are_there_twice_are_named(run: Run) -> None:
+    said = run(json.dumps([GOOD, {"id": "PBI-2", "title": "a"}, {**GOOD, "title": "Other"}]).encode()).stderr
+    assert "PBI-1: more than one PBI has this id" in said
+    assert "PBI-2: more" not in said
 
 
 @pytest.mark.parametrize(
