@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -103,7 +104,7 @@ class EnrichContextStep:
             ConfigurationError: there are no scored PBIs in `context`; the message names the field.
         """
         source, items = scored_of(context)
-        with ThreadPoolExecutor(max_workers=max(1, self.options.at_once), thread_name_prefix="step4") as pool:
+        with _pool(self.options.at_once) as pool:
             running = [pool.submit(self._one, n, item, context) for n, item in enumerate(items)]
             for future in as_completed(running):
                 if self.on_outcome is not None:
@@ -122,6 +123,8 @@ class EnrichContextStep:
             return self._legacy(index, name, item, context, "")
         try:
             found = dict(self.enricher.enrich(item["pbi"], item.get("scores") or {}))
+        except CancelledError:
+            raise  # nobody waits for any of them any more
         except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
             reason = _reason(error)
             if isinstance(error, RequestRejected) and self.fallback is None:
@@ -155,6 +158,18 @@ class EnrichContextStep:
                 return
         if callable(self.metrics):
             self.metrics()
+
+
+@contextmanager
+def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads; whoever is interrupted waits neither for those that ask nor for what none of them has begun."""
+    pool = ThreadPoolExecutor(max_workers=max(1, at_once), thread_name_prefix="step4")
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _refused(index: int, name: str, reason: str) -> tuple[Json, Outcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -85,7 +86,7 @@ class Client:
         self.deadline = deadline
         self.answers = answers or CachedAnswers()
         self._names = (tenant, project)
-        self._known = False
+        self._known = self._closed = False
         self._database = Database(database_url, pool_size=AT_ONCE, patience=patience)
         self._patience = patience
         self._resting_until = 0.0
@@ -223,6 +224,8 @@ class Client:
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
                     return answer_of(found)
+                if self._closed:
+                    raise CancelledError("the client was closed")
                 rung.wait(min(left, LOOK_SECONDS))
                 rung.clear()
 
@@ -254,6 +257,7 @@ class Client:
             RequestRejected: it is no request; the message names the field.
             EnrichmentFailed: it failed; the message says why.
             EnrichmentExpired: there was no answer before the deadline.
+            CancelledError: another thread closed this client meanwhile; the job goes on.
             StoreUnavailable: the database does not answer.
         """
         seconds = self.deadline if deadline is None else deadline
@@ -285,7 +289,8 @@ class Client:
             ) from None
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
+        self._closed = True
         self._waking.close()
         if self._bell is not None:
             self._bell.close()

@@ -318,4 +318,8 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
         yield True
     finally:
         boss.stopping.set()
-        thread.join(supervisor.STOP_SECONDS + 10)
+        try:
+            thread.join(supervisor.STOP_SECONDS + 10)
+        except KeyboardInterrupt:  # a second one: they must not outlive this process
+            boss.kill_children()
+            raise

@@ -60,6 +60,8 @@ class Supervisor:
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
     server_pids: tuple[int, ...] = ()
+    ended_by: int = 0
+    """The signal that ended `run`."""
 
     @property
     def data(self) -> Path:
@@ -74,10 +76,10 @@ class Supervisor:
         if self.flower_port is not None:
             self.children.append(Child("flower", [*base, "flower", "--port", str(self.flower_port)]))
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Start everything, call `ready`, look after it until a signal comes, then stop everything."""
+    def run(self, ready: Callable[[], None], leaving: Callable[[], None] = lambda: None) -> None:
+        """Start everything, call `ready`, look after it until a signal comes, call `leaving`, stop everything."""
         for sign in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(sign, lambda *_: self.stopping.set())
+            signal.signal(sign, self._end)
         self.plan()
         try:
             for child in self.children:
@@ -86,8 +88,13 @@ class Supervisor:
             ready()
             while not self.stopping.wait(0.5):
                 self.look()
+            leaving()
         finally:
             self.stop()
+
+    def _end(self, number: int, _frame: object) -> None:
+        self.ended_by = self.ended_by or number
+        self.stopping.set()
 
     def lend(self) -> None:
         """As `run`, from a thread of a command: no signals, no state, and the servers go on afterwards."""
@@ -227,6 +234,12 @@ class Supervisor:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
             kill_tree(process.pid)
+
+    def kill_children(self) -> None:
+        """End workers, beat and Flower at once; what they were at is done again by others."""
+        for child in self.children:
+            if child.process is not None:
+                kill_tree(child.process.pid)
 
 
 def _started(pid: int) -> float:

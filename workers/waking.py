@@ -59,8 +59,11 @@ class Waking:
                     del self._waiting[job_id]
 
     def close(self) -> None:
-        """End the thread; whoever still waits is not woken any more."""
+        """End the thread; whoever still waits is woken a last time."""
         self._closed.set()
+        with self._lock:
+            for event in [event for events in self._waiting.values() for event in events]:
+                event.set()
         if self._thread is not None:
             self._thread.join(2 * self._poll + 1)
 

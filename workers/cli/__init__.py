@@ -4,63 +4,9 @@ from __future__ import annotations
 
 import sys
 from io import TextIOWrapper
-from typing import Annotated
 
-import typer
-
-from workers.cli import config, enrich, index, operate, processes, reindex, search, status
-from workers.cli.eval import evaluate
-
-app = typer.Typer(
-    name="larder",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def _tell_version(wanted: bool) -> None:
-    if wanted:
-        from workers.version import PACKAGE, installed
-
-        print(f"{PACKAGE} {installed()}")
-        raise typer.Exit
-
-
-@app.callback()
-def _larder(
-    _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
-    ] = False,
-) -> None:
-    """Keeps what a team built, decided and wrote down in stock for its backlog pipeline."""
-
-
-for command in (
-    processes.up,
-    processes.down,
-    processes.worker,
-    processes.beat,
-    processes.flower,
-    processes.migrate,
-    processes.health,
-    index.index,
-    index.ingest,
-    index.clear,
-    search.search,
-    search.explain,
-    enrich.enrich,
-    status.status,
-    operate.doctor,
-):
-    app.command()(command)
-app.command("eval")(evaluate)
-app.add_typer(operate.sources, name="sources")
-app.add_typer(operate.dead, name="dead")
-app.add_typer(reindex.app, name="reindex")
-app.add_typer(config.app, name="config")
+INTERRUPTED = 130
+"""Exit code of a command that was stopped with Ctrl-C."""
 
 
 def main() -> None:
@@ -69,4 +15,11 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal that has no such letter is no reason to end in the middle of an answer.
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        # A second goes by in here, too, in which somebody may change their mind.
+        from workers.cli.commands import app
+
+        app()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)

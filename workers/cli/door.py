@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from pipeline.errors import LarderError
+from workers.cli import INTERRUPTED
 from workers.settings import Settings, SettingsError, load
 
 ConfigOption = Annotated[
@@ -135,7 +136,20 @@ def opened(
         _refuse(door, _of_system(error))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Work that workers of this command do: it takes them a while to stop, so Ctrl-C is answered at once."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            "stopping within half a minute, at once with another Ctrl-C; what is done is kept",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _refuse(door: Door, error: LarderError) -> NoReturn:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pipeline.errors import StoreUnavailable
 from workers.cli import enriched
-from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, written
+from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, resumable, written
 
 MOST_NAMED = 5
 PATIENCE = 5.0
@@ -48,7 +48,7 @@ def enrich(
         with _workers(door) as borrowed:
             if borrowed:
                 console.print("no workers are running: started some for this command (see `larder up`)")
-            with _progress(console) as progress:
+            with resumable(), _progress(console) as progress:
                 bar = progress.add_task("enriching", total=read.count, note="")
 
                 def tell(outcome: Any) -> None:

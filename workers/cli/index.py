@@ -13,7 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pipeline.errors import ConfigurationError
 from workers.cli.columns import Columns
-from workers.cli.door import LONG_PATIENCE, ConfigOption, DataOption, Door, JsonOption, YesOption, opened
+from workers.cli.door import (
+    LONG_PATIENCE,
+    ConfigOption,
+    DataOption,
+    Door,
+    JsonOption,
+    YesOption,
+    opened,
+    resumable,
+)
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -60,7 +69,7 @@ def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
         if borrowed:
             door.console.print("no workers are running: started some for this command (see `larder up`)")
         watched = indexing.start(door.parts, wanted, force=force)
-        with _progress(door.console) as progress:
+        with resumable(), _progress(door.console) as progress:
             bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
 
             def show(all_: list[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from rich.markup import escape
 
 from pipeline.errors import StoreUnavailable
 from workers import liveness
+from workers.cli import INTERRUPTED
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
 
 READY_SECONDS = 120.0
@@ -36,7 +38,12 @@ def up(
         if "supervisor" in supervisor.running(folder):
             raise supervisor.already(folder)
         if detach:
-            _tell(door, _detach(door, no_flower=no_flower))
+            try:
+                _tell(door, _detach(door, no_flower=no_flower))
+            except KeyboardInterrupt:
+                print("stopping what has been started", file=sys.stderr)
+                supervisor.shut_down(folder)
+                raise typer.Exit(INTERRUPTED) from None
             return
         with supervisor.alone(folder):
             _stay(door, no_flower=no_flower, no_api=no_api)
@@ -54,7 +61,12 @@ def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
     door.parts.database.close()
     port = None if no_flower else door.settings.rag.flower.port or embedded.free_port()
     boss = supervisor.Supervisor(settings=door.settings, where=where, flower_port=port)
-    boss.run(lambda: _tell(door, supervisor.read_state(door.settings.data) or {}))
+    boss.run(
+        lambda: _tell(door, supervisor.read_state(door.settings.data) or {}),
+        lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
+    )
+    if boss.ended_by == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from workers import cli
+from workers.cli import commands
 from workers.cli.config import app
 
 Run = Callable[..., Result]
@@ -174,9 +174,9 @@ def test_nothing_of_this_starts_a_server(run: Run) -> None:
 def test_down_with_a_data_folder_needs_no_configuration(run: Run) -> None:
     del run  # its empty folder is what is wanted
     write("rag: {embedding: {provider: openai, apiKey: '${UNSET_KEY}'}}")
-    refused = CliRunner().invoke(cli.app, ["down"])
+    refused = CliRunner().invoke(commands.app, ["down"])
     assert (refused.exit_code, "UNSET_KEY" in refused.stderr) == (2, True)
-    done = CliRunner().invoke(cli.app, ["down", "--data", ".larder", "--json"])
+    done = CliRunner().invoke(commands.app, ["down", "--data", ".larder", "--json"])
     assert (done.exit_code, document(done)) == (0, {"success": True, "stopped": []})
 
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from workers.cli import app
+from workers.cli.commands import app
 from workers.cli.door import opened, written
 
 Larder = Callable[..., Result]

@@ -20,7 +20,7 @@ from pipeline.database import Database
 from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
 from workers import broker, embedded, runtime
-from workers.cli import app
+from workers.cli.commands import app
 
 Superuser = Callable[[str], psycopg.Connection[Any]]
 SESAME = "open-sesame"

@@ -1,0 +1,121 @@
+"""Ctrl-C: exit code 130, one line, no traceback, nothing left running, and the work goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Site
+
+CONFIG = "rag: {embedding: {provider: hashing}}"
+
+
+class Terminal:
+    """Runs commands as a terminal does: Ctrl-C reaches the whole group of a command."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.said = site.root / "said"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def type(self, *args: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+        with self.said.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers.cli", *args],
+                cwd=self.site.root,
+                env={**clean, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not happened():
+            assert time.monotonic() < end, self.said.read_text()
+            time.sleep(0.05)
+
+    def interrupt(self) -> tuple[int, list[str]]:
+        """(exit code, lines) after Ctrl-C."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(90), self.said.read_text().splitlines()
+
+
+@pytest.fixture
+def terminal(site: Site) -> Iterator[Terminal]:
+    site.write("larder.yaml", CONFIG)
+    made = Terminal(site)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+    for left in ours(site):
+        left.kill()
+
+
+def ours(site: Site) -> list[psutil.Process]:
+    """Processes of Larder itself that work in the site; the embedded servers outlive every command."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(site.root) and "workers.cli" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_while_it_is_still_loading(terminal: Terminal) -> None:
+    terminal.type("status")
+    process = psutil.Process(terminal.process.pid if terminal.process else 0)
+    terminal.wait_for(lambda: any("typer" in m.path or "pydantic" in m.path for m in process.memory_maps()))
+    code, lines = terminal.interrupt()
+    assert lines == ["stopped"]
+    # Python itself ends by the signal if it came while a module ran code made of text; shells call both 130.
+    assert code in {130, -signal.SIGINT}
+
+
+def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
+    pbis = [{"id": f"P-{n}", "title": f"Item {n}"} for n in range(40)]
+    terminal.site.write("step-3.json", json.dumps(pbis))
+    servers = terminal.site.larder("status", "--json")
+    assert servers.code == 0, servers.err
+    terminal.type("enrich", "step-3.json", "-o", "out.json")
+    terminal.wait_for(lambda: "started some" in terminal.said.read_text())
+    begun = time.monotonic()
+    code, lines = terminal.interrupt()
+    assert code == 130
+    assert lines[-1].startswith(("stopping within half a minute", "stopped"))
+    assert "Traceback" not in "".join(lines)
+    assert "using fallback" not in "".join(lines)
+    assert time.monotonic() - begun < 60, "it waited for answers that nobody wants"
+    assert not ours(terminal.site)
+    assert not (terminal.site.root / "out.json").exists()
+
+
+def test_up_in_the_foreground(terminal: Terminal) -> None:
+    terminal.type("up", "--no-flower")
+    terminal.wait_for(lambda: "state " in terminal.said.read_text())
+    code, lines = terminal.interrupt()
+    assert code == 130
+    assert lines[-1].startswith("stopping: within half a minute")
+    assert not ours(terminal.site)
+    assert not (terminal.site.data / "state.json").exists()
+
+
+def test_up_detached_takes_back_what_it_has_begun(terminal: Terminal) -> None:
+    terminal.type("up", "--detach", "--no-flower")
+    terminal.wait_for(lambda: len(ours(terminal.site)) > 2)
+    assert terminal.interrupt() == (130, ["stopping what has been started"])
+    assert not ours(terminal.site)

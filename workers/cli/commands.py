@@ -1,0 +1,61 @@
+"""All commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from workers.cli import config, enrich, index, operate, processes, reindex, search, status
+from workers.cli.eval import evaluate
+
+app = typer.Typer(
+    name="larder",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from workers.version import PACKAGE, installed
+
+        print(f"{PACKAGE} {installed()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _larder(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Keeps what a team built, decided and wrote down in stock for its backlog pipeline."""
+
+
+for command in (
+    processes.up,
+    processes.down,
+    processes.worker,
+    processes.beat,
+    processes.flower,
+    processes.migrate,
+    processes.health,
+    index.index,
+    index.ingest,
+    index.clear,
+    search.search,
+    search.explain,
+    enrich.enrich,
+    status.status,
+    operate.doctor,
+):
+    app.command()(command)
+app.command("eval")(evaluate)
+app.add_typer(operate.sources, name="sources")
+app.add_typer(operate.dead, name="dead")
+app.add_typer(reindex.app, name="reindex")
+app.add_typer(config.app, name="config")
