@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pipeline.embedding import open_embedder
 from pipeline.errors import LarderError
+from pipeline.known_models import KNOWN
 from pipeline.reranking import open_reranker
 from workers import operations
 from workers.diagnosis import Diagnosis, error, fine, warning
@@ -19,9 +23,27 @@ LEAST_BYTES, LITTLE_BYTES = 1 * GIGABYTE, 5 * GIGABYTE
 
 
 def model(parts: Runtime) -> Diagnosis:
-    """The model's files are there and have the expected content."""
-    embedder = open_embedder(parts.embedding_options)
+    """The model's files are there and have the expected content, or its service has an address."""
+    options = parts.embedding_options
+    embedder = open_embedder(options)
+    provider = KNOWN.get(options.provider)
+    host = urlsplit(options.base_url or (provider.base_url if provider else "")).hostname
+    # A proxy knows hosts that this machine need not know.
+    if host and not getproxies() and not _known(host):
+        return warning(
+            f"the host {host} of {embedder.model} is not known here: nothing new is embedded, and searches find by"
+            " words alone (level 3)",
+            "look at the network and its name servers, or correct embedding.baseUrl",
+        )
     return fine(f"{embedder.model}, {embedder.dimensions} dimensions")
+
+
+def _known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def reranker(parts: Runtime) -> Diagnosis:

@@ -552,6 +552,22 @@ def test_missing_model_files_are_an_error(store: Store) -> None:
     assert "model.onnx" in found["detail"]
 
 
+@pytest.mark.parametrize(("host", "status"), [("nowhere.invalid", "warning"), ("localhost", "ok")])
+def test_a_service_whose_host_nobody_knows_is_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch, host: str, status: str
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    changes = {"provider": "ollama", "base_url": f"http://{host}:11434", "model": None, "dimensions": None}
+    embedding = store.parts.rag.embedding.model_copy(update=changes)
+    store.parts.rag = store.parts.rag.model_copy(update={"embedding": embedding})
+    store.parts.__dict__.pop("embedding_options", None)
+    found = machine_checks.model(store.parts)
+    assert found.health.value == status, found
+    assert (host in found.detail) == (status == "warning")
+
+
 def test_a_process_that_lives_and_is_silent_is_found(store: Store) -> None:
     data = store.parts.settings.data
     (data / "heartbeat").mkdir(parents=True)
