@@ -86,6 +86,8 @@ _UNREACHED = (
     ("SSL", "TLS with it fails"),
     ("loading", "it is still reading its data"),
     ("closed by server", "it closes the connection (no Redis or Valkey?)"),
+    ("reset by peer", "it closes the connection (no Redis or Valkey?)"),
+    ("Broken pipe", "it closes the connection (no Redis or Valkey?)"),
 )
 
 

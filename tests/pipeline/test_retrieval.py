@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -18,7 +17,6 @@ from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, Searc
 from pipeline.stores import Filter, Mode
 from pipeline.stores.pgvector import SearchIndex, open_index
 from pipeline.stores.pgvector_query import ChunkScores
-from tests.conftest import Addresses
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 
@@ -410,98 +408,3 @@ def test_a_switch_by_another_process_is_noticed_by_the_next_search(
         assert (found.model, len(found.hits)) == (MODEL, 1), mode
     assert ask("hybrid", "nothing of this").model == MODEL
     assert {noted.partition(":")[0] for noted in embedders} == {MODEL, "newer"}
-
-
-# --- few texts are read ---
-
-
-class Noting(Database):
-    """Notes how many texts each statement of a search reads."""
-
-    def __init__(self, addresses: Addresses) -> None:
-        super().__init__(addresses.app, addresses.control)
-        self.read: list[int] = []
-
-    def ask(
-        self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
-    ) -> list[tuple[Any, ...]]:
-        rows = super().ask(tenant_id, statement, values, **options)
-        if "c.content" in statement:
-            self.read.append(len(rows))
-        return rows
-
-
-@pytest.fixture(scope="module")
-def noting(shared_addresses: Addresses) -> Iterator[Noting]:
-    made = Noting(shared_addresses)
-    yield made
-    made.close()
-
-
-def read_by(depot: Depot, noting: Noting, **request: Any) -> tuple[SearchResults, list[int]]:
-    """What a search finds, and how many texts each of its statements reads."""
-    noting.read.clear()
-    options = RetrievalOptions(min_similarity=-1.0)
-    made = Retriever(noting, depot.tenant, lambda _index: depot.embedder, options)
-    return made.search(SearchRequest(text="kestrel", **request)), list(noting.read)
-
-
-@pytest.fixture(scope="module")
-def many(shared_database: Database) -> Depot:
-    """30 documents of three chunks; the ten with most of the word are duplicates."""
-    made = Depot(shared_database, exact_below=10_000)
-    for n in range(30):
-        old = {"resolution": "duplicate"} if n < 10 else {}
-        texts = [f"{'kestrel ' * (40 - n)} part {part}" for part in range(3)]
-        made.put(*texts, title=f"{n:02}", kind=Kind.WORK, metadata=old)
-    made.count()
-    return made
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "keyword"])
-def test_texts_are_read_until_enough_documents_hold(many: Depot, noting: Noting, mode: str) -> None:
-    """What no longer holds is brought down, so a document that comes later may come to be shown."""
-    whole, counts = read_by(many, noting, mode=mode, trace=True, k=5)
-    assert sum(counts) == 90
-    found, counts = read_by(many, noting, mode=mode, k=5)
-    assert [hit.id for hit in found.hits] == [hit.id for hit in whole.hits]
-    assert [hit.score for hit in found.hits] == [hit.score for hit in whole.hits]
-    assert 5 <= sum(counts) <= 35
-    assert len(counts) <= 3
-
-
-@pytest.mark.parametrize("dedupe", [True, False])
-def test_a_search_by_meaning_alone_is_one_statement(many: Depot, noting: Noting, dedupe: bool) -> None:
-    whole, _ = read_by(many, noting, mode="vector", dedupe=dedupe, trace=True, k=7)
-    found, counts = read_by(many, noting, mode="vector", dedupe=dedupe, k=7)
-    assert counts == [7]
-    assert [hit.id for hit in found.hits] == [hit.id for hit in whole.hits]
-    assert [hit.score for hit in found.hits] == pytest.approx([hit.score for hit in whole.hits])
-
-
-def test_documents_of_many_chunks_do_not_hide_the_others(shared_database: Database, noting: Noting) -> None:
-    """The first chunks looked at may all belong to one document."""
-    depot = Depot(shared_database, exact_below=10_000)
-    depot.put(*["kestrel"] * 30, title="long")
-    for n in range(4):
-        depot.put(f"kestrel {'otter ' * (n + 1)}", title=str(n))
-    depot.count()
-    found, counts = read_by(depot, noting, mode="vector", k=4)
-    assert titles(found)[0] == "long"
-    assert len(set(titles(found))) == 4
-    assert counts == [1, 4]
-
-
-@pytest.mark.parametrize("hidden", [3, 60])
-def test_hidden_documents_crowd_nobody_out(shared_database: Database, noting: Noting, hidden: int) -> None:
-    """What is hidden takes no place among the candidates, however many of them would come first."""
-    depot = Depot(shared_database, exact_below=10_000)
-    for n in range(hidden):
-        depot.put("kestrel", title=f"secret {n}")
-    depot.sql("update document set hidden = true")
-    for n in range(4):
-        depot.put(f"kestrel {'otter ' * (n + 1)}", title=str(n))
-    depot.count()
-    found, counts = read_by(depot, noting, mode="vector", k=4)
-    assert sorted(titles(found)) == ["0", "1", "2", "3"]
-    assert len(counts) == 1

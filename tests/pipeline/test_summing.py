@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from pipeline.retrieval.looking import SPARE
 from pipeline.stores import Filter
 from pipeline.stores import pgvector_bm25 as bm25
 from pipeline.stores.pgvector_query import LedgerFilter
-from tests.pipeline.stores.depot import Depot
+from tests.pipeline.stores.depot import Counting, Depot
 
 WORDS = [f"word{n}" for n in range(40)]
 QUESTIONS = (
@@ -63,20 +62,6 @@ def stock(shared_database: Database) -> Depot:
         )
     depot.count()
     return depot
-
-
-class Counting(Database):
-    """Remembers the statements of the questions that are asked."""
-
-    def __init__(self, of: Database) -> None:
-        self.__dict__.update(vars(of))
-        self.asked: list[str] = []
-
-    def ask(
-        self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
-    ) -> list[tuple[Any, ...]]:
-        self.asked.append(statement)
-        return super().ask(tenant_id, statement, values, **options)
 
 
 def retriever(stock: Depot, database: Database | None = None, **options: Any) -> Retriever:

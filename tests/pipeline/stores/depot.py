@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,6 +24,24 @@ from pipeline.stores.pgvector_texts import LedgerCandidate, Nearest, nearest_tex
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
+
+
+class Counting(Database):
+    """The same database; remembers the statements of the questions that are asked, and how many texts each read."""
+
+    def __init__(self, of: Database) -> None:
+        self.__dict__.update(vars(of))
+        self.asked: list[str] = []
+        self.read: list[int] = []
+
+    def ask(
+        self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
+    ) -> list[tuple[Any, ...]]:
+        self.asked.append(statement)
+        rows = super().ask(tenant_id, statement, values, **options)
+        if "c.content" in statement:
+            self.read.append(len(rows))
+        return rows
 
 
 class Depot:

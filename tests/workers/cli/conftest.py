@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from pipeline.database import Database
@@ -16,11 +15,7 @@ from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run
 from workers import embedded, runtime
-from workers.cli import search
-
-app = typer.Typer()
-app.command()(search.search)
-app.command()(search.explain)
+from workers.cli.commands import app
 
 
 def stocked(database: Database) -> Depot:
@@ -109,10 +104,13 @@ def run_shared(
     return runner(tmp_path, monkeypatch, variables(shared_addresses, servers))
 
 
-def runner(folder: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
+def runner(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], config: str = CONFIG
+) -> Run:
+    """Runs commands in the folder."""
     monkeypatch.chdir(folder)
-    (folder / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    usual = {**environment, "LARDER_CONFIG": "larder.yaml", "COLUMNS": "80"}
+    (folder / "larder.yaml").write_text(config, encoding="utf-8")
+    usual = {"COLUMNS": "80", **environment, "LARDER_CONFIG": "larder.yaml"}
 
     def invoke(*args: str, **env: str) -> Result:
         result = CliRunner().invoke(app, list(args), env={**usual, **env})

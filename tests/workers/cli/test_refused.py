@@ -14,13 +14,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 import redis
-from typer.testing import CliRunner, Result
 
 from pipeline.database import Database
 from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
-from workers import broker, embedded, runtime
-from workers.cli.commands import app
+from tests.workers.cli.asking import Run
+from tests.workers.cli.conftest import runner
+from workers import broker, embedded
 
 Superuser = Callable[[str], psycopg.Connection[Any]]
 SESAME = "open-sesame"
@@ -32,26 +32,16 @@ def as_user(url: str, login: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{login}{'@' * bool(login)}{parts.netloc.rpartition('@')[2]}"))
 
 
+CONFIG = (
+    "rag: {tenant: acme, embedding: {provider: hashing}, sources: [{name: n, type: text, paths: ['*.txt']}]}"
+)
+
+
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
-) -> Callable[..., Result]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
     """`run("status", LARDER_BROKER_URL=...)`: any command on this test's servers."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "larder.yaml").write_text(
-        "rag: {tenant: acme, embedding: {provider: hashing}, sources: [{name: n, type: text, paths: ['*.txt']}]}"
-    )
     (tmp_path / "a.txt").write_text("A text.")
-
-    def invoke(*args: str, **env: str) -> Result:
-        usual = {**environment, "LARDER_CONFIG": "larder.yaml", "COLUMNS": "1000"}
-        result = CliRunner().invoke(app, list(args), env={**usual, **env})
-        for parts in runtime._current:
-            parts.database.close()
-        runtime._current.clear()
-        return result
-
-    return invoke
+    return runner(tmp_path, monkeypatch, {**environment, "COLUMNS": "1000"}, CONFIG)
 
 
 # The database -------------------------------------------------------------------------------------
@@ -68,7 +58,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])
 def test_a_wrong_password_is_a_refusal_and_never_shown(
-    run: Callable[..., Result], addresses: Addresses, command: tuple[str, ...]
+    run: Run, addresses: Addresses, command: tuple[str, ...]
 ) -> None:
     wrong = as_user(addresses.app, f"larder_app:{SESAME}")
     said = run(*command, LARDER_DATABASE_URL=wrong, LARDER_CONTROL_DATABASE_URL=wrong)
@@ -80,7 +70,7 @@ def test_a_wrong_password_is_a_refusal_and_never_shown(
     assert "Traceback" not in said.output
 
 
-def test_status_tells_a_refusal_from_silence(run: Callable[..., Result], addresses: Addresses) -> None:
+def test_status_tells_a_refusal_from_silence(run: Run, addresses: Addresses) -> None:
     wrong = as_user(addresses.app, f"larder_app:{SESAME}")
     away = {"LARDER_DATABASE_URL": wrong, "LARDER_CONTROL_DATABASE_URL": wrong}
     assert "database refuses us" in run("status", **away).stdout
@@ -214,9 +204,7 @@ def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str,
 
 
 @pytest.mark.parametrize("command", ["status", "doctor", "index"])
-def test_a_wrong_password_of_the_broker_is_said(
-    run: Callable[..., Result], servers: embedded.Servers, command: str
-) -> None:
+def test_a_wrong_password_of_the_broker_is_said(run: Run, servers: embedded.Servers, command: str) -> None:
     said = run(command, LARDER_BROKER_URL=as_user(servers.broker_url, f":{SESAME}"))
     assert said.exit_code == (0 if command == "status" else 1)
     assert "broker refuses the password" in said.output
@@ -226,7 +214,7 @@ def test_a_wrong_password_of_the_broker_is_said(
         assert "correct user and password in LARDER_BROKER_URL" in said.output
 
 
-def test_status_names_the_brokers_refusal(run: Callable[..., Result], servers: embedded.Servers) -> None:
+def test_status_names_the_brokers_refusal(run: Run, servers: embedded.Servers) -> None:
     wrong = as_user(servers.broker_url, "")
     assert "broker refuses us" in run("status", LARDER_BROKER_URL=wrong).stdout
     found = json.loads(run("status", "--json", LARDER_BROKER_URL=wrong).stdout)
