@@ -8,35 +8,35 @@ Prints a table and writes tests/benchmarks/out/search_bench.json. Exit 1 if a fi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics as stats
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 import numpy as np
 import psycopg
-from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from pipeline.caching import Caches, LayeredCache, MemoryCache  # noqa: E402
 from pipeline.database import APP_ROLE  # noqa: E402
 from pipeline.documents import Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors  # noqa: E402
 from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
 from pipeline.stores import Filter  # noqa: E402
-from pipeline.stores import pgvector_bm25 as bm25  # noqa: E402
-from pipeline.stores.pgvector_sql import FEW_TERMS  # noqa: E402
+from tests.benchmarks.bare import Bare, K  # noqa: E402
 from tests.benchmarks.bench import OUT, Line  # noqa: E402
 from tests.benchmarks.library import DIMENSIONS, Library, Question, Stock, installed  # noqa: E402
+from workers.caches import ValkeyCache  # noqa: E402
 
-K = 10
 FILTERS: dict[str, Filter] = {
     "50 %": Filter(source_types=(SourceType.CONFLUENCE,)),
     "10 %": Filter(kinds=(Kind.DECISION,)),
@@ -105,15 +105,16 @@ def timed(questions: Sequence[Question], *ways: Ask, rounds: int = 4) -> list[Ti
 
 
 class Product:
-    """Larder's own search, as every door calls it."""
+    """Larder's own search; with `kept` as the commands and Step 4 run it unless answers are not to be kept."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, kept: Caches | None = None) -> None:
         self.embedder = Prepared()
         self.retriever = Retriever(
             library.database,
             library.tenant,
             lambda _index: cast("Embedder", self.embedder),
             RetrievalOptions(exact_below=0),
+            caches=kept,
         )
 
     def ask(self, mode: Any, condition: Filter | None = None, *, dedupe: bool = True) -> Ask:
@@ -132,91 +133,6 @@ class Product:
             return [(hit.document.id, hit.chunk.ord) for hit in results.hits]
 
         return way
-
-
-class Bare:
-    """The same tables and indexes, asked in one statement by a superuser: no tenants, nothing hidden, no filter."""
-
-    def __init__(self, library: Library) -> None:
-        self.library = library
-        self.connection = self._connected("force_custom_plan")
-        self.planned_once = self._connected("auto")
-        self.table = f"chunk_{library.index.id}"
-        self.distance = f"(c.embedding::halfvec({DIMENSIONS})) <=> %(vector)s"
-
-    def _connected(self, plans: str) -> psycopg.Connection[Any]:
-        connection: psycopg.Connection[Any] = self.library.superuser()
-        register_vector(connection)
-        for setting in (
-            "jit = off",
-            "hnsw.ef_search = 100",
-            "hnsw.iterative_scan = relaxed_order",
-            f"plan_cache_mode = {plans}",
-        ):
-            connection.execute(f"set {setting}")
-        return connection
-
-    def chunks(self, question: Question) -> list[tuple[UUID, int]]:
-        """The text of the ten nearest, and nothing of their documents."""
-        rows = self.connection.execute(
-            f"select document_id, ord, content from {self.table} c order by {self.distance} limit {K}",
-            {"vector": HalfVector(question.vector)},
-            binary=True,
-        ).fetchall()
-        return [(row[0], row[1]) for row in rows]
-
-    def answer(self, question: Question) -> list[tuple[UUID, int]]:
-        """The ten nearest with all that a hit shows: where the text stands, and of what document it is.
-
-        Planned once, as it is fastest.
-        """
-        rows = self.planned_once.execute(
-            f"""
-            select c.document_id, c.ord, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url, d.tags,
-                   d.metadata, d.created_at, d.updated_at
-            from (select * from {self.table} c order by {self.distance} limit {K}) c
-            join document d on d.id = c.document_id join source s on s.id = d.source_id""",
-            {"vector": HalfVector(question.vector)},
-            binary=True,
-            prepare=True,
-        ).fetchall()
-        return [(row[0], row[1]) for row in rows]
-
-    def hybrid(self, question: Question) -> list[tuple[UUID, int]]:
-        """Both arms of 100, exact BM25 from the rarest words, fused 70/30, ten with their text.
-
-        It is told the words' weights, which the product has to look up.
-        """
-        statement, values = self.hybrid_statement(question)
-        rows = self.connection.execute(statement, values, binary=True).fetchall()
-        return [(row[0], row[1]) for row in rows]
-
-    def hybrid_statement(self, question: Question) -> tuple[str, dict[str, Any]]:
-        terms, counted = self.library.weigh(question)
-        values = {**bm25.values(terms, counted), "vector": HalfVector(question.vector)}
-        named = bm25.Terms(len(terms))
-        score = bm25.score(named, bm25.ranks(named, "x.flat"), k="x.k")
-        k = bm25.saturation("c.length")
-        # Unpacked once for many terms; for few the copy takes longer.
-        flat = "c.lexemes || ''" if len(terms) > FEW_TERMS else "c.lexemes"
-        return (
-            f"""
-            with near as (select ctid from {self.table} c order by {self.distance} limit 100),
-            words as (
-                select x.ctid from (select c.ctid, {flat} as flat, {k} as k from {self.table} c
-                                    where c.lexemes @@ %(any_of)s::tsquery offset 0) x
-                order by {score} desc limit 100),
-            both_arms as materialized (
-                select x.document_id, x.ord, x.content, 1 - x.distance as similarity, {score} as bm25
-                from (select c.*, {flat} as flat, {k} as k, {self.distance} as distance
-                      from {self.table} c
-                      where c.ctid = any(array(select ctid from near union select ctid from words)) offset 0) x),
-            bounds as (select min(similarity) a, max(similarity) b, min(bm25) c, max(bm25) d from both_arms)
-            select document_id, ord, content,
-                   0.7 * (similarity - a) / nullif(b - a, 0) + 0.3 * (bm25 - c) / nullif(d - c, 0) as score
-            from both_arms, bounds order by score desc limit {K}""",
-            values,
-        )
 
 
 class Same:
@@ -315,6 +231,30 @@ def unfiltered(library: Library, product: Product, bare: Bare) -> Iterator[Line]
     yield Line(what="keyword search p50", value=words.p50, unit="ms", at_most=True, detail=str(words))
 
 
+def with_answers_kept(library: Library, product: Product) -> Iterator[Line]:
+    """What keeping answers costs a new question, and what it saves one that was asked before; no limit is set."""
+    far = ValkeyCache(library.servers.broker_url, entries=10_000, seconds=900)
+    near = LayeredCache(MemoryCache(entries=10_000, seconds=900), far)
+    keeping = Product(library, Caches(vectors=near, results=far))
+    number = itertools.count()
+
+    def anew(way: Ask) -> Ask:
+        return lambda question: way(replace(question, text=f"{question.text} {next(number)}"))
+
+    for mode in ("vector", "hybrid"):
+        plain, new, again = timed(
+            library.stock.questions, product.ask(mode), anew(keeping.ask(mode)), keeping.ask(mode)
+        )
+        for what, timing in (("a new question", new), ("one asked before", again)):
+            yield Line(
+                what=f"{mode}, answers kept: {what}, not kept = 1",
+                value=timing.p50 / plain.p50,
+                unit="x",
+                at_most=True,
+                detail=f"{timing}, not kept {plain}",
+            )
+
+
 def filtered(library: Library, product: Product) -> Iterator[Line]:
     """Filters of three widths: the list is full, it is the right one, and it comes soon."""
     questions = library.stock.questions
@@ -384,7 +324,11 @@ def main() -> int:
             for mode in ("vector", "hybrid"):
                 for condition in (None, *FILTERS.values()):
                     profile(library, product, mode, condition)
-        parts = (unfiltered(library, product, Bare(library)), filtered(library, product))
+        parts = (
+            unfiltered(library, product, Bare(library)),
+            filtered(library, product),
+            with_answers_kept(library, product),
+        )
         for line in (line for part in parts for line in part):
             lines.append(line)
             bound = "" if line.must is None else f"{'<=' if line.at_most else '>='} {line.must:g}"
