@@ -43,7 +43,7 @@ def enrich(
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
         if read.repeated:
-            said = f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id, and each is enriched"
+            said = f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id; each is taken by itself"
             console.print(said, markup=False)
         with _workers(door) as borrowed:
             if borrowed:
