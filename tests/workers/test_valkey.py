@@ -1,0 +1,132 @@
+"""Connections to a real Valkey that is restarted in mind, forgets scripts, refuses and is forked away from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import redis
+
+from workers import embedded
+from workers.valkey import AWAY, Scripts
+
+ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+WRONG = "return redis.call('INCRBY', KEYS[1], 'many')"
+
+
+@pytest.fixture
+def scripts(servers: embedded.Servers) -> Iterator[Scripts]:
+    made = Scripts(servers.broker_url, seconds=5)
+    yield made
+    made.disconnect()
+
+
+@pytest.fixture
+def control(servers: embedded.Servers) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(servers.broker_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def key() -> str:
+    return f"test:{uuid4()}"
+
+
+def connections(control: redis.Redis, scripts: Scripts) -> list[int]:
+    """The numbers by which the server knows them."""
+    ports = {line.connection._sock.getsockname()[1] for line in scripts._idle}
+    return [int(c["id"]) for c in control.client_list() if int(c["addr"].rsplit(":", 1)[1]) in ports]
+
+
+def test_one_connection_serves_one_after_the_other(scripts: Scripts, key: str) -> None:
+    assert [scripts.run(ADD, [key], [2]) for _ in range(3)] == [2, 4, 6]
+    assert scripts.value(key) == b"6"
+    assert scripts.value(f"{key}:none") is None
+    assert len(scripts._idle) == 1
+
+
+def test_a_script_that_the_server_forgot_is_sent_again(
+    scripts: Scripts, control: redis.Redis, key: str
+) -> None:
+    scripts.run(ADD, [key], [1])
+    control.script_flush()
+    assert scripts.run(ADD, [key], [1]) == 2
+    assert scripts.run(ADD, [key], [1]) == 3
+
+
+def test_connections_that_the_server_closed_are_replaced(
+    scripts: Scripts, control: redis.Redis, key: str
+) -> None:
+    ready = threading.Barrier(2)
+
+    def use() -> None:
+        ready.wait(60)
+        for _ in range(50):
+            scripts.run(ADD, [key], [0])
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in connections(control, scripts):
+        control.client_kill_filter(_id=str(number))
+    assert scripts.run(ADD, [key], [5]) == 5
+    assert scripts.value(key) == b"5"
+    assert len(scripts._idle) == 1, "the others were closed by the server as well"
+
+
+def test_a_refusal_is_told_and_costs_no_connection(scripts: Scripts, key: str) -> None:
+    scripts.run(ADD, [key], [1])
+    before = scripts._idle[0].connection
+    with pytest.raises(redis.ResponseError):
+        scripts.run(WRONG, [key], [])
+    assert scripts.run(ADD, [key], [1]) == 2
+    assert [line.connection for line in scripts._idle] == [before]
+
+
+def test_who_is_interrupted_in_an_answer_leaves_none_of_it_to_the_next(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """As a time limit of the worker would."""
+    scripts.run(ADD, [key], [1])
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scripts._idle[0].connection, "read_response", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scripts.run(ADD, [key], [10])
+    assert scripts.value(f"{key}:none") is None, "not the answer to the question before"
+
+
+def test_nobody_there_is_one_of_those_that_mean_away() -> None:
+    with pytest.raises(AWAY):
+        Scripts("redis://127.0.0.1:1/0", seconds=1).run(ADD, ["k"], [1])
+
+
+def test_after_a_fork_each_process_has_its_own(servers: embedded.Servers, scripts: Scripts, key: str) -> None:
+    code = f"""
+import os, sys
+from workers.valkey import Scripts
+scripts = Scripts(sys.argv[1], seconds=5)
+add = lambda: scripts.run({ADD!r}, [sys.argv[2]], [1])
+add()
+before = scripts._idle[0].connection
+child = os.fork()
+for _ in range(100):
+    add()
+if child == 0:
+    os._exit(0 if scripts._idle[0].connection is not before else 3)
+assert os.waitpid(child, 0)[1] == 0
+add()
+assert scripts._idle[0].connection is before, "the child closed it"
+"""
+    subprocess.run([sys.executable, "-c", code, servers.broker_url, key], check=True, timeout=60)
+    assert scripts.value(key) == b"202"
