@@ -196,8 +196,8 @@ def texts(index: int, names: tuple[str, ...]) -> str:
     return _texts(index, places, condition(names))
 
 
-# An arm gives (document_id, ord). Laterals with `offset 0` keep the order: first the ids, then rows by key. Left to
-# itself and without statistics, right after a first load, the planner takes a thousand times as long.
+# An arm tells chunks. Laterals with `offset 0` keep the order: first what they are, then rows by key. Left to itself
+# and without statistics, right after a first load, the planner takes a thousand times as long.
 
 
 def _asked(shape: Shape) -> str:
@@ -262,11 +262,11 @@ def _passing(shape: Shape, rows: str, *, first: bool) -> str:
 
 
 def _matching(shape: Shape) -> str:
-    """The keyword arm: the best chunks of those that hold one of the rarest lexemes."""
+    """The keyword arm: the best chunks of those that hold one of the rarest lexemes, and at which place they are."""
     score = bm25.score(shape.terms, bm25.ranks(shape.terms, "x.flat"), k="x.k")
     return f"""
-        select x.document_id, x.ord
-        from (select c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation("c.length")} as k
+        select x.place, x.document_id, x.ord
+        from (select c.place, c.document_id, c.ord, {_flat(shape)} as flat, {bm25.saturation("c.length")} as k
               from {_passing(shape, KEYWORD_ROWS, first=shape.passing == "few")}
                    and c.lexemes @@ {shape.terms.any_of} offset 0) x
         {shape.terms.joined}
@@ -276,26 +276,29 @@ def _matching(shape: Shape) -> str:
 def _found(shape: Shape) -> str:
     """The chunks of the arms, each once, with what the scores read of them."""
     if not shape.terms.most:
-        return _by_key(shape, _near(shape))
+        return _near(shape, f", {_read(shape)}")
     if not shape.vector:
-        return _by_key(shape, _matching(shape))
+        return _again(shape, _matching(shape))
     if _compares_all(shape):
-        return _by_key(shape, f"({_near(shape)}) union ({_matching(shape)})")
-    # Whoever follows the vector index has the row at hand, and need not look it up again.
+        near = f"select n.place from ({_near(shape, ', c.ctid as place, ' + _distance(shape) + ' as distance')}) n"
+        return _again(shape, f"({near}) union (select m.place from ({_matching(shape)}) m)")
+    # Whoever follows the vector index has the row at hand, and need not read it again.
     return f"""
         with near as materialized ({_near(shape, f", {_read(shape)}")}),
-        other as (select w.* from ({_matching(shape)}) w
+        other as (select w.place from ({_matching(shape)}) w
                   where not exists (select from near n where n.document_id = w.document_id and n.ord = w.ord))
-        select * from near union all {_by_key(shape, "select * from other")}"""
+        select * from near union all {_again(shape, "select * from other")}"""
 
 
-def _by_key(shape: Shape, keys: str) -> str:
-    """These chunks with what the scores read of them."""
+def _again(shape: Shape, rows: str) -> str:
+    """The chunks of these rows with what the scores read of them.
+
+    By the place at which they were found, which stays theirs until the statement ends: looking each up by its key was a
+    tenth of a hybrid search.
+    """
     return f"""
-        select w.document_id, w.ord, c.* from ({keys}) w
-        cross join lateral (
-            select {_read(shape)} from chunk c
-            where c.index_id = {shape.number} and c.document_id = w.document_id and c.ord = w.ord offset 0) c"""
+        select c.document_id, c.ord, {_read(shape)} from chunk c
+        where c.index_id = {shape.number} and c.ctid = any(array(select w.place from ({rows}) w))"""
 
 
 def _read(shape: Shape) -> str:
