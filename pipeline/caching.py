@@ -7,7 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+Value: TypeAlias = bytes | Callable[[], bytes]
+"""What is put: bytes, or what makes them, which is called where they are written."""
 
 
 class Cache(Protocol):
@@ -17,9 +20,14 @@ class Cache(Protocol):
         """What was put there, unless it is too old or has been pushed out."""
         ...
 
-    def put(self, space: str, key: str, value: bytes) -> None:
+    def put(self, space: str, key: str, value: Value) -> None:
         """Remember `value`; pushes out what of this space was not used for the longest time."""
         ...
+
+
+def made(value: Value) -> bytes:
+    """The bytes themselves."""
+    return value if isinstance(value, bytes) else value()
 
 
 class MemoryCache:
@@ -48,8 +56,9 @@ class MemoryCache:
             kept.move_to_end(key)
             return found[1]
 
-    def put(self, space: str, key: str, value: bytes) -> None:
+    def put(self, space: str, key: str, value: Value) -> None:
         """Remember `value`."""
+        value = made(value)
         with self._lock:
             kept = self._spaces.setdefault(space, OrderedDict())
             kept[key] = (self._clock() + self._seconds, value)
@@ -72,8 +81,9 @@ class LayeredCache:
             self._near.put(space, key, found)
         return found
 
-    def put(self, space: str, key: str, value: bytes) -> None:
+    def put(self, space: str, key: str, value: Value) -> None:
         """In both."""
+        value = made(value)
         self._near.put(space, key, value)
         self._far.put(space, key, value)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from pipeline.caching import Cache, Value, made
 from workers.valkey import AWAY, Scripts
 
 PREFIX = "larder:cache:"
 SECONDS = 0.25
 """A cache that takes longer costs more than it saves."""
+MOST_PENDING = 100
+"""Puts that wait to be done."""
 REST = 5.0
 """Seconds after a failure in which it is not asked again."""
 
@@ -31,13 +36,11 @@ end
 return 0
 """
 
-GET = """
-local found = redis.call('GET', KEYS[2])
-if found then
-  local time = redis.call('TIME')
-  redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2])), ARGV[1])
-end
-return found
+# Once an entry was found: most are not, and asking for the value alone is quicker.
+USED = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+return redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', now), ARGV[1])
 """
 
 
@@ -64,29 +67,69 @@ class ValkeyCache:
 
     def get(self, space: str, key: str) -> bytes | None:
         """What was put there, unless it is too old, has been pushed out, or Valkey is away."""
-        found = self._run(GET, space, key)
-        return found if isinstance(found, bytes) else None
+        found = self._tried(lambda: self._scripts.value(_entry(space, key)))
+        if not isinstance(found, bytes):
+            return None
+        self._run(USED, space, key)
+        return found
 
-    def put(self, space: str, key: str, value: bytes) -> None:
+    def put(self, space: str, key: str, value: Value) -> None:
         """Remember `value`, if Valkey is there."""
-        self._run(
-            PUT, space, key, value, max(1, round(self._seconds * 1000)), self._entries, _entry(space, "")
-        )
+        milliseconds = max(1, round(self._seconds * 1000))
+        self._run(PUT, space, key, made(value), milliseconds, self._entries, _entry(space, ""))
 
     def disconnect(self) -> None:
         """Give the connections back; a later use connects anew."""
         self._scripts.disconnect()
 
     def _run(self, script: str, space: str, key: str, *arguments: object) -> Any:
+        keys = [f"{PREFIX}{{{space}}}", _entry(space, key)]
+        return self._tried(lambda: self._scripts.run(script, keys, [key, *arguments]))
+
+    def _tried(self, what: Callable[[], Any]) -> Any:
         if self._clock() < self._rests_until:
             return None
         try:
-            keys = [f"{PREFIX}{{{space}}}", _entry(space, key)]
-            return self._scripts.run(script, keys, [key, *arguments])
+            return what()
         except AWAY:
             # Not even a log line: the broker's own absence is told by those who need it.
             self._rests_until = self._clock() + REST
             return None
+
+
+class Behind:
+    """A cache whose puts are done by a thread of its own, so that nobody waits for them; a cache itself.
+
+    At the end of the process those that are left are done first.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._pending: dict[tuple[str, str], Future[None]] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def get(self, space: str, key: str) -> bytes | None:
+        """As the cache's; waits if this very key is being put."""
+        pending = self._pending.get((space, key))
+        if pending is not None:
+            wait((pending,))
+        return self._cache.get(space, key)
+
+    def put(self, space: str, key: str, value: Value) -> None:
+        """Have it put; not at all if too many others wait for that."""
+        with self._lock:
+            if len(self._pending) >= MOST_PENDING:
+                return
+            self._thread = self._thread or ThreadPoolExecutor(1, "larder-cache")
+            self._pending[space, key] = self._thread.submit(self._done, space, key, value)
+
+    def _done(self, space: str, key: str, value: Value) -> None:
+        try:
+            self._cache.put(space, key, value)
+        finally:
+            with self._lock:
+                self._pending.pop((space, key), None)
 
 
 def _entry(space: str, key: str) -> str:

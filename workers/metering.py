@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from pipeline.caching import Cache
+from pipeline.caching import Cache, Value
 from pipeline.ledger.usage import Meter, Used
 
 _LABELS = ("provider", "model", "kind")
@@ -39,6 +39,6 @@ class CountedCache:
         LOOKS.labels(self._name, "no" if found is None else "yes").inc()
         return found
 
-    def put(self, space: str, key: str, value: bytes) -> None:
+    def put(self, space: str, key: str, value: Value) -> None:
         """As the cache's."""
         self._cache.put(space, key, value)

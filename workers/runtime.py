@@ -152,10 +152,14 @@ class Runtime(Models):
         near = MemoryCache(entries=c.max_entries, seconds=c.ttl)
         if not self.addresses.broker:
             return Caches(vectors=near)
-        from workers.caches import ValkeyCache
+        from workers.caches import Behind, ValkeyCache
         from workers.metering import CountedCache
 
-        far = ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl)
+        far = Behind(ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl))
+        if (
+            self.rag.embedding.provider == "hashing"
+        ):  # which makes a vector in less time than asking for one takes
+            return Caches(results=far)
         vectors = LayeredCache(CountedCache("near", near), CountedCache("far", far))
         return Caches(vectors=vectors, results=far)
 

@@ -61,6 +61,8 @@ class Found(NamedTuple):
     level: int = FULL
     hits: Sequence[Hit] | None = None
     """All there is to show, instead of `kept`."""
+    state: str = ""
+    """Of the data that this was found in, if the answer may be kept; empty if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class Look:
         kept = in_order([one for one in found.chunks if one.score >= least])
         return Found(kept=kept, least=least, nothing=not found.chunks)
 
-    def by_sum(self, on: Ground, asked: Asked, vector: Vectors) -> Found | None:
+    def by_sum(self, on: Ground, asked: Asked, vector: Vectors, *, state: bool = False) -> Found | None:
         """What `by_both` finds for one way to ask, ranked where it is found; None if it must be looked at more closely.
 
         A ranking made there spares the way of some hundred candidates, and one more for the texts of the best.
@@ -157,13 +159,23 @@ class Look:
         blend = Blend(
             vector=w.vector, keyword=w.keyword, title=w.title, rare=w.rare, centroid=w.centroid, least=least
         )
-        found = best_texts(self.ask(), place, query, on.counted, blend, dedupe=asked.request.dedupe)
-        if found is None:
+        best = best_texts(
+            self.ask(),
+            place,
+            query,
+            on.counted,
+            blend,
+            enough=asked.read_first,
+            dedupe=asked.request.dedupe,
+            state=state,
+        )
+        if best is None:
             return None
+        found = best.chunks
         # Documents that no longer hold are brought down later: there must be `k` that hold, if there are so many.
         if len(found) == query.top and list(map(STANDING, found)).count(None) < asked.k:
             return None
-        return Found(kept=in_order(found), least=least, nothing=not found)
+        return Found(kept=found, least=least, nothing=not found, state=best.state)
 
     def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
         """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""

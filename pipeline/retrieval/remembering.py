@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
+from pydantic_core import from_json, to_json
 
-from pipeline.caching import Cache
+from pipeline.caching import Cache, Value
 from pipeline.embedding import Vectors
+from pipeline.reranking import RerankOptions
 from pipeline.retrieval.records import Explanation, Hit, RetrievalOptions, SearchRequest
 from pipeline.stores.pgvector import SearchIndex
+from pipeline.stores.pgvector_filter import names_of, values_of
 from pipeline.stores.pgvector_query import Ask
-from pipeline.stores.pgvector_sql import ACTIVE
-from pipeline.stores.pgvector_texts import read
-
-_STATE = f"""
-    select coalesce(string_agg(cast(stamp as text), ' ' order by slot), ''), {ACTIVE} from change_stamp"""
+from pipeline.stores.pgvector_sql import STATE
+from pipeline.stores.pgvector_texts import reread
 
 
-def state(ask: Ask) -> tuple[str, int | None]:
-    """Names the state of what the tenant's searches may show, empty if nothing was ever indexed; the active index.
+def state(ask: Ask) -> str:
+    """Names the state of what the tenant's searches may show, empty if nothing was ever indexed.
 
-    It differs after every change, from the moment in which that becomes visible. An answer is kept under the state
-    that was read before the search: if that state still holds, nothing has changed since before it was made.
+    It differs after every change, from the moment in which that becomes visible. An answer is kept with the state that
+    was read in the statement that found it, or before: if that still holds, nothing has changed since.
     """
-    ((stamps, active),) = ask(_STATE, {}, one_plan=True)
-    return str(stamps), active
+    ((now,),) = ask(f"select {STATE}", {}, one_plan=True)
+    return now or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ class Memory:
         """The bytes under a key."""
         return self.cache.get(self.space, key)
 
-    def put(self, key: str, value: bytes) -> None:
+    def put(self, key: str, value: Value) -> None:
         """Keep them."""
         self.cache.put(self.space, key, value)
 
@@ -59,42 +58,51 @@ def memory(cache: Cache | None, kind: str, tenant: UUID) -> Memory | None:
     return None if cache is None else Memory(tenant=tenant, cache=cache, kind=kind)
 
 
-def key_of(
-    request: SearchRequest, index: SearchIndex, now: str, options: RetrievalOptions, looked: str
-) -> str:
-    """What makes two answers the same: the state of the data, the question, its filter and rights, the options.
+def way_of(options: RetrievalOptions, rerank: RerankOptions) -> str:
+    """A name for the way in which a retriever answers."""
+    return _hash(f"{options!r} {rerank!r}")
 
-    `looked` names the reranker and how it is used. A hash, so that no question can be read in the cache.
+
+def key_of(request: SearchRequest, index: SearchIndex, way: str) -> str:
+    """What makes two questions the same: their words, filter and rights, the index, and the way they are answered.
+
+    A hash, so that no question can be read in the cache.
     """
-    asked = replace(request, explain=False, trace=False)
-    return _hash(f"{index.id} {index.model} {now} {looked} {asked!r} {options!r}")
+    names = names_of(request.filter)
+    values = values_of(request.filter, names) if names else ""
+    how = (request.mode, request.k, request.min_similarity, request.dedupe)
+    return _hash(f"{index.id} {index.model} {way} {how} {names} {values} {request.text}")
 
 
-def written(hits: Sequence[Hit]) -> bytes:
-    """Ids and numbers of an answer; no text, no title."""
+def written(hits: Sequence[Hit], now: str) -> bytes:
+    """Ids and numbers of an answer, and the state it was found in; no text, no title."""
     rows = [
         {
-            "document": str(hit.document.id),
+            "document": hit.document.id,
             "ord": hit.chunk.ord,
             "score": hit.score,
-            "explanation": asdict(hit.explanation) if hit.explanation else None,
+            "explanation": vars(hit.explanation) if hit.explanation else None,
         }
         for hit in hits
     ]
-    return json.dumps(rows, separators=(",", ":")).encode()
+    return to_json({"state": now, "hits": rows})
 
 
-def reread(ask: Ask, index: SearchIndex, kept: bytes, request: SearchRequest) -> list[Hit] | None:
-    """The hits of a kept answer with their texts, as the caller may see them now; None if any of them is gone."""
+def given_again(ask: Ask, index: SearchIndex, kept: bytes, request: SearchRequest) -> list[Hit] | None:
+    """The hits of a kept answer with their texts, as the caller may see them now; None if it no longer holds.
+
+    That is told by the statement that reads the texts, so a state cannot end between the two.
+    """
     try:
-        rows = json.loads(kept)
+        entry = from_json(kept)
+        then, rows = str(entry["state"]), entry["hits"]
         places = [(UUID(row["document"]), int(row["ord"])) for row in rows]
         explained = [Explanation(**row["explanation"]) for row in rows]
         scores = [float(row["score"]) for row in rows]
     except (ValueError, TypeError, KeyError):
         return None  # written by another version of ours
-    found = read(ask, index.id, places, request.filter)
-    if any(place not in found for place in places):
+    found, now = reread(ask, index.id, places, request.filter)
+    if not now or now != then or any(place not in found for place in places):
         return None
     return [
         Hit(

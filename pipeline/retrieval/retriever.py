@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -70,6 +69,7 @@ class Retriever:
         kept = caches or Caches()
         self._vectors = remembering.memory(kept.vectors, "vector", tenant)
         self._results = remembering.memory(kept.results, "result", tenant)
+        self._way = remembering.way_of(self.options, self.rerank)
 
     def search(self, request: SearchRequest, *, level: int = FULL) -> SearchResults:
         """The best documents for a question; nothing if it is blank or nothing is indexed yet.
@@ -78,6 +78,8 @@ class Retriever:
         words alone, 4 and 5 not at all. The answer tells the level it really has: an embedder that fails
         makes it 3, a reranker that fails or takes too long 1.
 
+        Answers in mode `vector` are never remembered, nor are empty ones: to look for one takes longer than it saves.
+
         Raises:
             StoreUnavailable: the database does not answer.
             EmbeddingError: mode `vector`, and the embedder fails.
@@ -85,12 +87,15 @@ class Retriever:
         if level >= STATIC_ONLY:
             return SearchResults(degradation_level=level)
         question = str(clean(request.text.replace("\x00", " ")))
-        on, now = self._start()
+        on = known(self.database, self.tenant)
+        if on is None:
+            with self.watch("store"):
+                on = look(self.database, self.tenant)
         if on is None or not question.strip():
             return SearchResults(model=on.index.model if on else "", degradation_level=level)
         asked = self._asked(request, question, level)
-        key = remembering.key_of(request, on.index, now, self.options, repr(self.rerank)) if now else ""
-        found = self._remembered(asked, on.index, key)
+        key = remembering.key_of(request, on.index, self._way) if self._keeps(asked) else ""
+        found = self._remembered(asked, on.index, key) if key else None
         if found is not None:
             return found
         if level == CACHED_ONLY:
@@ -107,47 +112,38 @@ class Retriever:
             level=level,
             k=k,
             read_first=max(k, self.rerank.candidates) if self._reranks(mode, level) else k,
-            # What is kept may be asked for again with an explanation.
-            explain=request.explain or request.trace or bool(self._results),
+            explain=request.explain or request.trace,
         )
 
-    def _start(self) -> tuple[Ground | None, str]:
-        """The index to embed the question for, and the state of the data if answers are kept."""
-        on = known(self.database, self.tenant)
-        if on is not None and not self._results:
-            return on, ""
-        with self.watch("store"):
-            on = on or look(self.database, self.tenant)
-            if on is None or not self._results:
-                return on, ""
-            now, active = remembering.state(self.look.ask())
-            return (on if active == on.index.id else look(self.database, self.tenant)), now
+    def _keeps(self, asked: Asked) -> bool:
+        """Whether the answer may have been kept, and may be.
+
+        By meaning alone a new answer takes hardly longer than one way to the cache and one to the store.
+        """
+        if self._results is None or asked.request.trace:
+            return False
+        return asked.mode != "vector" and asked.level < KEYWORD_ONLY
 
     def _fresh(self, asked: Asked, on: Ground, key: str) -> SearchResults:
         """An answer that was searched for, and is kept if it is as good as it can be."""
-        found = self._search(on, asked)
+        found = self._search(on, asked, state=bool(key))
         while isinstance(found, Ground):
             # Another index is active than the one the question was embedded for; the key names the old one.
             on, key = found, ""
             found = self._search(on, asked)
-        explain = asked.request.explain or asked.request.trace or bool(key)
-        results = self._answer(found, on.index, asked, explain=explain)
-        full = results.degradation_level == FULL and not asked.request.trace
-        if self._results and key and full:
-            self._results.put(key, remembering.written(results.hits))
-        if asked.request.explain or not explain:
-            return results
-        return replace(results, hits=[replace(hit, explanation=None) for hit in results.hits])
+        shown, results = self._answer(found, on.index, asked)
+        if self._results and key and found.state and shown and results.degradation_level == FULL:
+            # What is kept may be asked for again with an explanation.
+            self._results.put(key, lambda: remembering.written(_hits(shown, found.least), found.state))
+        return results
 
     def _remembered(self, asked: Asked, index: SearchIndex, key: str) -> SearchResults | None:
         """The answer that was given to the same question before, if nothing has changed since."""
-        if self._results is None or not key or asked.request.trace or asked.level >= KEYWORD_ONLY:
-            return None
-        kept = self._results.get(key)
+        kept = self._results.get(key) if self._results else None
         if kept is None:
             return None
         with self.watch("store"):
-            hits = remembering.reread(self.look.ask(), index, kept, asked.request)
+            hits = remembering.given_again(self.look.ask(), index, kept, asked.request)
         if hits is None:
             return None
         return SearchResults(
@@ -178,7 +174,7 @@ class Retriever:
             self._vectors.put(key, remembering.vector_bytes(vector))
         return vector, FULL
 
-    def _search(self, on: Ground, asked: Asked) -> Found | Ground:
+    def _search(self, on: Ground, asked: Asked, *, state: bool = False) -> Found | Ground:
         """What is found; or what there is by now, if the index is another one than the question was embedded for.
 
         Each statement that searches reads the active index, too, and finds nothing in another one: vectors of two
@@ -190,25 +186,32 @@ class Retriever:
             level = max(level, reached)
             vectors.append(vector)
         with self.watch("store"):
-            found = self._found(on, asked, vectors)
+            found = self._found(on, asked, vectors, state=state)
             if found.nothing:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
             return found._replace(level=level) if level else found
 
-    def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
+    def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None], *, state: bool) -> Found:
         """By the shortest way there is: one statement, if nobody asks for what was left out."""
         found, plain = None, len(vectors) == 1 and vectors[0] is not None and not asked.request.trace
         if plain and asked.mode == "vector":
             found = self.look.by_meaning(on, asked, cast("Vectors", vectors[0]))
         elif plain and asked.mode == "hybrid" and self.options.fusion == "weighted":
-            found = self.look.by_sum(on, asked, cast("Vectors", vectors[0]))
-        return found or self.look.by_both(on, asked, vectors)
+            found = self.look.by_sum(on, asked, cast("Vectors", vectors[0]), state=state)
+        if found is None:
+            # Several statements follow, so the state is read before the first of them.
+            now = remembering.state(self.look.ask()) if state else ""
+            found = self.look.by_both(on, asked, vectors)._replace(state=now)
+        return found
 
-    def _answer(self, found: Found, index: SearchIndex, asked: Asked, *, explain: bool) -> SearchResults:
+    def _answer(
+        self, found: Found, index: SearchIndex, asked: Asked
+    ) -> tuple[Sequence[Ranked], SearchResults]:
+        """What is shown, and as it is shown."""
         if found.hits is not None:
-            return SearchResults(
+            return (), SearchResults(
                 hits=found.hits,
                 degradation_level=found.level,
                 model=index.model,
@@ -217,10 +220,10 @@ class Retriever:
         kept, level = self._second_look(found.kept, found.level, asked)
         if asked.mode != "vector":
             kept = lowered(kept, self.options.weights.outdated)
-        least = found.least if explain else None
-        beyond = kept[asked.k :] if asked.request.trace else ()
-        return SearchResults(
-            hits=_hits(kept[: asked.k], least),
+        least = found.least if asked.explain else None
+        shown, beyond = kept[: asked.k], kept[asked.k :] if asked.request.trace else ()
+        return shown, SearchResults(
+            hits=_hits(shown, least),
             degradation_level=level,
             model=index.model,
             below=tuple(_hits(found.below, least)),

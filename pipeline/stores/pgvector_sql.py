@@ -24,6 +24,10 @@ since they are not leakproof; a view with the same condition and an owner that m
 ACTIVE = "(select i.id from search_index i where i.status = 'active')"
 """Read in the very statement that searches, so that no index is asked that has just been replaced."""
 
+STATE = "(select md5(string_agg(cast(x.stamp as text), ' ' order by x.slot)) from change_stamp x)"
+"""The state of what the tenant's searches may show: another one after each change, from the moment in which that can be
+seen. Null if nothing was ever indexed. Read in the statement that searches, it is the state of the very rows found."""
+
 _VISIBLE = "not d.hidden and not d.deleted"
 
 # Hidden documents are few, so what they are is read once instead of asking each candidate's document. One that is both
@@ -149,11 +153,12 @@ def nearest_few(index: int, dimensions: int, first: int, top: int, *, dedupe: bo
 
 
 @lru_cache(MOST_SHAPES)
-def best(shape: Shape, top: int, *, dedupe: bool) -> str:
+def best(shape: Shape, top: int, *, dedupe: bool, state: bool = False) -> str:
     """The first `top` of both arms by the weighted sum of their scores, with their texts; see `texts` and `Blend`.
 
-    More columns are (similarity, centroid, bm25, title, rare, covered), then the score and its parts (of meaning, of
-    words, of the title's, of rare ones). With `dedupe` one chunk of a document. In no order, since a join may lose it.
+    More columns are the state, if asked for by `state`, then (similarity, centroid, bm25, title, rare, covered), then
+    the score and its parts (of meaning, of words, of the title's, of rare ones). With `dedupe` one chunk of a document.
+    In no order, since a join may lose it.
     """
     once = "distinct on (p.document_id)" if dedupe else ""
     question, fits = "", "true"
@@ -179,6 +184,7 @@ def best(shape: Shape, top: int, *, dedupe: bool) -> str:
                 order by p.document_id, score desc, p.ord)
         select * from one order by score desc, document_id, ord limit {top}"""
     more = "w.similarity, w.centroid, w.bm25, w.title, w.rare, w.covered, w.score, w.v, w.k, w.t, w.r"
+    more = f"{STATE if state else 'null'}, {more}"
     return _texts(shape.number, f"({sum_of}) as w", condition(shape.filter), more, few=True)
 
 
@@ -190,9 +196,14 @@ def _scaled(value: str, bound: str) -> str:
 
 
 @lru_cache(MOST_SHAPES)
-def texts(index: int, names: tuple[str, ...]) -> str:
-    """The chunks of `ids` and `ords` that a filter of these names lets through, with their documents."""
+def texts(index: int, names: tuple[str, ...], *, state: bool = False) -> str:
+    """The chunks of `ids` and `ords` that a filter of these names lets through, with their documents.
+
+    With `state` one more column tells it, and no row comes back unless the index is the active one.
+    """
     places = "unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as integer[])) as w(document_id, ord)"
+    if state:
+        return _texts(index, places, f"{condition(names)} and {ACTIVE} = {index}", STATE)
     return _texts(index, places, condition(names))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -49,6 +50,14 @@ class Ranked(NamedTuple):
     def place(self) -> tuple[UUID, int]:
         """Which chunk it is."""
         return self.candidate.document_id, self.candidate.ord
+
+
+class Best(NamedTuple):
+    """The best chunks of both arms, in order, with their texts."""
+
+    chunks: Sequence[Ranked]
+    state: str = ""
+    """Of the data that they were found in, if it was asked for; empty if nothing was found."""
 
 
 class Nearest(NamedTuple):
@@ -102,10 +111,25 @@ def read(
     ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter
 ) -> dict[tuple[UUID, int], Text]:
     """These chunks with their documents; what is gone or kept out by the filter is left out."""
+    return _read(ask, index, wanted, condition)[0]
+
+
+def reread(
+    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter
+) -> tuple[dict[tuple[UUID, int], Text], str]:
+    """The same and the state they were read in; nothing if the index is not the active one."""
+    return _read(ask, index, wanted, condition, state=True)
+
+
+def _read(
+    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter, *, state: bool = False
+) -> tuple[dict[tuple[UUID, int], Text], str]:
     places = {"ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]}
     names = names_of(condition)
-    rows = ask(pgvector_sql.texts(index, names), {**values_of(condition, names), **places}, one_plan=True)
-    return {(row[0], row[1]): text for row, text in zip(rows, _texts(rows), strict=True)}
+    statement = pgvector_sql.texts(index, names, state=state)
+    rows = ask(statement, {**values_of(condition, names), **places}, one_plan=True)
+    found = {(row[0], row[1]): text for row, text in zip(rows, _texts(rows), strict=True)}
+    return found, (rows[0][-1] or "") if rows else ""
 
 
 def nearest_few(
@@ -145,9 +169,19 @@ def nearest_texts(
 
 
 def best_texts(
-    ask: Ask, place: Place, query: StoreQuery, counted: bm25.Statistics, blend: Blend, *, dedupe: bool = True
-) -> list[Ranked] | None:
-    """The first `query.top` of both arms, in no order, with their texts; with `dedupe` one of a document.
+    ask: Ask,
+    place: Place,
+    query: StoreQuery,
+    counted: bm25.Statistics,
+    blend: Blend,
+    *,
+    enough: int,
+    dedupe: bool = True,
+    state: bool = False,
+) -> Best | None:
+    """The first `query.top` of both arms; with `dedupe` one of a document, with `state` that of the data.
+
+    They end after `enough` of them if all of these hold: the others are there to take the place of one that does not.
 
     None if this statement cannot tell: a question without words has one arm alone, and one may have more lexemes than
     words. `counted` is as of the last refresh.
@@ -173,9 +207,24 @@ def best_texts(
         **blend.values(),
         "vector": HalfVector(query.vector),
     }
-    rows = ask(pgvector_sql.best(shape, query.top, dedupe=dedupe), values, one_plan=shape.one_plan)
+    statement = pgvector_sql.best(shape, query.top, dedupe=dedupe, state=state)
+    rows = ask(statement, values, one_plan=shape.one_plan)
     if short is not None and not rows:
         return None
+    rows = sorted(rows, key=_SCORE, reverse=True)
+    if len(set(map(_SCORE, rows))) < len(rows):
+        rows.sort(key=lambda row: (-row[-5], row[0], row[1]))
+    chunks = _ranked(rows[:enough])
+    if any(one.text is not None and one.text.standing for one in chunks):
+        chunks += _ranked(rows[enough:])
+    return Best(chunks, (rows[0][-12] or "") if rows else "")
+
+
+_SCORE = itemgetter(-5)
+"""Of a row of `pgvector_sql.best`."""
+
+
+def _ranked(rows: Sequence[tuple[Any, ...]]) -> list[Ranked]:
     return [
         Ranked(
             ChunkScores(row[0], row[1], *row[-11:-5]), row[-5], row[-4], row[-3], row[-2], row[-1], text=text

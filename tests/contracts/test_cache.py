@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -9,15 +12,15 @@ from uuid import uuid4
 import pytest
 import redis
 
-from pipeline.caching import Cache, LayeredCache, MemoryCache
+from pipeline.caching import Cache, LayeredCache, MemoryCache, Value, made
 from workers import embedded
-from workers.caches import PREFIX, SECONDS, ValkeyCache
+from workers.caches import MOST_PENDING, PREFIX, SECONDS, Behind, ValkeyCache
 from workers.valkey import Scripts
 
 Make = Callable[..., Cache]
 
 
-@pytest.fixture(params=["memory", "valkey", "layered"])
+@pytest.fixture(params=["memory", "valkey", "layered", "behind"])
 def make(request: pytest.FixtureRequest, servers: embedded.Servers) -> Iterator[Make]:
     """Builds a cache of some entries that live for some seconds."""
     opened: list[ValkeyCache] = []
@@ -27,7 +30,13 @@ def make(request: pytest.FixtureRequest, servers: embedded.Servers) -> Iterator[
         if request.param == "memory":
             return near
         opened.append(ValkeyCache(servers.broker_url, entries=entries, seconds=seconds))
-        return opened[-1] if request.param == "valkey" else LayeredCache(near, opened[-1])
+        far = opened[-1]
+        others: dict[str, Cache] = {
+            "valkey": far,
+            "layered": LayeredCache(near, far),
+            "behind": Behind(far),
+        }
+        return others[request.param]
 
     yield build
     for cache in opened:
@@ -49,6 +58,19 @@ def test_what_was_put_is_got(make: Make, space: str) -> None:
     assert cache.get(space, "b") == b""
     cache.put(space, "a", b"2")
     assert cache.get(space, "a") == b"2"
+
+
+def test_what_makes_a_value_is_called_once_where_it_is_written(make: Make, space: str) -> None:
+    calls: list[int] = []
+
+    def value() -> bytes:
+        calls.append(1)
+        return b"made"
+
+    cache = make()
+    cache.put(space, "a", value)
+    assert cache.get(space, "a") == b"made"
+    assert calls == [1]
 
 
 def test_spaces_know_nothing_of_each_other(make: Make, space: str) -> None:
@@ -118,4 +140,75 @@ def test_after_a_failure_it_is_left_alone_for_a_while(servers: embedded.Servers,
     now[0] = 5.0
     cache.put(space, "a", b"1")
     assert cache.get(space, "a") == b"1"
+    cache.disconnect()
+
+
+# --- puts behind one's back ---
+
+
+class Slow:
+    """A cache that writes when it is let."""
+
+    def __init__(self) -> None:
+        self.kept = MemoryCache(entries=1000)
+        self.let = threading.Event()
+        self.entered = threading.Event()
+
+    def get(self, space: str, key: str) -> bytes | None:
+        return self.kept.get(space, key)
+
+    def put(self, space: str, key: str, value: Value) -> None:
+        self.entered.set()
+        assert self.let.wait(60)
+        self.kept.put(space, key, made(value))
+
+
+def test_nobody_waits_for_a_put_but_who_asks_for_it() -> None:
+    slow = Slow()
+    cache = Behind(slow)
+    cache.put("s", "a", b"1")
+    assert slow.entered.wait(60)
+    assert cache.get("s", "b") is None, "another key"
+    assert slow.get("s", "a") is None, "it is not written yet"
+    threading.Timer(0.05, slow.let.set).start()
+    assert cache.get("s", "a") == b"1"
+
+
+def test_puts_that_pile_up_are_dropped_and_later_ones_done_again() -> None:
+    slow = Slow()
+    cache = Behind(slow)
+    for n in range(MOST_PENDING + 20):
+        cache.put("s", str(n), b"x")
+    slow.let.set()
+    found = [cache.get("s", str(n)) for n in range(MOST_PENDING + 20)]
+    assert found == [b"x"] * MOST_PENDING + [None] * 20
+    cache.put("s", "again", b"y")
+    assert cache.get("s", "again") == b"y"
+
+
+def test_a_value_that_cannot_be_made_is_not_kept_and_stops_nothing() -> None:
+    cache = Behind(MemoryCache())
+
+    def broken() -> bytes:
+        raise ZeroDivisionError
+
+    cache.put("s", "a", broken)
+    cache.put("s", "b", b"2")
+    assert cache.get("s", "b") == b"2"
+    assert cache.get("s", "a") is None
+    assert not cache._pending
+
+
+def test_a_process_that_ends_does_its_puts_first(servers: embedded.Servers, space: str) -> None:
+    """As the command that searches once."""
+    code = """
+import sys
+from workers.caches import Behind, ValkeyCache
+cache = Behind(ValkeyCache(sys.argv[1]))
+for n in range(20):
+    cache.put(sys.argv[2], str(n), lambda: b"done")
+"""
+    subprocess.run([sys.executable, "-c", code, servers.broker_url, space], check=True, timeout=60)
+    cache = ValkeyCache(servers.broker_url)
+    assert [cache.get(space, str(n)) for n in range(20)] == [b"done"] * 20
     cache.disconnect()
