@@ -305,11 +305,12 @@ def _again(shape: Shape, rows: str) -> str:
     """The chunks of these rows with what the scores read of them.
 
     By the place at which they were found, which stays theirs until the statement ends: looking each up by its key was a
-    tenth of a hybrid search.
+    tenth of a hybrid search. Not merged with what reads it, which would unpack the lexemes once for each term.
     """
     return f"""
-        select c.document_id, c.ord, {_read(shape)} from chunk c
-        where c.index_id = {shape.number} and c.ctid = any(array(select w.place from ({rows}) w))"""
+        select r.* from (
+            select c.document_id, c.ord, {_read(shape)} from chunk c
+            where c.index_id = {shape.number} and c.ctid = any(array(select w.place from ({rows}) w)) offset 0) r"""
 
 
 def _read(shape: Shape) -> str:
