@@ -165,7 +165,7 @@ class Look:
             query,
             on.counted,
             blend,
-            enough=asked.read_first,
+            enough=max(1, asked.read_first),  # that it found something is to be seen
             dedupe=asked.request.dedupe,
             state=state,
         )

@@ -111,6 +111,17 @@ def test_a_question_without_words_is_looked_up_nowhere(
     assert len(results.gets) == gets
 
 
+def test_who_wants_no_hits_asks_once(counting: Counting, depot: Depot) -> None:
+    """Nothing found would mean that another index may be the active one by now, and that is looked up."""
+    looked: list[str] = []
+    retriever = keeping(counting, depot, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.retrieval.retriever.look", lambda *_: looked.append("look"))
+        assert retriever.search(SearchRequest(text="kestrel", k=0)).hits in ((), [])
+    assert len(counting.asked) == 1
+    assert not looked
+
+
 def test_an_empty_answer_is_not_kept(counting: Counting, depot: Depot, results: Watched) -> None:
     retriever = keeping(counting, depot, results)
     before = len(results.puts)
