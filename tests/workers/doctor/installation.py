@@ -1,0 +1,98 @@
+"""An installation whose workers are driven by hand, for the doctor to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pipeline.documents import Json
+from pipeline.ledger import Item, Stage
+from workers import control, doctor, upkeep
+from workers.celeryconfig import QUEUES
+from workers.runtime import Runtime
+
+CONFIG = """
+rag:
+  tenant: acme
+  project: app
+  embedding: {provider: hashing, dimensions: 64}
+  retrieval: {exactBelow: 100}
+  sources:
+    - {name: notes, type: markdown, paths: ["docs/*.md"]}
+"""
+SQL = psycopg.Connection[Any]
+Findings = dict[str, Json]
+
+
+class Store:
+    """An installation whose workers are driven by hand."""
+
+    def __init__(self, parts: Runtime, root: Path) -> None:
+        self.parts = parts
+        self.root = root
+
+    def write(self, name: str, sections: int = 3) -> None:
+        """A file that becomes some chunks."""
+        words = [
+            f"## Part {n} of {name}\n\n" + f"{name} {n} quay crane berth tide. " * 30 for n in range(sections)
+        ]
+        path = self.root / "docs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"# {name}\n\n" + "\n\n".join(words), encoding="utf-8")
+
+    def sync(self) -> None:
+        """One whole sync of the source, through all stages."""
+        one = next(iter(self.parts.configured.values()))
+        run = control.start_run(self.parts, one.tenant_id, one.id, trigger="manual")
+        assert run is not None
+        assert control.sync(self.parts, one.tenant_id, one.id, run)
+        self.work()
+
+    def work(self) -> None:
+        """Everything that waits, then what the pump does when runs are settled."""
+        indexer, tenant = self.parts.indexer, self.parts.tenant
+        steps = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
+        for stage, step in steps.items():
+            step(tenant, self.waiting(stage))
+        control.pump(self.parts)
+        upkeep.build_indexes(self.parts)
+
+    def waiting(self, stage: Stage) -> list[Item]:
+        """Documents that wait for a stage."""
+        with self.parts.database.control() as connection:
+            rows = connection.exec_driver_sql(
+                "select id, desired_version from document where state = 'pending' and stage = %s",
+                (stage.value,),
+            )
+            return [Item(row.id, row.desired_version) for row in rows]
+
+    def examine(self, *, repair: bool = False) -> Findings:
+        """The doctor's findings by the name of their check."""
+        found = doctor.report(doctor.examine(self.parts, repair=repair))["findings"]
+        assert len({f["check"] for f in found}) == len(found)
+        return {f["check"]: f for f in found}
+
+    def mend(self, check: str) -> Json:
+        """What repairing this damage reports; it is found before, and not found again afterwards."""
+        before = self.examine()[check]
+        assert before["status"] != "ok", before
+        assert before["fix"]
+        assert before["repaired"] is False
+        mended = self.examine(repair=True)[check]
+        assert mended["repaired"] is True, mended
+        assert mended["status"] == "ok"
+        assert self.examine()[check]["status"] == "ok"
+        return before
+
+
+def beat(parts: Runtime, queues: tuple[str, ...] = QUEUES) -> None:
+    """Signs of life of a worker per queue."""
+    with parts.database.control() as connection:
+        connection.exec_driver_sql("delete from worker")
+        for queue in queues:
+            connection.exec_driver_sql(
+                "insert into worker (name, queues, host, pid) values (%s, %s, 'here', 1)",
+                (f"worker-{queue}", queue),
+            )

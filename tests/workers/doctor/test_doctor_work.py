@@ -1,0 +1,79 @@
+"""The doctor: work that nobody does, and what waits for a person."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.workers.doctor.installation import SQL, Store
+from workers import control, doctor, embedded, upkeep
+from workers.celeryconfig import QUEUES
+
+WAITING = {
+    "never sent": "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",
+    "message lost": """update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour',
+        enqueued_at = now() - interval '1 hour'""",
+    "lease forgotten": """update document set state = 'pending', stage = 'fetched', lease_token = gen_random_uuid(),
+        lease_until = now() - interval '5 minutes'""",
+}
+
+
+@pytest.mark.parametrize("kind", WAITING)
+def test_forgotten_documents_get_a_message(
+    kind: str, store: Store, omniscient: SQL, servers: embedded.Servers
+) -> None:
+    with redis.Redis.from_url(servers.broker_url) as broker:
+        omniscient.execute(WAITING[kind])
+        broker.delete("ingest")
+        assert "3 " in store.mend("waiting documents")["detail"]
+        assert broker.llen("ingest") == 1
+
+
+def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omniscient: SQL) -> None:
+    omniscient.execute(
+        "update document set state = 'pending', stage = 'fetched', due_at = now() + interval '1 hour'"
+    )
+    assert store.examine()["waiting documents"]["status"] == "ok"
+
+
+def test_an_open_run_without_workers_is_an_error(store: Store, omniscient: SQL) -> None:
+    one = next(iter(store.parts.configured.values()))
+    control.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
+    assert store.examine()["open runs"]["status"] == "ok"
+    omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
+    found = store.examine()
+    assert found["open runs"]["status"] == "error"
+    assert "notes" in found["open runs"]["detail"]
+    assert "embed" in found["open runs"]["detail"]
+    assert (found["workers"]["status"], found["workers"]["detail"]) == ("error", "no worker serves embed")
+
+
+def test_no_worker_at_all_is_a_warning(store: Store, omniscient: SQL) -> None:
+    omniscient.execute("delete from worker")
+    assert store.examine()["workers"]["status"] == "warning"
+    assert doctor.report(doctor.examine(store.parts))["ok"]
+
+
+def test_a_queue_that_does_no_task_is_found(store: Store, omniscient: SQL) -> None:
+    for queue in QUEUES:
+        upkeep.sing(store.parts, queue)
+    omniscient.execute("update canary set sung_at = now() - interval '10 minutes' where queue = 'embed'")
+    assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started
+    omniscient.execute("update worker set started_at = now() - interval '10 minutes'")
+    found = store.examine()["workers"]
+    assert found["status"] == "warning"
+    assert found["detail"].startswith("embed did no task")
+
+
+def test_dead_letters_and_held_deletions_are_warnings(store: Store, omniscient: SQL) -> None:
+    omniscient.execute("update document set state = 'dead' where external_id like '%tide.md'")
+    omniscient.execute("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
+        select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'broken', 1, 0 from document
+        where state = 'dead'""")
+    omniscient.execute("update source set held = 40")
+    found = store.examine()
+    assert (found["dead letters"]["status"], found["dead letters"]["fix"]) == ("warning", "larder dead list")
+    assert found["held deletions"]["status"] == "warning"
+    assert "40 of notes" in found["held deletions"]["detail"]
+    assert found["held deletions"]["fix"].endswith("larder sources release notes")
