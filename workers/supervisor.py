@@ -19,6 +19,7 @@ import psutil
 
 from pipeline.errors import LarderError
 from workers import embedded, liveness, logs
+from workers.birth import born, same
 from workers.celeryconfig import QUEUES
 from workers.embedded import Credentials, write_private
 from workers.locating import uses_embedded
@@ -212,7 +213,7 @@ class Supervisor:
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid in running],
-            "processes": [{"name": name, "pid": pid, "started": _started(pid)} for name, pid in running],
+            "processes": [{"name": name, "pid": pid, "started": born(pid)} for name, pid in running],
         }
         write_private(self.data / "state.json", json.dumps(state, indent=1))
 
@@ -242,12 +243,6 @@ class Supervisor:
                 kill_tree(child.process.pid)
 
 
-def _started(pid: int) -> float:
-    with suppress(psutil.Error):
-        return float(psutil.Process(pid).create_time())
-    return 0.0
-
-
 def kill_tree(pid: int) -> None:
     """Kill a process and all it has started."""
     with suppress(psutil.Error):
@@ -272,7 +267,7 @@ def alone(data: Path) -> Iterator[None]:
             raise already(data) from None
         # Who it is, for a `down` that comes before there is a state.
         handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
+        handle.write(json.dumps({"pid": os.getpid(), "started": born(os.getpid())}))
         handle.flush()
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
@@ -288,7 +283,7 @@ def _beginning(data: Path) -> dict[str, int]:
     """The supervisor as its lock tells it: it may have no state yet."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads((data / "supervisor.lock").read_text(encoding="utf-8"))
-        if abs(_started(found["pid"]) - found["started"]) < 1:
+        if same(found["pid"], found["started"]):
             return {"supervisor": int(found["pid"])}
     return {}
 
@@ -307,7 +302,7 @@ def running(data: Path) -> dict[str, int]:
     entries = (read_state(data) or {}).get("processes")
     for entry in entries if isinstance(entries, list) else []:
         with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
-            if abs(_started(entry["pid"]) - entry["started"]) < 1:
+            if same(entry["pid"], entry["started"]):
                 found[entry["name"]] = entry["pid"]
     return found
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.errors import ConfigurationError
+from workers.birth import born, same
 
 START_SECONDS = 60.0
 """A server that takes longer did not start."""
@@ -86,17 +87,14 @@ def record(folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
     """Note which process serves the folder; before it answers, so that whoever comes after a kill finds it."""
     _started.append(process)
     (folder / "port").write_text(str(port), encoding="utf-8")
-    (folder / "larder.pid").write_text(
-        json.dumps([process.pid, port, psutil.Process(process.pid).create_time()]), encoding="utf-8"
-    )
+    (folder / "larder.pid").write_text(json.dumps([process.pid, port, born(process.pid)]), encoding="utf-8")
 
 
 def running(folder: Path) -> tuple[int, int] | None:
     """(pid, port) from the folder's pid file, if that process lives and is still the same one."""
     with suppress(OSError, ValueError, psutil.Error):
         pid, port, started = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
-        process = psutil.Process(pid)
-        if abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+        if same(pid, started) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return pid, port
     return None
 
