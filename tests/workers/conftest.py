@@ -10,6 +10,7 @@ import redis
 
 from tests.conftest import Addresses
 from tests.workers.indexed import Build
+from tests.workers.installed import installed
 from workers import embedded, registering, runtime
 from workers.app import configure
 from workers.broker import lists_of
@@ -27,15 +28,8 @@ rag:
 
 @pytest.fixture
 def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    where = runtime.Addresses(
-        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
-    )
-    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
-    made = Runtime(settings, where)
-    configure(settings.rag.queue, servers.broker_url)
-    yield made
-    made.database.close()
+    with installed(tmp_path, addresses, servers, CONFIG) as made:
+        yield made
 
 
 @pytest.fixture

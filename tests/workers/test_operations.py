@@ -9,17 +9,15 @@ from uuid import UUID
 
 import psycopg
 import pytest
-import redis
 
 from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
 from pipeline.ledger import sources as ledger
 from pipeline.tenancy import project_id, tenant_id
 from tests.conftest import Addresses
+from tests.workers.installed import installed, without_messages
 from workers import broker, embedded, operations, runtime, status, upkeep
-from workers.app import configure
 from workers.celeryconfig import QUEUES
 from workers.runtime import Runtime
-from workers.settings import load
 
 CONFIG = """
 rag:
@@ -35,20 +33,12 @@ SQL = psycopg.Connection[Any]
 
 @pytest.fixture
 def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "one.md").write_text("# One\n\nText.", encoding="utf-8")
-    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
-    where = runtime.Addresses(
-        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
-    )
-    made = Runtime(settings, where)
-    configure(settings.rag.queue, servers.broker_url)
-    runtime.use(made)
-    yield made
-    made.database.close()
-    with redis.Redis.from_url(servers.broker_url) as client:
-        client.delete(*QUEUES)
+    with installed(tmp_path, addresses, servers, CONFIG) as made:
+        runtime.use(made)
+        yield made
+    without_messages(servers)
 
 
 def audited(omniscient: SQL) -> list[tuple[str, str, str]]:

@@ -6,32 +6,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import CONFIG, Store, beat
+from tests.workers.installed import installed, without_messages
 from workers import embedded, registering, runtime
-from workers.app import configure
-from workers.celeryconfig import QUEUES
 from workers.runtime import Runtime
-from workers.settings import load
 
 
 @pytest.fixture
 def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
-    (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    settings = load(tmp_path / "larder.yaml", {"LARDER_DATA": str(tmp_path / "data")})
-    where = runtime.Addresses(
-        database=addresses.app, control=addresses.control, admin=addresses.admin, broker=servers.broker_url
-    )
-    made = Runtime(settings, where)
-    configure(settings.rag.queue, servers.broker_url)
-    runtime.use(made)
-    registering.register(made)
-    yield made
-    made.database.close()
-    with redis.Redis.from_url(servers.broker_url) as broker:
-        broker.delete(*QUEUES)
+    with installed(tmp_path, addresses, servers, CONFIG) as made:
+        runtime.use(made)
+        registering.register(made)
+        yield made
+    without_messages(servers)
 
 
 @pytest.fixture
