@@ -157,7 +157,12 @@ class Look:
             top=asked.read_first + SPARE,
         )
         blend = Blend(
-            vector=w.vector, keyword=w.keyword, title=w.title, rare=w.rare, centroid=w.centroid, least=least
+            vector=w.vector,
+            keyword=w.keyword,
+            title=w.title,
+            covered=w.covered,
+            centroid=w.centroid,
+            least=least,
         )
         best = best_texts(
             self.ask(),

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import cast
 from uuid import UUID
 
-from pipeline.fusion import fuse, in_order, reciprocal, scaled
+from pipeline.fusion import fuse, in_order, reciprocal
 from pipeline.retrieval.records import Fusion, Weights
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import ChunkScores
@@ -21,7 +21,7 @@ STANDING = attrgetter("text.standing")
 def rank(
     candidates: Sequence[ChunkScores], weights: Weights, mode: Mode, fusion: Fusion = "weighted"
 ) -> list[Ranked]:
-    """The candidates by score; title, rare words and whole document count in a hybrid search only."""
+    """The candidates by score; title and whole document count in a hybrid search only."""
     if mode != "hybrid":
         return [Ranked(cast("ChunkScores", f.candidate), *f[1:]) for f in fuse(candidates, weights, mode)]
     likeness = _likeness(candidates, min(weights.centroid, 1.0))
@@ -38,15 +38,20 @@ def rank(
             )
             for f in reciprocal(own, weights)
         ]
-    whole = weights.vector + weights.keyword + weights.title + weights.rare or 1.0
-    vector, keyword = weights.vector / whole, weights.keyword * _covered(candidates) / whole
-    title, rare = weights.title / whole, weights.rare / whole
-    columns = (scaled(likeness), scaled([c.bm25 for c in candidates]), scaled([c.title for c in candidates]))
+    w = weights
+    whole = w.vector + w.keyword + w.title + w.covered or 1.0
+    vector, keyword, title, covered = w.vector / whole, w.keyword / whole, w.title / whole, w.covered / whole
     parts = (
-        (c, vector * v, keyword * k, title * t, rare * c.rare)
-        for c, v, k, t in zip(candidates, *columns, strict=True)
+        (
+            c,
+            vector * (s or 0.0),
+            keyword * (c.overlap or 0.0),
+            title * (c.title or 0.0),
+            covered * (c.covered or 0.0),
+        )
+        for c, s in zip(candidates, likeness, strict=True)
     )
-    return in_order([Ranked(c, v + k + t + r, v, k, t, r) for c, v, k, t, r in parts])
+    return in_order([Ranked(c, v + k + t + a, v, k, t, a) for c, v, k, t, a in parts])
 
 
 def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
@@ -103,23 +108,13 @@ def _spread(values: Sequence[float]) -> list[float]:
     return [(v - low) / (high - low) if high > low else 1.0 for v in values]
 
 
-def _covered(candidates: Sequence[ChunkScores]) -> float:
-    """How much of a short question the best candidate has in words.
-
-    The best keyword match counts as 1 however weak it is, so a page that shares only common words with a question
-    would win over one that says the same in other words. A long text as a question is never covered, and for it
-    this was a loss (docs/search.md).
-    """
-    return max([c.covered for c in candidates if c.covered is not None], default=1.0)
-
-
 def _times(one: Ranked, share: float) -> Ranked:
     return one._replace(
         score=one.score * share,
         vector_part=one.vector_part * share,
         keyword_part=one.keyword_part * share,
         title_part=one.title_part * share,
-        rare_part=one.rare_part * share,
+        covered_part=one.covered_part * share,
     )
 
 

@@ -32,22 +32,21 @@ FULL, NO_RERANKING, CACHED_ONLY, KEYWORD_ONLY, STATIC_ONLY = range(5)
 class Weights(FusionWeights):
     """What each part adds to a hybrid score; the sum is brought to 1.
 
-    Title and centroid were chosen by nDCG@10 on three open sets (two of duplicate work items, one of questions to
-    long pages; tests/benchmarks/quality.py): 70/30 alone .617/.727/.545, with a title of 0.2 and a centroid of 0.3
-    .647/.740/.593; a title of 0.4 helps short work items a little more and costs .03 on long pages.
+    Each part is between 0 and 1 by itself and not scaled among the candidates of a question, so the same two texts
+    have the same score whatever else was found. Chosen by nDCG@10 on three open sets; docs/search.md has the figures
+    and what each weight is worth on a set that had no part in choosing it.
     """
 
-    title: float = 0.2
-    """Of the words in common with title and headings."""
-    centroid: float = 0.3
+    vector: float = 0.5
+    """Of the likeness in meaning."""
+    keyword: float = 0.3
+    """Of the rare words in common (`pipeline.stores.pgvector_bm25.overlap`)."""
+    title: float = 0.25
+    """Of those that stand in title or headings."""
+    covered: float = 0.1
+    """Of a question all of whose words are there."""
+    centroid: float = 0.4
     """Share of the whole document in the likeness of meaning, 0 to 1; the rest is the chunk's own."""
-    rare: float = 1.0
-    """Of the question's rarest words that a chunk holds, by their share of the question's weight.
-
-    70/30 alone cannot tell a chunk that has the very words from one that merely sounds alike: of 40 phrases of
-    seven words lifted from 113 made-up pages the right page came first for 22, with this for all 40; and nDCG@10
-    on the open sets rose or stayed (seamonkey .740 to .754, k8s .593 both).
-    """
     outdated: float = 0.75
     """Share of its score that a replaced decision or abandoned work keeps; 1 ranks it like any other."""
 
@@ -107,15 +106,18 @@ class Explanation:
 
     similarity: float | None
     bm25: float | None
-    title_bm25: float | None
     centroid: float | None
     """Cosine similarity of the whole document."""
-    rare: float
-    """Share of the question's weight in its rarest words, as far as they are here."""
+    overlap: float | None
+    """How much of what is rare in the question the chunk says, 0 to 1."""
+    title: float | None
+    """The same of its title and headings."""
+    covered: float | None
+    """1 if the chunk holds all words of the question, falling fast to 0 with those it lacks."""
     vector_part: float
     keyword_part: float
     title_part: float
-    rare_part: float
+    covered_part: float
     min_similarity: float
     rerank: float | None = None
     """What the reranker made of it; None if it did not look."""
@@ -129,14 +131,15 @@ class Explanation:
         return {
             "semantic_score": self.similarity,
             "keyword_score": self.bm25,
-            "title_score": self.title_bm25,
+            "overlap_score": self.overlap,
+            "title_score": self.title,
+            "covered_score": self.covered,
             "document_score": self.centroid,
             "rerank_score": self.rerank,
             "vector_part": self.vector_part,
             "keyword_part": self.keyword_part,
-            "rare_share": self.rare,
             "title_part": self.title_part,
-            "rare_part": self.rare_part,
+            "covered_part": self.covered_part,
             "rerank_part": self.rerank_part,
             "standing_part": self.standing_part,
             "min_similarity": self.min_similarity,

@@ -7,7 +7,7 @@ the 256 that a tsvector holds. k1 = 1.2, b = 0.75 (Robertson and Zaragoza 2009).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -26,10 +26,17 @@ MOST_CHARACTERS = 20_000
 ROWS_CAP = 1000
 """The rarest lexemes choose candidates until about this many rows match; all lexemes count in their scores."""
 
-RARE_CHUNKS = 3
-"""A lexeme in at most this many chunks names one thing: an id, an error code, a word of one page."""
-RARE_SHARE = 0.006
-"""... and in at most this share of all chunks: among a hundred chunks most words are in three."""
+SHARPNESS = 4.0
+"""Power of a lexeme's inverse document frequency, as a share of the greatest there can be, in `overlap`.
+
+A lexeme in a single chunk counts 1, one in a hundredth of 10,000 chunks .07, an everyday word nothing.
+"""
+HALF = 1.25
+"""Sum of shared lexemes at which `overlap` is a half: a little more than one lexeme that names one thing only."""
+HALF_OF_TITLE = 0.4
+"""The same for title and headings, which are short."""
+COVERED = 6.0
+"""Power of the covered share of a question in `covered`: with a tenth of its weight missing, half is left."""
 
 MOST_HERE = 24
 """Lexemes of a question that the searching statement weighs itself; for more, that would cost more than it saves."""
@@ -42,9 +49,6 @@ LITTLE = frozenset(
     for word in line.split()
 )
 """Some stop words of English; that a question has them makes no room for lexemes."""
-
-MOST_COVERED = 15
-"""Of a question with more lexemes than this, which is a text and not a question, no chunk holds much anyway."""
 
 BODY = "{1,1,1,1}"
 """Weights that count a lexeme wherever it stands."""
@@ -60,6 +64,8 @@ class Term:
     lexeme: str
     weight: float
     """Inverse document frequency, times how often the question has it."""
+    sharp: float
+    """The same with the inverse document frequency as a share of the greatest, to the power SHARPNESS."""
     chunks: int
     """How many chunks hold it, as of the last count."""
 
@@ -80,15 +86,14 @@ class Terms(NamedTuple):
         """Its weight."""
         return f"question.w{n}" if self.here else f"%(w{n})s::float8"
 
+    def sharp(self, n: int) -> str:
+        """Its weight in `overlap`."""
+        return f"question.s{n}" if self.here else f"%(s{n})s::float8"
+
     @property
     def total(self) -> str:
         """The weight of all."""
         return "question.total" if self.here else "%(total)s::float8"
-
-    @property
-    def rare(self) -> str:
-        """How many are rare; they come first."""
-        return "question.rare" if self.here else "%(rare)s::integer"
 
     @property
     def any_of(self) -> str:
@@ -109,14 +114,15 @@ class Statistics:
     mean_length: float = 0.0
 
 
-_WEIGH = """
-    select w.lexeme, w.chunks,
-           w.times * ln(1 + (greatest(%(all_chunks)s - w.chunks, 0) + 0.5) / (w.chunks + 0.5)) as weight
+_WEIGH = f"""
+    select w.lexeme, w.chunks, w.times * w.idf as weight, w.times * power(w.idf / w.most, {SHARPNESS}) as sharp
     from (select u.lexeme, s.lexeme is null as unlisted, coalesce(cardinality(u.positions), 1) as times,
                  coalesce(s.chunks, 1) as chunks,
+                 ln(1 + greatest(n.chunks - coalesce(s.chunks, 1) + 0.5, 0.5) / (coalesce(s.chunks, 1) + 0.5)) as idf,
+                 ln(1 + greatest(n.chunks - 0.5, 0.5) / 1.5) as most,
                  row_number() over (partition by s.lexeme is null
                                     order by coalesce(s.chunks, 1), u.positions[1], u.lexeme) as place
-          from {lexemes} as u
+          from {{lexemes}} as u cross join (select cast(%(all_chunks)s as float8) as chunks) n
           left join lexeme_stat s on s.tenant_id = %(tenant)s and s.index_id = %(index)s and s.lexeme = u.lexeme) w
     where w.place <= case when w.unlisted then cast(%(most_unlisted)s as bigint) else %(most)s end
     order by w.chunks, w.lexeme"""
@@ -159,7 +165,10 @@ def weigh(
         **_given(index, tenant_id, question, counted),
     }
     rows = ask(_WEIGH.format(lexemes=lexemes), given, one_plan=True)
-    return [Term(lexeme=lexeme, weight=float(weight), chunks=chunks) for lexeme, chunks, weight in rows]
+    return [
+        Term(lexeme=lexeme, weight=weight, sharp=sharp, chunks=chunks)
+        for lexeme, chunks, weight, sharp in rows
+    ]
 
 
 def _known(languages: Sequence[str]) -> list[str]:
@@ -178,14 +187,14 @@ def _given(index: int, tenant_id: UUID, question: str, counted: Statistics) -> d
 
 
 _HERE = r"""
-    select t.count, t.any_of, t.total, t.rare, {columns}
+    select t.count, t.any_of, t.total, {columns}
     from (select count(*) as count, coalesce(sum(weight order by chunks, lexeme), 0) as total,
-                 count(*) filter (where chunks <= least({rare_chunks}, {rare_share} * %(all_chunks)s)) as rare,
                  cast(string_agg(quoted, ' | ' order by chunks, lexeme)
                       filter (where place = 1 or least(rows, %(all_chunks)s) <= {cap}) as tsquery) as any_of,
                  array_agg(cast(quoted as tsquery) order by chunks, lexeme) as lexemes,
-                 array_agg(weight order by chunks, lexeme) as weights
-          from (select lexeme, chunks, cast(weight as float8) as weight, row_number() over rarest as place,
+                 array_agg(weight order by chunks, lexeme) as weights,
+                 array_agg(sharp order by chunks, lexeme) as sharps
+          from (select lexeme, chunks, weight, sharp, row_number() over rarest as place,
                        sum(chunks) over rarest as rows,
                        $$'$$ || replace(replace(lexeme, $$\$$, $$\\$$), $$'$$, $$''$$) || $$'$$ as quoted
                 from ({weigh}) w window rarest as (order by chunks, lexeme rows unbounded preceding)) w) t"""
@@ -197,13 +206,12 @@ def weighed_here(terms: Terms, language: str) -> str:
     Lexemes that are not there are empty and weigh nothing. The parameters are those of `given_here`.
     """
     columns = ", ".join(
-        f"coalesce(t.lexemes[{n + 1}], '') as q{n}, coalesce(t.weights[{n + 1}], 0) as w{n}"
+        f"coalesce(t.lexemes[{n + 1}], '') as q{n}, coalesce(t.weights[{n + 1}], 0) as w{n},"
+        f" coalesce(t.sharps[{n + 1}], 0) as s{n}"
         for n in range(terms.most)
     )
     return _HERE.format(
         columns=columns,
-        rare_chunks=RARE_CHUNKS,
-        rare_share=RARE_SHARE,
         cap=ROWS_CAP,
         weigh=_WEIGH.format(lexemes=_ONE_LANGUAGE.format(language=language)),
     )
@@ -255,30 +263,29 @@ def score(terms: Terms, ranks: Sequence[str], *, k: str) -> str:
     return f"greatest(2.2 * ({terms.total} - {k} * ({' + '.join(parts)})), 0)"
 
 
-def rare_share(terms: Terms, ranks: Sequence[str]) -> str:
-    """The share of the question's weight in rare lexemes that this row holds, 0 to 1, as an SQL expression."""
-    return _share(terms, (f"{rank} > 0 and {n} < {terms.rare}" for n, rank in enumerate(ranks)))
+def overlap(terms: Terms, ranks: Sequence[str], *, k: str, half: float) -> str:
+    """How much of what is rare in the question a row says, 0 to 1, as an SQL expression of its ranks.
 
-
-def covered_share(terms: Terms, ranks: Sequence[str]) -> str:
-    """The share of the question's weight in lexemes that this row holds, 0 to 1, as an SQL expression.
-
-    Null for a question of more than MOST_COVERED lexemes.
+    The sum x of the terms' sharp weights, each times tf / (tf + k) as in `score`, brought to x / (x + half): no
+    candidate's overlap depends on another's, nor on how large the store is.
     """
-    share = _share(terms, (f"{rank} > 0" for rank in ranks))
-    if terms.most <= MOST_COVERED:
-        return share
-    return (
-        f"case when question.count <= {MOST_COVERED} then {share} end"
-        if terms.here
-        else "cast(null as float8)"
-    )
+    parts = [f"{terms.sharp(n)} * {_saturated(rank, k)}" for n, rank in enumerate(ranks)]
+    return f"1 - {half} / ({' + '.join(parts)} + {half})"
 
 
-def _share(terms: Terms, held: Iterable[str]) -> str:
-    """The share of the weight of those terms of which this is true."""
-    parts = (f"case when {this} then {terms.weight(n)} else 0 end" for n, this in enumerate(held))
-    return f"coalesce(({' + '.join(parts)}) / nullif({terms.total}, 0), 0)"
+def covered(terms: Terms, ranks: Sequence[str]) -> str:
+    """1 for a row that holds all lexemes of the question, falling fast to 0 with those that it lacks, as SQL.
+
+    The share of the question's weight in lexemes of this row, to the power COVERED: a phrase lifted from a text finds
+    it again, and a long text as a question is covered by none but its copy.
+    """
+    parts = (f"case when {rank} > 0 then {terms.weight(n)} else 0 end" for n, rank in enumerate(ranks))
+    return f"power(coalesce(({' + '.join(parts)}) / nullif({terms.total}, 0), 0), {COVERED})"
+
+
+def _saturated(rank: str, k: str) -> str:
+    """Tf / (tf + k) of a term with this `ts_rank`; 0 for an absent one."""
+    return f"(1 - {k} / (round(1 / (1.64493406685 * (1.0000001 - {rank})) - 0.5) + {k}))"
 
 
 def saturation(length: str) -> str:
@@ -290,11 +297,6 @@ FLAT_SATURATION = str(_SATURATION)
 """For titles, whose length says nothing about how much they say."""
 
 
-def rare(terms: Sequence[Term], counted: Statistics) -> int:
-    """How many of the terms are rare; they stand first."""
-    return sum(term.chunks <= min(RARE_CHUNKS, RARE_SHARE * counted.chunks) for term in terms)
-
-
 def values(terms: list[Term], counted: Statistics) -> Mapping[str, Any]:
     """The parameters of a search for these terms, rarest first: those of its scores, and `any_of`, the selector."""
     found: dict[str, Any] = {
@@ -302,12 +304,12 @@ def values(terms: list[Term], counted: Statistics) -> Mapping[str, Any]:
         "total": reduce(
             add, (t.weight for t in terms), 0.0
         ),  # one by one, as the server does; `sum` may be closer
-        "rare": rare(terms, counted),
         "any_of": selector(terms, counted),
     }
     for n, term in enumerate(terms):
         found[f"q{n}"] = _quoted(term.lexeme)
         found[f"w{n}"] = term.weight
+        found[f"s{n}"] = term.sharp
     return found
 
 

@@ -43,12 +43,12 @@ class ChunkScores(NamedTuple):
     """Cosine similarity of the whole document; None if not known or the vector arm was left out."""
     bm25: float | None = None
     """BM25 score, 0 and up; None if the keyword arm was left out."""
+    overlap: float | None = None
+    """How much of what is rare in the question the chunk says, 0 to 1; None if the keyword arm was left out."""
     title: float | None = None
-    """BM25 of its title and headings alone; None if the keyword arm was left out."""
-    rare: float = 0.0
-    """Share of the question's weight that lies in its rarest words and stands in this chunk, 0 to 1."""
+    """The same of its title and headings alone."""
     covered: float | None = None
-    """Share of the question's weight in words of this chunk, 0 to 1; None for a question that is a long text."""
+    """1 if it holds all words of the question, falling fast to 0 with those it lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,8 @@ def passing_count(names: tuple[str, ...], most: int) -> str:
 def both_arms(shape: Shape) -> str:
     """The chunks that an arm finds, each once, with all its scores; one statement, since each way to the server costs.
 
-    Gives (document_id, ord, similarity, centroid, bm25, title, rare, covered). The shape has an arm. Lexemes that are
-    weighed here are in `question`.
+    Gives (document_id, ord, similarity, centroid, bm25, overlap, title, covered). The shape has an arm. Lexemes that
+    are weighed here are in `question`.
     """
     similarity, centroid, likeness = "null", "null", ""
     if shape.vector:
@@ -156,9 +156,9 @@ def nearest_few(index: int, dimensions: int, first: int, top: int, *, dedupe: bo
 def best(shape: Shape, top: int, *, dedupe: bool, state: bool = False) -> str:
     """The first `top` of both arms by the weighted sum of their scores, with their texts; see `texts` and `Blend`.
 
-    More columns are the state, if asked for by `state`, then (similarity, centroid, bm25, title, rare, covered), then
-    the score and its parts (of meaning, of words, of the title's, of rare ones). With `dedupe` one chunk of a document.
-    In no order, since a join may lose it.
+    More columns are the state, if asked for by `state`, then (similarity, centroid, bm25, overlap, title, covered),
+    then the score and its parts (of meaning, words, the title's, all words). With `dedupe` one chunk of a document. In
+    no order, since a join may lose it.
     """
     once = "distinct on (p.document_id)" if dedupe else ""
     question, fits = "", "true"
@@ -168,31 +168,20 @@ def best(shape: Shape, top: int, *, dedupe: bool, state: bool = False) -> str:
     # What follows is `pipeline.retrieval.ranking.rank` with the threshold, to the last bit: of some two hundred
     # candidates only those cross the wire that come to be shown.
     sum_of = f"""
-        with {question} found(document_id, ord, similarity, centroid, bm25, title, rare, covered) as materialized (
+        with {question} found(document_id, ord, similarity, centroid, bm25, overlap, title, covered) as materialized (
             {both_arms(shape)} and {fits}),
-        likened as (select f.*, coalesce(%(own)s::float8 * f.similarity + %(share)s::float8 * f.centroid, f.similarity)
-                                as likeness from found f),
-        bounds as (select min(likeness) as l0, max(likeness) as l1, min(bm25) as b0, max(bm25) as b1, min(title) as t0,
-                          max(title) as t1, coalesce(max(covered), 1) as most_covered from likened),
-        parts as (select l.*, %(of_meaning)s::float8 * {_scaled("l.likeness", "x.l")} as v,
-                         %(of_words)s::float8 * x.most_covered / %(whole)s::float8 * {_scaled("l.bm25", "x.b")} as k,
-                         %(of_title)s::float8 * {_scaled("l.title", "x.t")} as t,
-                         %(of_rare)s::float8 * l.rare as r
-                  from likened l cross join bounds x),
-        one as (select {once} p.*, p.v + p.k + p.t + p.r as score from parts p
+        parts as (select f.*, %(of_meaning)s::float8 * coalesce(
+                             %(own)s::float8 * f.similarity + %(share)s::float8 * f.centroid, f.similarity, 0) as v,
+                         %(of_words)s::float8 * f.overlap as k, %(of_title)s::float8 * f.title as t,
+                         %(of_all)s::float8 * f.covered as a
+                  from found f),
+        one as (select {once} p.*, p.v + p.k + p.t + p.a as score from parts p
                 where p.bm25 > 0 or p.similarity >= %(least)s::float8
                 order by p.document_id, score desc, p.ord)
         select * from one order by score desc, document_id, ord limit {top}"""
-    more = "w.similarity, w.centroid, w.bm25, w.title, w.rare, w.covered, w.score, w.v, w.k, w.t, w.r"
+    more = "w.similarity, w.centroid, w.bm25, w.overlap, w.title, w.covered, w.score, w.v, w.k, w.t, w.a"
     more = f"{STATE if state else 'null'}, {more}"
     return _texts(shape.number, f"({sum_of}) as w", condition(shape.filter), more, few=True)
-
-
-def _scaled(value: str, bound: str) -> str:
-    """Smallest to 0, largest to 1; values that are all the same become 1 if above 0."""
-    low, high = f"{bound}0", f"{bound}1"
-    same = f"case when {value} > 0 then 1.0::float8 else 0.0::float8 end"
-    return f"case when {low} = {high} then {same} else ({value} - {low}) / ({high} - {low}) end"
 
 
 @lru_cache(MOST_SHAPES)
@@ -335,10 +324,10 @@ def _ranks(shape: Shape) -> str:
 
 
 def _words(shape: Shape) -> str:
-    """The scores of words: (bm25, title, rare, covered)."""
+    """The scores of words: (bm25, overlap, title, covered)."""
     if not shape.terms.most:
         nothing = "cast(0 as float8)" if shape.keywords else "cast(null as float8)"
-        return f"{nothing}, {nothing}, cast(0 as float8), cast(null as float8)"
+        return ", ".join([nothing] * 4)
     body = [f"v.r{n}" for n in range(shape.terms.most)]
     # What the whole chunk does not hold its title does not hold either, and most chunks hold few lexemes of a question.
     title = [
@@ -348,9 +337,9 @@ def _words(shape: Shape) -> str:
     return ", ".join(
         [
             bm25.score(shape.terms, body, k="v.k"),
-            bm25.score(shape.terms, title, k=bm25.FLAT_SATURATION),
-            bm25.rare_share(shape.terms, body),
-            bm25.covered_share(shape.terms, body),
+            bm25.overlap(shape.terms, body, k="v.k", half=bm25.HALF),
+            bm25.overlap(shape.terms, title, k=bm25.FLAT_SATURATION, half=bm25.HALF_OF_TITLE),
+            bm25.covered(shape.terms, body),
         ]
     )
 

@@ -39,7 +39,7 @@ class Ranked(NamedTuple):
     vector_part: float
     keyword_part: float
     title_part: float = 0.0
-    rare_part: float = 0.0
+    covered_part: float = 0.0
     rerank: float | None = None
     rerank_part: float = 0.0
     standing_part: float = 0.0
@@ -70,12 +70,12 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Blend:
-    """How the scores of both arms become one: a weighted sum of their scaled values, as `retrieval.ranking` says."""
+    """How the scores of both arms become one: a weighted sum, as `retrieval.ranking` says."""
 
     vector: float
     keyword: float
     title: float
-    rare: float
+    covered: float
     centroid: float
     """Share of the whole document in the likeness of meaning."""
     least: float
@@ -83,14 +83,13 @@ class Blend:
 
     def values(self) -> dict[str, float]:
         """The parameters of `pgvector_sql.best`; the weights are brought to a sum of 1."""
-        whole = self.vector + self.keyword + self.title + self.rare or 1.0
+        whole = self.vector + self.keyword + self.title + self.covered or 1.0
         share = min(self.centroid, 1.0)
         return {
             "of_meaning": self.vector / whole,
-            "of_words": self.keyword,
+            "of_words": self.keyword / whole,
             "of_title": self.title / whole,
-            "of_rare": self.rare / whole,
-            "whole": whole,
+            "of_all": self.covered / whole,
             "own": 1.0 - share,
             "share": share,
             "least": self.least,
@@ -101,10 +100,10 @@ class Blend:
 class LedgerCandidate(Candidate):
     """A candidate with the scores that only this store can tell, as in `ChunkScores`."""
 
+    overlap: float | None
     title: float | None
+    covered: float | None
     centroid: float | None
-    rare: float = 0.0
-    covered: float | None = None
 
 
 def read(
@@ -226,9 +225,7 @@ _SCORE = itemgetter(-5)
 
 def _ranked(rows: Sequence[tuple[Any, ...]]) -> list[Ranked]:
     return [
-        Ranked(
-            ChunkScores(row[0], row[1], *row[-11:-5]), row[-5], row[-4], row[-3], row[-2], row[-1], text=text
-        )
+        Ranked(ChunkScores(row[0], row[1], *row[-11:-5]), *row[-5:], text=text)
         for row, text in zip(rows, _texts(rows), strict=True)
     ]
 
@@ -244,10 +241,10 @@ def candidates(
             chunk=found[s.document_id, s.ord].chunk,
             similarity=s.similarity,
             bm25=s.bm25,
+            overlap=s.overlap,
             title=s.title,
-            centroid=s.centroid,
-            rare=s.rare,
             covered=s.covered,
+            centroid=s.centroid,
         )
         for s in sorted(scores, key=_best_first)
         if (s.document_id, s.ord) in found

@@ -1,4 +1,4 @@
-"""The order of candidates: covered words, other ways to ask, a second look, and what no longer holds."""
+"""The order of candidates: words in common, other ways to ask, a second look, and what no longer holds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter
 from pipeline.stores.pgvector_texts import Ranked, Text
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
-PLAIN = Weights(title=0.0, centroid=0.0, rare=0.0)
+PLAIN = Weights(title=0.0, centroid=0.0)
 
 
 def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **scores: Any) -> ChunkScores:
-    given = {"title": 0.0, "centroid": None, **scores}
+    given = {"overlap": bm25, "title": 0.0, "centroid": None, **scores}
     return ChunkScores(document_id=UUID(int=name), ord=0, similarity=similarity, bm25=bm25, **given)
 
 
@@ -43,44 +43,29 @@ def order(found: Sequence[Any]) -> list[int]:
     return [r.candidate.document_id.int for r in found]
 
 
-# --- words that cover the question ---
+# --- words in common ---
 
 
-def test_a_weak_match_of_words_does_not_win_over_meaning() -> None:
-    """1 says the same in other words; 2 shares only a common word with the question."""
-    weak = [candidate(1, 0.6, 0.0, covered=0.0), candidate(2, 0.4, 1.0, covered=0.1), candidate(3, 0.0)]
-    strong = [candidate(1, 0.6, 0.0, covered=0.0), candidate(2, 0.4, 1.0, covered=0.9), candidate(3, 0.0)]
-    assert order(rank(weak, PLAIN, "hybrid"))[0] == 1
-    assert order(rank(strong, PLAIN, "hybrid"))[0] == 2
-    (first, second, _) = rank(weak, PLAIN, "hybrid")
-    assert second.keyword_part == pytest.approx(0.03)
-    assert first.score == pytest.approx(first.vector_part + first.keyword_part)
-
-
-def test_a_long_text_as_a_question_is_not_measured_by_what_is_covered() -> None:
-    two = [candidate(1, 0.6, 0.0, covered=None), candidate(2, 0.4, 1.0, covered=None), candidate(3, 0.0)]
-    assert order(rank(two, PLAIN, "hybrid"))[0] == 2
-
-
-def test_the_store_tells_what_is_covered_of_short_questions_only(shared_database: Database) -> None:
+def test_overlap_is_between_0_and_1_and_the_same_whatever_else_is_stored(shared_database: Database) -> None:
     depot = Depot(shared_database, exact_below=10_000)
     depot.put("kiln fires clay")
     depot.put("kiln")
+    depot.put("otters")
     depot.count()
-    found = {c.chunk.content: c.covered for c in depot.ask("kiln fires clay otters")}
+    found = {c.chunk.content: c.overlap for c in depot.ask("kiln fires clay")}
     full, part = found["kiln fires clay"], found["kiln"]
     assert full is not None
     assert part is not None
     assert 0 < part < full < 1
-    long = "kiln " + " ".join(f"word{n}" for n in range(20))
-    assert {c.covered for c in depot.ask(long)} == {None}
-    alike = depot.ask("kiln", keywords=False, vector=depot.embedder.embed_query("kiln"))
-    assert {c.covered for c in alike} == {None}
+    for n in range(30):
+        depot.put(f"filler{n}")
+    again = {c.chunk.content: c.overlap for c in depot.ask("kiln fires clay")}
+    assert again["kiln fires clay"] == full, "until words are counted anew"
 
 
 def test_by_places_only_both_searches_count() -> None:
-    three = [candidate(1, 0.9, 1.0, title=9.0), candidate(2, 0.8, 9.0), candidate(3, 0.1, 2.0, rare=1.0)]
-    found = rank(three, Weights(), "hybrid", "rrf")
+    three = [candidate(1, 0.9, 1.0, title=0.9), candidate(2, 0.8, 9.0), candidate(3, 0.1, 2.0)]
+    found = rank(three, Weights(vector=0.7, keyword=0.3), "hybrid", "rrf")
     assert order(found) == [1, 2, 3]
     assert found[0].score == pytest.approx(0.7 + 0.3 * 61 / 63)
     assert found[0].score == found[0].vector_part + found[0].keyword_part
@@ -180,7 +165,7 @@ def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
     for hit in found.hits:
         e = hit.explanation
         assert e is not None
-        parts = e.vector_part + e.keyword_part + e.title_part + e.rare_part + e.rerank_part
+        parts = e.vector_part + e.keyword_part + e.title_part + e.covered_part + e.rerank_part
         assert hit.score == pytest.approx(parts)
         assert e.to_json()["rerank_score"] == e.rerank is not None
 

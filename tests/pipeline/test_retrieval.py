@@ -158,32 +158,34 @@ def test_explained_parts_add_up_to_the_score(depot: Depot) -> None:
     for hit in found.hits:
         e = hit.explanation
         assert e is not None
-        assert hit.score == pytest.approx(e.vector_part + e.keyword_part + e.title_part + e.rare_part)
+        assert hit.score == pytest.approx(e.vector_part + e.keyword_part + e.title_part + e.covered_part)
         assert e.similarity is not None
         assert e.bm25 is not None
     best = found.hits[0].explanation
     assert best is not None
-    assert best.vector_part == pytest.approx(0.7 / 2.2)
-    assert best.keyword_part == pytest.approx(0.3 / 2.2)
-    assert {"semantic_score", "keyword_score"} <= set(best.to_json())
+    assert best.similarity is not None
+    assert best.centroid is None, "nothing was noted of whole documents here"
+    assert best.vector_part == pytest.approx(best.similarity * 0.5 / 1.15)
+    assert best.overlap is not None
+    assert best.keyword_part == pytest.approx(best.overlap * 0.3 / 1.15)
+    assert {"semantic_score", "keyword_score", "overlap_score", "title_score"} <= set(best.to_json())
 
 
 def candidate(
     name: int,
     similarity: float | None,
-    bm25: float | None,
+    overlap: float | None,
     title: float | None = 0.0,
     centroid: float | None = None,
-    rare: float = 0.0,
 ) -> ChunkScores:
     return ChunkScores(
         document_id=UUID(int=name),
         ord=0,
         similarity=similarity,
-        bm25=bm25,
+        bm25=None if overlap is None else 9.0 * overlap,
+        overlap=overlap,
         title=title,
         centroid=centroid,
-        rare=rare,
     )
 
 
@@ -192,54 +194,58 @@ def order(candidates: Sequence[ChunkScores], weights: Weights, mode: str = "hybr
 
 
 @pytest.mark.req("001-093")
-def test_meaning_weighs_seventy_and_words_thirty() -> None:
-    three = [candidate(1, 0.9, 0.0), candidate(2, 0.1, 9.0), candidate(3, 0.5, 4.5)]
-    plain = Weights(title=0.0, centroid=0.0, rare=0.0)
+def test_meaning_and_words_weigh_as_configured_whatever_else_was_found() -> None:
+    three = [candidate(1, 0.9, 0.0), candidate(2, 0.1, 0.9), candidate(3, 0.5, 0.45)]
+    plain = Weights(vector=0.7, keyword=0.3, title=0.0, covered=0.0, centroid=0.0)
     scores = {r.candidate.document_id.int: r.score for r in rank(three, plain, "hybrid")}
-    assert scores == pytest.approx({1: 0.7, 2: 0.3, 3: 0.5})
-    assert order(three, Weights(vector=0.3, keyword=0.7, title=0.0, rare=0.0)) == [2, 3, 1]
+    assert scores == pytest.approx({1: 0.63, 2: 0.34, 3: 0.485})
+    assert [r.score for r in rank(three[:1], plain, "hybrid")] == pytest.approx([0.63])
+    assert order(three, Weights(vector=0.3, keyword=0.7, title=0.0, covered=0.0)) == [2, 3, 1]
 
 
 def test_words_in_the_title_lift_a_document() -> None:
-    two = [candidate(1, 0.6, 5.0), candidate(2, 0.5, 5.0, title=3.0), candidate(3, 0.1, 5.0)]
+    two = [candidate(1, 0.6, 0.5), candidate(2, 0.5, 0.5, title=0.8), candidate(3, 0.1, 0.5)]
     assert order(two, Weights(title=0.0)) == [1, 2, 3]
     assert order(two, Weights(title=0.2)) == [2, 1, 3]
-    (first, *_) = rank(two, Weights(title=0.2, rare=0.0), "hybrid")
-    assert first.title_part == pytest.approx(0.2 / 1.2)
+    (first, *_) = rank(two, Weights(title=0.2), "hybrid")
+    assert first.title_part == pytest.approx(0.8 * 0.2 / 1.1)
     assert first.score <= 1
 
 
-def test_a_rare_word_of_the_question_outweighs_what_merely_sounds_alike() -> None:
-    two = [candidate(1, 0.9, 4.0), candidate(2, 0.1, 5.0, rare=0.8), candidate(3, 0.0, 0.0)]
-    assert order(two, Weights(rare=0.0)) == [1, 2, 3]
-    assert order(two, Weights()) == [2, 1, 3]
-    (first, *_) = rank(two, Weights(), "hybrid")
-    assert first.rare_part == pytest.approx(0.8 / 2.2)
-    assert first.score <= 1
+def test_a_rare_word_of_the_question_outweighs_what_merely_sounds_alike(depot: Depot) -> None:
+    for n in range(40):
+        depot.put(f"kestrel falcon number{n}", title=f"Birds {n}")
+    depot.put("an everyday text that names XK-4711", title="Other")
+    depot.count()
+    found = {c.document.title: c.overlap or 0.0 for c in depot.ask("kestrel falcon XK-4711")}
+    assert found["Other"] > 0.4
+    assert all(share < 0.05 for title, share in found.items() if title.startswith("Birds"))
+    two = [candidate(1, 0.6, 0.05), candidate(2, 0.4, found["Other"])]
+    assert order(two, Weights()) == [2, 1]
 
 
 def test_a_document_that_is_near_as_a_whole_is_lifted() -> None:
-    two = [candidate(1, 0.6, 5.0, centroid=0.1), candidate(2, 0.5, 5.0, centroid=0.5)]
+    two = [candidate(1, 0.6, 0.5, centroid=0.1), candidate(2, 0.5, 0.5, centroid=0.5)]
     assert order(two, Weights(centroid=0.0)) == [1, 2]
     assert order(two, Weights(centroid=0.3)) == [2, 1]
     assert [r.candidate.similarity for r in rank(two, Weights(centroid=0.3), "hybrid")] == [0.5, 0.6]
 
 
 def test_an_unknown_centroid_leaves_the_chunks_own_likeness() -> None:
-    two = [candidate(1, 0.6, 5.0, centroid=None), candidate(2, 0.5, 5.0, centroid=0.55)]
+    two = [candidate(1, 0.6, 0.5, centroid=None), candidate(2, 0.5, 0.5, centroid=0.55)]
     assert order(two, Weights(centroid=0.3)) == [1, 2]
 
 
 def test_single_modes_know_neither_title_nor_whole() -> None:
-    three = [candidate(1, 0.6, 1.0, centroid=0.0), candidate(2, 0.5, 2.0, title=9.0, centroid=1.0)]
+    three = [candidate(1, 0.6, 0.1, centroid=0.0), candidate(2, 0.5, 0.2, title=0.9, centroid=1.0)]
     assert order(three, Weights(), "vector") == [1, 2]
     assert [r.score for r in rank(three, Weights(), "vector")] == [0.6, 0.5]
-    words = [candidate(1, None, 2.0), candidate(2, None, 1.0, title=9.0), candidate(3, None, 0.0)]
+    words = [candidate(1, None, 0.2), candidate(2, None, 0.1, title=0.9), candidate(3, None, 0.0)]
     assert order(words, Weights(), "keyword") == [1, 2]
 
 
 def test_weights_of_nothing_do_not_divide_by_it() -> None:
-    nothing = Weights(vector=0, keyword=0, title=0)
+    nothing = Weights(vector=0, keyword=0, title=0, covered=0)
     assert [r.score for r in rank([candidate(1, 0.5, 1.0)], nothing, "hybrid")] == [0.0]
 
 

@@ -99,10 +99,10 @@ def test_both_ways_give_the_same(stock: Depot, question: str, changed: dict[str,
 @pytest.mark.parametrize(
     "weights",
     [
-        Weights(vector=0.0, keyword=1.0, title=0.0, rare=0.0),
-        Weights(vector=1.0, keyword=0.0, title=0.0, rare=0.0, centroid=1.0),
-        Weights(vector=0.0, keyword=0.0, title=0.0, rare=0.0),
-        Weights(vector=0.2, keyword=0.3, title=0.4, rare=0.1, centroid=7.0, outdated=0.1),
+        Weights(vector=0.0, keyword=1.0, title=0.0, covered=0.0),
+        Weights(vector=1.0, keyword=0.0, title=0.0, covered=0.0, centroid=1.0),
+        Weights(vector=0.0, keyword=0.0, title=0.0, covered=0.0),
+        Weights(vector=0.2, keyword=0.3, title=0.4, centroid=7.0, outdated=0.1),
     ],
 )
 def test_with_any_weights(stock: Depot, weights: Weights) -> None:
@@ -168,13 +168,14 @@ def test_a_question_is_weighed_alike_in_both_ways(stock: Depot, question: str) -
     assert short
     named, language, given = short
     assert len(terms) <= named.most
-    ((count, any_of, total, rare, *each),) = ask(bm25.weighed_here(named, language), given)
+    ((count, any_of, total, *each),) = ask(bm25.weighed_here(named, language), given)
     wanted = bm25.values(terms, counted)
-    assert (count, total, rare) == (len(terms), wanted["total"], wanted["rare"])
+    assert (count, total) == (len(terms), wanted["total"])
     assert any_of == (as_tsquery(stock, wanted["any_of"]) if terms else None)
-    assert each[1::2] == [t.weight for t in terms] + [0.0] * (named.most - len(terms))
+    assert each[1::3] == [t.weight for t in terms] + [0.0] * (named.most - len(terms))
+    assert each[2::3] == [t.sharp for t in terms] + [0.0] * (named.most - len(terms))
     lexemes = [wanted[f"q{n}"] for n in range(len(terms))] + [""] * (named.most - len(terms))
-    assert each[::2] == [as_tsquery(stock, one) for one in lexemes]
+    assert each[::3] == [as_tsquery(stock, one) for one in lexemes]
 
 
 def test_lexemes_are_quoted_where_they_are_weighed(stock: Depot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from rich.text import Text
 # Column, the raw value, its part of the score. All parts of a row add up to its score.
 PARTS = (
     ("meaning", "similarity", "vector_part"),
-    ("words", "bm25", "keyword_part"),
-    ("title", "title_bm25", "title_part"),
-    ("rare words", "rare", "rare_part"),
+    ("words", "overlap", "keyword_part"),
+    ("title", "title", "title_part"),
+    ("all words", "covered", "covered_part"),
     ("reranker", "rerank", "rerank_part"),
     ("outdated", None, "standing_part"),
 )

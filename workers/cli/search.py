@@ -304,9 +304,9 @@ def _letter(letter: dict[str, Any] | None) -> str:
 
 _PARTS = (
     ("meaning", "semantic_score", "vector_part"),
-    ("words", "keyword_score", "keyword_part"),
+    ("words", "overlap_score", "keyword_part"),
     ("title", "title_score", "title_part"),
-    ("rare", "rare_share", "rare_part"),
+    ("all words", "covered_score", "covered_part"),
     ("reranker", "rerank_score", "rerank_part"),
 )
 

@@ -125,14 +125,19 @@ class EmbeddingSettings(EmbeddingBudgetSettings, EmbeddingModel):
 class WeightSettings(Section):
     """How much each part counts in a score."""
 
-    vector: Number = Field(default=0.7, ge=0, le=10, description="Likeness in meaning.")
-    keyword: Number = Field(default=0.3, ge=0, le=10, description="Words in common.")
-    title: Number = Field(default=0.2, ge=0, le=10, description="Words in common with the title.")
-    rare: Number = Field(
-        default=1, ge=0, le=10, description="Rare words of the question, such as ids, found in the text."
+    vector: Number = Field(default=0.5, ge=0, le=10, description="Likeness in meaning.")
+    keyword: Number = Field(default=0.3, ge=0, le=10, description="Rare words in common.")
+    title: Number = Field(
+        default=0.25, ge=0, le=10, description="Rare words in common with title and headings."
+    )
+    covered: Number = Field(
+        default=0.1,
+        ge=0,
+        le=10,
+        description="All words of the question, as of a phrase lifted from the text.",
     )
     centroid: Number = Field(
-        default=0.3, ge=0, le=1, description="Share of the whole document in the likeness of meaning."
+        default=0.4, ge=0, le=1, description="Share of the whole document in the likeness of meaning."
     )
     outdated: Number = Field(
         default=0.75,

@@ -53,7 +53,7 @@ def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
 def test_explanations_come_on_request(run_shared: Run) -> None:
     for result in found(run_shared("search", "kestrel", "--json", "--explain"))["results"]:
         e = result["explanation"]
-        parts = e["vector_part"] + e["keyword_part"] + e["title_part"] + e["rare_part"]
+        parts = e["vector_part"] + e["keyword_part"] + e["title_part"] + e["covered_part"]
         assert result["score"] == pytest.approx(parts, abs=1e-5)
         assert e["semantic_score"] is not None
         assert e["keyword_score"] is not None
@@ -64,8 +64,8 @@ def test_explanations_come_on_request(run_shared: Run) -> None:
     [
         ("vector", {"vector_part"}),
         ("keyword", {"keyword_part"}),
-        ("hybrid", {"vector_part", "keyword_part", "title_part"}),
-        ("HYBRID", {"vector_part", "keyword_part", "title_part"}),
+        ("hybrid", {"vector_part", "keyword_part", "title_part", "covered_part"}),
+        ("HYBRID", {"vector_part", "keyword_part", "title_part", "covered_part"}),
     ],
 )
 def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
@@ -81,7 +81,7 @@ def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["-k", "1"], {"Birds"}),
+        (["-k", "1", "--mode", "keyword"], {"Birds"}),
         (["--source-type", "pbi"], {"Otters"}),
         (["--source-type", "pbi", "--source-type", "confluence"], {"Otters", "Birds"}),
         (["--source-type", "markdown"], set()),
