@@ -310,10 +310,11 @@ class Runtime(Models):
 
     @cached_property
     def way_of_answering(self) -> str:
-        """Equal where the same request finds and words the same: how is searched, looked again and worded."""
+        """Equal where the same request finds and words the same: how is searched, looked again, worded and written."""
+        from pipeline.enrichment.context import SHAPE
         from workers import searching
 
-        worded = self.wording_options.identity
+        worded = f"{SHAPE} {self.wording_options.identity}"
         try:
             found = searching.retriever(self)
         except LarderError:  # whoever answers a request will say so

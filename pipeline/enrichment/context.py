@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pipeline.documents import Json
@@ -17,6 +17,12 @@ EXTRACT = "extract"
 NO_LINK = "#"
 """Stands for a document that has no address."""
 
+SHAPE = 2
+"""Counts up when `EnrichedContext.to_json` changes, so that answers kept from before are made anew."""
+
+UNKNOWN = "unknown"
+"""Status of a decision of which neither source nor text tells one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
@@ -25,31 +31,45 @@ class Item:
     ref: str
     """The id its source knows it by: a PBI's id, a work item's number, a path."""
     title: str
+    """Of the document, on one line."""
     link: str
+    """Its address; `#` if it has none."""
     document_id: str
+    """The id it is stored under."""
     source: str
+    """Name of the configured source."""
     source_type: str
+    """What kind of source that is, such as `pbi_json` or `confluence`."""
     updated_at: str | None
-    """ISO day."""
+    """ISO day of the last change."""
     age_days: int | None
+    """Days since then."""
     citations: tuple[int, ...] = ()
     """Numbers of `citations`, one for each sentence or section in order."""
+    similarity: int = 0
+    """0 to 100, calibrated: of pairs at 80 four of five are about the same or related work."""
+    why: str = ""
+    """Why it is shown, in a few words; empty if nothing is known beside the similarity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarWork(Item):
     """An item of the backlog that is much like this one."""
 
-    similarity: int
-    """0 to 100."""
     similarity_by: str
-    """`meaning` (cosine of its best chunk) or, without an embedder, `words`."""
+    """`meaning` (vectors were compared) or, without an embedder, `words`."""
     learnings: tuple[str, ...] = ()
+    """Sentences on what was done and what came of it, each cited."""
     status: str | None = None
+    """Its state, as the source calls it."""
     outcome: str | None = None
     """Its resolution, in a word or two, where the source has such a field."""
     abandoned: bool = False
     """It was given up: removed, rejected, not to be fixed."""
+    duplicate_of: str | None = None
+    """`ref` of the item that it was closed as a duplicate of."""
+    effort: str | None = None
+    """What it took, such as `took 21 points, estimated 13; 12 days`, where the source tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +77,19 @@ class PastDecision(Item):
     """A decision that may bind this PBI."""
 
     decision: str
-    status: str | None = None
-    decided_at: str | None = None
-    """ISO day, when the source tells."""
+    """Its first sentences."""
+    rationale: str | None = None
+    """Why it was decided so, where the record says."""
+    constraints: tuple[str, ...] = ()
+    """What follows from it for later work, where the record says."""
+    assigned_architect: str | None = None
+    """Who decided, separated by commas."""
+    date: str | None = None
+    """ISO day of the decision, when the source tells."""
+    status: str = UNKNOWN
+    """One of proposed, accepted, implementing, implemented, rejected, deprecated, superseded and unknown."""
     superseded_by: str | None = None
+    """What took its place, as the record names it."""
 
     @property
     def in_force(self) -> bool:
@@ -73,6 +102,7 @@ class TechnicalDoc(Item):
     """A document with the passages that matter for this PBI."""
 
     relevant_sections: tuple[str, ...] = ()
+    """Heading and text of each passage, each cited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +110,27 @@ class Suggestion:
     """Something a product owner may do, with the passage that speaks for it."""
 
     text: str
+    """The same as in `suggestions`."""
     kind: str
-    """`acceptance_criterion`, `decision`, `duplicate` or `notice`."""
+    """One of acceptance_criterion, decision, duplicate, document, risk and notice."""
+    ref: str | None = None
+    """`ref` of the document that it is about; none for a notice."""
     citations: tuple[int, ...] = ()
+    """Numbers of `citations`; none for a notice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskHint:
+    """Something that went wrong with similar work."""
+
+    type: str
+    """One of reopened, abandoned, overran and rejected."""
+    severity: str
+    """HIGH, MEDIUM or LOW."""
+    message: str
+    """A sentence for a product owner."""
+    citation: int
+    """Number of the citation that shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +138,33 @@ class Duplicate:
     """An item that may be the same as this PBI."""
 
     ref: str
+    """The id its source knows it by."""
     title: str
+    """Of the item, on one line."""
     similarity: int
+    """0 to 100, as in `similar_work`."""
     link: str
+    """Its address; `#` if it has none."""
     document_id: str
+    """The id it is stored under."""
+    status: str | None = None
+    """Its state, as the source calls it."""
+    duplicate_of: str | None = None
+    """`ref` of the item that it was closed as a duplicate of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What similar finished work took."""
+
+    text: str
+    """For a person: `five like it: median 9 days (n = 5)`."""
+    n: int
+    """So many items tell their effort."""
+    median_days: float | None = None
+    """From start to end, where at least one tells."""
+    median_points: float | None = None
+    """Story points that were used, where at least one tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +172,19 @@ class Citation:
     """Where a sentence was taken from."""
 
     n: int
+    """Its number, from 1."""
     ref: str
+    """The id that the source knows the document by."""
     title: str
+    """Of the document, on one line."""
     link: str
+    """Address of the document; `#` if it has none."""
     document_id: str
+    """The id it is stored under."""
     chunk: str
     """`document_id:ord`."""
     source_type: str
+    """What kind of source it comes from."""
     quoted: str
     """At most 200 characters, verbatim but for white space; a cut is marked with an ellipsis."""
 
@@ -117,33 +194,47 @@ class EnrichedContext:
     """The answer for one PBI."""
 
     similar_work: Sequence[SimilarWork] = ()
+    """Items of the backlog like this one, best first."""
     past_decisions: Sequence[PastDecision] = ()
+    """Decisions that bear on it, those in force first."""
     technical_docs: Sequence[TechnicalDoc] = ()
+    """Documents with passages that matter for it, best first."""
     suggestions: Sequence[Suggestion] = ()
+    """What a product owner may do; as JSON the texts alone, with the rest in `suggestion_details`."""
+    risk_hints: Sequence[RiskHint] = ()
+    """What went wrong with similar work; usually none."""
     likely_duplicates: Sequence[Duplicate] = ()
+    """Items that may be the same as this one."""
+    effort_of_similar: Effort | None = None
+    """What similar finished work took, where the sources tell."""
     citations: Sequence[Citation] = ()
+    """The sources, by number."""
     degradation_level: int = 0
+    """0 is everything, 4 nothing could be looked up, 5 switched off."""
     generator: str = EXTRACT
     """Who worded it: a key of `pipeline.enrichment.wording.GENERATORS`."""
+    project: str = ""
+    """The project that was searched for it."""
 
     def to_json(self) -> Json:
-        """The context of an enriched PBI; `risk_flags` is there for the step that fills it."""
+        """The context of an enriched PBI, as docs/step4.schema.json has it.
+
+        `risk_flags` is there for the step that fills it; `decided_at` of a decision is its `date`.
+        """
+        plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         return {
-            "similar_work": [_plain(item) for item in self.similar_work],
-            "past_decisions": [_plain(item) for item in self.past_decisions],
-            "technical_docs": [_plain(item) for item in self.technical_docs],
+            **plain,
+            "past_decisions": [{**one, "decided_at": one["date"]} for one in plain["past_decisions"]],
             "risk_flags": [],
-            "suggestions": [_plain(item) for item in self.suggestions],
-            "likely_duplicates": [_plain(item) for item in self.likely_duplicates],
-            "citations": [_plain(item) for item in self.citations],
-            "degradation_level": self.degradation_level,
-            "generator": self.generator,
+            "suggestions": [one.text for one in self.suggestions],
+            "suggestion_details": plain["suggestions"],
         }
 
 
-def _plain(value: Any) -> Json:
-    pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-    return {name: list(item) if isinstance(item, tuple) else item for name, item in pairs}
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def static_context(level: int) -> EnrichedContext:

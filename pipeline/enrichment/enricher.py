@@ -13,6 +13,7 @@ from pipeline.enrichment import decisions, suggestions
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import (
     NO_LINK,
+    UNKNOWN,
     Duplicate,
     EnrichedContext,
     PastDecision,
@@ -151,7 +152,6 @@ class Enricher:
         return SimilarWork(
             **self._item(found),
             citations=cited.all_of(found, lifted),
-            similarity=found.similarity,
             similarity_by=found.similarity_by,
             learnings=tuple(s.text for s in lifted),
             status=status_of(found),
@@ -178,8 +178,8 @@ class Enricher:
         return PastDecision(
             **self._item(found),
             decision=" ".join(s.text for s in decisions.decision_of(found)),
-            status=decisions.status_of(found),
-            decided_at=found.told("decided_at"),
+            status=decisions.status_of(found) or UNKNOWN,
+            date=found.told("decided_at"),
             superseded_by=found.told("superseded_by"),
         )
 
@@ -218,4 +218,5 @@ class Enricher:
             "source_type": document.source_type.value,
             "updated_at": at.date().isoformat() if at else None,
             "age_days": max(0, (self.now() - at).days) if at else None,
+            "similarity": found.similarity,
         }

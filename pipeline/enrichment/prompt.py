@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.documents import Json
-from pipeline.enrichment.context import EnrichedContext
+from pipeline.enrichment.context import UNKNOWN, EnrichedContext
 from pipeline.words import flat
 
 NOTHING_FOUND = (
@@ -51,14 +51,15 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
         yield from _sentences(item.get("learnings"), item)
     for item in data.get("past_decisions") or ():
-        status = f", {flat(str(item['status']))}" if item.get("status") else ""
+        known = flat(str(item.get("status") or UNKNOWN))
+        status = ", status unknown" if known == UNKNOWN else f", {known}"
         by = f" by {flat(str(item['superseded_by']))}" if item.get("superseded_by") else ""
         yield f"Decision: {_name(item)}{status}{by}"
         yield from _sentences([item.get("decision")], item, every=True)
     for item in data.get("technical_docs") or ():
         yield f"Documentation: {_name(item)}"
         yield from _sentences(item.get("relevant_sections"), item)
-    for item in data.get("suggestions") or ():
+    for item in data.get("suggestion_details") or ():
         if item.get("citations"):
             yield from (
                 f"Suggestion: {line[2:]}" for line in _sentences([item.get("text")], item, every=True)

@@ -139,7 +139,7 @@ def _sentences(answer: Json) -> Iterator[tuple[str, str, Sequence[int]]]:
         numbers = item.get("citations") or ()
         for m, (text, number) in enumerate(zip(item.get("learnings") or (), numbers, strict=False)):
             yield f"learning-{n}-{m}", str(text), (number,)
-    for n, suggestion in enumerate(answer.get("suggestions") or ()):
+    for n, suggestion in enumerate(answer.get("suggestion_details") or ()):
         if suggestion.get("kind") in KINDS:
             yield f"suggestion-{n}", str(suggestion.get("text")), suggestion.get("citations") or ()
 
@@ -170,10 +170,12 @@ def _replaced(answer: Json, taken: Mapping[str, str]) -> Json:
     def suggestion(n: int, one: Mapping[str, Any]) -> Json:
         return {**one, "text": taken.get(f"suggestion-{n}", one.get("text"))}
 
+    details = [suggestion(n, one) for n, one in enumerate(answer.get("suggestion_details") or ())]
     return {
         **answer,
         "similar_work": [work(n, item) for n, item in enumerate(answer.get("similar_work") or ())],
-        "suggestions": [suggestion(n, one) for n, one in enumerate(answer.get("suggestions") or ())],
+        "suggestions": [one.get("text") for one in details],
+        "suggestion_details": details,
     }
 
 

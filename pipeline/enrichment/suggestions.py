@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.enrichment.citations import Citations
-from pipeline.enrichment.context import Duplicate, PastDecision, Suggestion
+from pipeline.enrichment.context import UNKNOWN, Duplicate, PastDecision, Suggestion
 from pipeline.enrichment.decisions import decision_of, status_line
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
@@ -42,6 +42,7 @@ def missing_criteria(
             made.append(
                 Suggestion(
                     kind="acceptance_criterion",
+                    ref=found.external_id,
                     text=f"{_named(found)} also asked for: “{clipped(sentence.text, SHORT)}”",
                     citations=(citations.cite(found, sentence),),
                 )
@@ -74,18 +75,21 @@ def decisions_to_respect(
     for found, past in items:
         name = f"“{found.title}”"
         if past.in_force and past.status != "proposed" and past.citations:
-            day = f", {past.decided_at}" if past.decided_at else ""
+            day = f", {past.date}" if past.date else ""
             first = clipped(decision_of(found)[0].text, SHORT)
             yield Suggestion(
                 kind="decision",
+                ref=found.external_id,
                 text=f"Respect the decision {name} ({found.external_id}{day}): “{first}”",
                 citations=past.citations[:1],
             )
         elif not past.in_force and (line := status_line(found)):
             by = f" by {past.superseded_by}" if past.superseded_by else ""
+            ended = "superseded" if past.status == UNKNOWN else past.status
             yield Suggestion(
                 kind="decision",
-                text=f"Do not build on {name} ({found.external_id}): it is {past.status or 'superseded'}{by}.",
+                ref=found.external_id,
+                text=f"Do not build on {name} ({found.external_id}): it is {ended}{by}.",
                 citations=(citations.cite(found, shortened(line)),),
             )
 
@@ -104,6 +108,7 @@ def duplicates_to_check(
             )
             yield Suggestion(
                 kind="duplicate",
+                ref=found.external_id,
                 text=f"{asks.format(_named(found))}: {duplicate.similarity} % alike.",
                 citations=(citations.cite(found, best.sentence),),
             )

@@ -57,7 +57,7 @@ SHAPE = {
     "similar_work": {"ref", "title", "similarity", "learnings", "link"},
     "past_decisions": {"ref", "title", "decision", "status", "decided_at", "superseded_by", "link"},
     "technical_docs": {"ref", "title", "relevant_sections", "link"},
-    "suggestions": {"text"},
+    "suggestion_details": {"text"},
     "likely_duplicates": {"ref"},
     "citations": {"ref"},
     "risk_flags": set(),

@@ -86,7 +86,7 @@ def worker(site: Site, fake: FakeGeminiText) -> Iterator[Path]:
 def sentences(answer: Json) -> dict[str, list[Any]]:
     return {
         "learnings": [text for item in answer["similar_work"] for text in item["learnings"]],
-        "suggestions": [one["text"] for one in answer["suggestions"]],
+        "suggestions": answer["suggestions"],
     }
 
 

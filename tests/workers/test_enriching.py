@@ -200,6 +200,6 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
-    assert wrong.way_of_answering == "extract"
+    assert wrong.way_of_answering == "2 extract"
     with pytest.raises(ConfigurationError, match="synonyms"):
         enriching.enricher(wrong, wrong.tenant)({"pbi": PBI})

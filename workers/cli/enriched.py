@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.documents import Json
+from pipeline.enrichment.context import UNKNOWN
 
 MOST_SUGGESTIONS = 2
 LONGEST = 160
@@ -53,13 +53,13 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
         note = "possibly the same: " if work.get("ref") in likely else ""
         yield f"similar {work.get('similarity', 0):>3.0f} %", f"{note}{_named(work)}{_ended(work)}"
     for decision in (found.get("past_decisions") or ())[:1]:
-        status = decision.get("status") or "no status"
-        yield "decision", f"{_named(decision)} ({status})"
+        status = decision.get("status") or UNKNOWN
+        yield "decision", f"{_named(decision)} ({'status unknown' if status == UNKNOWN else status})"
     for doc in (found.get("technical_docs") or ())[:1]:
         passages = doc.get("relevant_sections") or ()
-        yield "document", f"{_named(doc)}: {_text(passages[0])}" if passages else _named(doc)
+        yield "document", f"{_named(doc)}: {passages[0]}" if passages else _named(doc)
     for suggestion in (found.get("suggestions") or ())[:MOST_SUGGESTIONS]:
-        yield "suggestion", _text(suggestion)
+        yield "suggestion", str(suggestion)
     some = any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions"))
     if not some and found.get("degradation_level", 0) < UNSEARCHED:
         yield "nothing", "no similar work, decision or document is in stock"
@@ -75,10 +75,6 @@ def _named(one: Json) -> str:
     ref, title = str(one.get("ref") or ""), str(one.get("title") or "")
     # A path or an address says little beside a title.
     return title if "/" in ref or not ref else f"{ref} {title}"
-
-
-def _text(one: Any) -> str:
-    return str(one.get("text") or "") if isinstance(one, Mapping) else str(one)
 
 
 def _cut(text: str) -> str:

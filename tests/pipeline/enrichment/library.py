@@ -143,14 +143,15 @@ def checked(shop: Workshop, context: EnrichedContext) -> Json:
         for n, section in zip(item["citations"], item["relevant_sections"], strict=True):
             assert section.endswith(quoted[n])
             assert len(section) <= 200
-    for suggestion in data["suggestions"]:
+    assert data["suggestions"] == [s["text"] for s in data["suggestion_details"]]
+    for suggestion in data["suggestion_details"]:
         assert suggestion["citations"]
         for lifted in re.findall(r": “(.*)”$", suggestion["text"]):
             whole = " ".join(" ".join(quoted.values()).split())
             assert bare(lifted) in whole
     used = {
         n
-        for part in ("similar_work", "past_decisions", "technical_docs", "suggestions")
+        for part in ("similar_work", "past_decisions", "technical_docs", "suggestion_details")
         for i in data[part]
         for n in i["citations"]
     }

@@ -37,7 +37,7 @@ def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplica
         stocked(shop), {"id": "N", "title": "Export invoices as CSV", "description": "Of invoices."}
     )
     assert refs(found, "likely_duplicates") == ["PBI-7"]
-    (check,) = [s for s in found["suggestions"] if s["kind"] == "duplicate"]
+    (check,) = [s for s in found["suggestion_details"] if s["kind"] == "duplicate"]
     assert "“Export invoices as CSV” (PBI-7)" in check["text"]
 
 
@@ -81,7 +81,7 @@ def test_a_document_below_the_threshold_is_no_knowledge_unless_it_has_the_rarest
     assert far["similar_work"] == far["past_decisions"] == far["technical_docs"] == far["suggestions"] == []
     near = doctored(shop, similarity=0.38, min_similarity=0.37, rare=0.1).enrich(request).to_json()
     assert "PBI-7" in refs(near, "similar_work")
-    assert [s for s in near["suggestions"] if s["kind"] == "acceptance_criterion"] == [], (
+    assert [s for s in near["suggestion_details"] if s["kind"] == "acceptance_criterion"] == [], (
         "too far to borrow from"
     )
     rare = doctored(shop, similarity=0.3, min_similarity=0.37, rare=0.4).enrich(request).to_json()

@@ -33,7 +33,7 @@ def test_the_prompt_tells_how_past_work_ended() -> None:
 
 def test_every_source_of_the_prompt_is_named_in_it() -> None:
     data = known("It was fast.", "It was cheap.").to_json()
-    data["suggestions"] = [
+    data["suggestion_details"] = [
         {"kind": "acceptance_criterion", "text": "“Export” also asked for: “Speed”", "citations": [3]},
         {"kind": "notice", "text": "Nothing was looked up.", "citations": []},
     ]
@@ -67,7 +67,8 @@ def test_a_text_cannot_leave_the_fence_it_is_in() -> None:
 def test_static_answers_say_why_there_is_nothing_and_a_disabled_one_says_nothing() -> None:
     static, disabled = static_context(4).to_json(), static_context(5).to_json()
     assert static["degradation_level"] == 4
-    assert [s["kind"] for s in static["suggestions"]] == ["notice"]
+    assert [s["kind"] for s in static["suggestion_details"]] == ["notice"]
+    assert static["suggestions"] == [s["text"] for s in static["suggestion_details"]]
     assert disabled["degradation_level"] == 5
     assert not any(value for key, value in disabled.items() if key not in {"degradation_level", "generator"})
     assert static.keys() == disabled.keys()

@@ -100,7 +100,7 @@ def saying(*texts: tuple[str, str]) -> Callable[[Asked], str]:
 
 
 def texts(answer: Json) -> list[str]:
-    return [*answer["similar_work"][0]["learnings"], *(s["text"] for s in answer["suggestions"])]
+    return [*answer["similar_work"][0]["learnings"], *answer["suggestions"]]
 
 
 def without_wording(answer: Json) -> Json:
@@ -108,6 +108,7 @@ def without_wording(answer: Json) -> Json:
     plain = json.loads(json.dumps(answer))
     del plain["generator"]
     plain["similar_work"][0].pop("learnings")
-    for suggestion in plain["suggestions"]:
+    assert plain.pop("suggestions") == [s["text"] for s in plain["suggestion_details"]]
+    for suggestion in plain["suggestion_details"]:
         suggestion.pop("text")
     return dict(plain)
