@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 
 from pipeline import staging
 from pipeline.chunking import Chunker
+from pipeline.chunking.prose import prose_of
 from pipeline.database import Database
-from pipeline.documents import Chunk, Document, SourceType
+from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embed_step import EmbedStep, Terms
 from pipeline.embedding import Embedder, Vectors
 from pipeline.errors import DocumentRejected, LarderError, StoreRejected
@@ -186,24 +187,29 @@ def _held(replacement: Replacement) -> followers.Held:
 
 
 def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chunk]:
-    """The chunks of a document's text.
+    """The chunks of a document's text without what is no prose.
+
+    Of a text of nothing else none remains, but a work item's title says what it is about and stands for it.
 
     Raises:
         DocumentRejected: there is no text, or the chunker fails on it.
     """
     if body is None:
         raise DocumentRejected("its text is not in the ledger", fix="sync the source with --force")
-    document = Document(
-        external_id=str(stored.id),
-        title=stored.title,
-        text=body,
-        source_type=stored.source_type,
-        kind=stored.kind,
-        url=stored.url,
-        tags=stored.tags,
-        metadata=stored.metadata,
-    )
     try:
+        text = prose_of(body)
+        if stored.kind is Kind.WORK and body.strip() and not text.strip():
+            text = stored.title
+        document = Document(
+            external_id=str(stored.id),
+            title=stored.title,
+            text=text,
+            source_type=stored.source_type,
+            kind=stored.kind,
+            url=stored.url,
+            tags=stored.tags,
+            metadata=stored.metadata,
+        )
         return chunker.chunk(document)
     except LarderError:
         raise

@@ -24,7 +24,7 @@ class PbiChunker:
     """Keeps title, description and acceptance criteria together; a criterion is cut only if too long itself."""
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("pbi_aware-1", options, ruler)
+        self.version = version_of("pbi_aware-2", options, ruler)
         self._options = options
         self._ruler = ruler
 

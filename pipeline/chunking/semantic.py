@@ -22,7 +22,7 @@ class SemanticChunker:
     """
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("semantic-1", options, ruler)
+        self.version = version_of("semantic-2", options, ruler)
         self._options = options
         self._ruler = ruler
 

@@ -93,7 +93,7 @@ def _estimate(text: str) -> int:
 
 
 def version_of(name: str, options: ChunkingOptions, ruler: Ruler) -> str:
-    """Such as `structure-1:100/1000/200:characters`; `name` carries the number of the code's version."""
+    """Such as `structure-2:100/1000/200:characters`; `name` carries the number of the code's version."""
     sizes = f"{options.min_size}/{options.max_size}/{options.overlap}"
     kept = ":preserve" if options.preserve_whitespace else ""
     return f"{name}:{sizes}:{ruler.name}{kept}"

@@ -23,7 +23,7 @@ class StructureChunker:
     """
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("structure-1", options, ruler)
+        self.version = version_of("structure-2", options, ruler)
         self._options = options
         self._ruler = ruler
 

@@ -22,7 +22,7 @@ class FixedChunker:
     """Windows of `max_size` that overlap by `overlap`, cut at a blank when one is near."""
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("fixed-1", options, ruler)
+        self.version = version_of("fixed-2", options, ruler)
         self._options = options
         self._ruler = ruler
         self._seams: Seams = ((Words(), _NEAR),)
@@ -50,7 +50,7 @@ class RecursiveChunker(FixedChunker):
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
         super().__init__(options, ruler)
         marks = crc32(repr(options.split_on).encode("utf-8", "backslashreplace"))
-        self.version = f"{version_of('recursive-1', options, ruler)}:{marks:08x}"
+        self.version = f"{version_of('recursive-2', options, ruler)}:{marks:08x}"
         share = options.min_size / options.max_size
         separators = [(Separator(mark=mark), share) for mark in options.split_on if mark]
         self._seams = (*separators, *self._seams)

@@ -186,7 +186,7 @@ class Citation:
     source_type: str
     """What kind of source it comes from."""
     quoted: str
-    """At most 200 characters, verbatim but for white space; a cut is marked with an ellipsis."""
+    """At most 200 characters, verbatim but for white space, links and emphasis; a cut is marked with an ellipsis."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,6 @@ _TELLS = re.compile(
     r"|avons appris|s'est avéré|la prochaine fois)\b",
     re.IGNORECASE,
 )
-_LOG = re.compile(
-    r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\{(?:code|noformat)\b|-{5,}|={5,}"
-    r"|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)|\\[rnt]\b|\w\"\s*:\s*[\[{\"\d]|[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-)
-"""Marks of what a machine wrote: levels, frames, rulers, JSON, ids."""
-_PROSE = 0.7
-"""Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
 _HAPPENED = re.compile(
     r"\b(?:was|were|had|failed|broke|crashed|wurden?|war|waren|hatten?|était|étaient|avait)\b", re.IGNORECASE
 )
@@ -81,14 +74,9 @@ def learnings(found: Found) -> list[Sentence]:
 
 
 def _telling(found: Found, sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Those that are meant to be read, and say more than the state: that has a place of its own."""
+    """Those that say more than the state: that has a place of its own."""
     states = _DONE | {told.casefold() for told in (status_of(found), outcome_of(found)) if told}
-    return [s for s in sentences if _is_prose(s.text) and not _is_state(s.text, states)]
-
-
-def _is_prose(text: str) -> bool:
-    plain = sum(c.isalnum() or c == " " for c in text)
-    return plain >= _PROSE * len(text) and not _LOG.search(text)
+    return [s for s in sentences if not _is_state(s.text, states)]
 
 
 def _is_state(text: str, states: frozenset[str]) -> bool:

@@ -19,9 +19,7 @@ OF_THE_HIT = 1.25
 OF_LINKS = 0.5
 """How much a passage counts that only says where to read on."""
 _DOTS = " ..."
-_ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
-"""Where links into a page lead, as some generators of sites write it behind a heading."""
-_TARGET = re.compile(r"\]\([^()\s]*\)|https?://\S+")
+_TARGET = re.compile(r"https?://\S+")
 """Where a link leads: its words are those of a site's folders, not of the text."""
 
 
@@ -36,10 +34,10 @@ class Best:
 
 
 def best_passages(found: Found, *, most: int) -> list[Best]:
-    """At most `most` passages, the best first, and at least one."""
+    """At most `most` passages, the best first; none of a document without prose."""
     windows = list(_windows(found.sentences))
     if not windows:
-        return [_shown(found, _from_chunk(found))]
+        return []
     words = {s: stems(_TARGET.sub(" ", s.text)) & found.question for s in found.sentences}
     scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
     top = scored[0][0]
@@ -95,15 +93,13 @@ def _cut(text: str, found: Found) -> str:
 
 
 def _from_chunk(found: Found) -> Sentence:
-    """Of the chunk that was found, when its text has no sentence with a word of the question."""
-    own = [s for s in found.sentences if s.ord == found.hit.chunk.ord]
-    if own:
-        return shortened(own[0])
-    return Sentence(text=_cut(found.hit.chunk.content, found), ord=found.hit.chunk.ord)
+    """Of the chunk that was found or else the document, when no sentence has a word of the question."""
+    own = (s for s in found.sentences if s.ord == found.hit.chunk.ord)
+    return shortened(next(own, found.sentences[0]))
 
 
 def _shown(found: Found, sentence: Sentence) -> Best:
-    heading = _ANCHOR.sub("", sentence.heading)
+    heading = sentence.heading
     tells = heading and heading.casefold() != found.title.casefold()
     mark = " " if heading.endswith(("?", "!", ":")) else ": "
     if tells and len(heading) + len(mark) + len(sentence.text) <= QUOTED:

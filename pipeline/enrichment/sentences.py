@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from pipeline.chunking.prose import NOISE, is_label
 from pipeline.documents import Chunk
-from pipeline.words import flat
+from pipeline.words import flat, stems
 
 QUOTED = 200
 """Characters of a quotation at most."""
@@ -15,6 +16,33 @@ CUT = "…"
 """Stands where a text goes on."""
 WITHOUT_BLANK = "。！？"
 """Ends of sentences that no blank follows."""
+
+_LINK = re.compile(
+    r"!?\[([^\[\]]*)\](?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\[\]]*\])|\[([^\[\]|]+)\|[^\[\]|\s]+\]"
+)
+_URL = re.compile(r"<?(?:https?|ftp)://\S+")
+_EMPHASIS = re.compile(
+    r"(?<![\w*])(\*{1,3})(?=\S)([^*]+)(?<=\S)\1(?![\w*])|(?<!\w)(__(?=[^_]*\s)|_)(?=\S)([^_]+)(?<=\S)\3(?!\w)"
+)
+_NESTED = 2
+"""Emphasis within emphasis."""
+_POINTING = stems(
+    "see check docs documentation information details link links more read refer learn visit page here"
+)
+_FEWEST_WORDS = 2
+"""Beyond the words of its links and those that point to them, a sentence says something."""
+_MACHINE = re.compile(
+    r"\[(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL)\]|\b(?:INFO|WARN|ERROR|DEBUG|TRACE|FATAL)\s+(?:[\w$]+(?:\.[\w$]+)+|\[)"
+    r"|\{(?:code|noformat)\b|-{5,}|={5,}|\([\w$]+\.(?:java|py|js|ts|cs|go):\d+\)|\\[rnt]\b"
+    r"|\w\"\s*:\s*[\[{\"\d]|[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|^(?:at\s+[\w$.]+\(|Caused by:|Exception in thread|Traceback \(|\W?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d[:,.\d])"
+    r"|^(?:\$|>>>|//|/\*|@@|\||</?[\w:-]+(?:\s[^<>]*)?>|`[^`]*`\W*$|[\w.-]+\s?=\s?\S+$)|\)\s*[;{]$|[{}]$"
+    r"|^(?:import|package|public|private|protected|static|def|class|function|const|var|let|return)\s.*[;{]$"
+    r"|<!--|\{\{|\{%|\[(?:insert|describe|enter|your)\b[^\[\]]*\](?!\()",
+)
+"""Marks of what a machine wrote, reads or fills in: levels, frames, rulers, JSON, ids, rows, code, templates."""
+_PROSE = 0.7
+"""Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -30,7 +58,7 @@ _ABBREVIATED = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """A sentence or an item of a list, as it stands in a chunk but for white space."""
+    """A sentence or an item of a list, as it stands in a chunk but for white space, links and emphasis."""
 
     text: str
     headings: tuple[str, ...] = ()
@@ -50,6 +78,15 @@ class Sentence:
         return self.headings[-1] if self.headings else ""
 
 
+@dataclass(kw_only=True)
+class _Place:
+    """Where reading has come to: the headings above, the fence that is open, the chunk."""
+
+    stack: list[tuple[int, str]] = field(default_factory=list)
+    fence: str = ""
+    ord: int = -1
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Block:
     text: str
@@ -59,14 +96,14 @@ class _Block:
 
 
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
-    """All sentences in order, without headings and code; what overlapping chunks repeat is there once."""
+    """All sentences of prose in order, in words without marks; what overlapping chunks repeat is there once."""
     found: list[Sentence] = []
-    stack: list[tuple[int, str]] = []
+    place = _Place()
     seen: set[tuple[tuple[str, ...], str]] = set()
     paragraph = 0
     for chunk in sorted(chunks, key=lambda c: c.ord):
         first = True
-        for block in _blocks(chunk.content, stack):
+        for block in _blocks(chunk, place):
             paragraph += 1
             for text in split(block.text):
                 sentence = Sentence(
@@ -86,7 +123,30 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
                     continue
                 seen.add((block.headings, text))
                 found.append(sentence)
-    return found
+    return [replace(s, text=worded(s.text)) for s in found if is_prose(s.text)]
+
+
+def is_prose(text: str) -> bool:
+    """True for a sentence that a person wrote to be read; the one test of all that is quoted.
+
+    A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
+    """
+    words = worded(text)
+    plain = sum(c.isalnum() or c == " " for c in words)
+    if plain < _PROSE * len(words) or not any(map(str.isalpha, words)):
+        return False
+    if is_label(words) or NOISE.fullmatch(words) or _MACHINE.search(text):
+        return False
+    said = _URL.sub(" ", _LINK.sub(" ", text))
+    return said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS
+
+
+def worded(text: str) -> str:
+    """A text without the marks of links and emphasis."""
+    line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
+    for _ in range(_NESTED if "*" in line or "_" in line else 0):
+        line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
+    return flat(line)
 
 
 def _goes_on(found: list[Sentence], sentence: Sentence) -> bool:
@@ -131,32 +191,35 @@ def clipped(text: str, length: int = QUOTED) -> str:
     return f"{whole} {CUT}"
 
 
-def _blocks(content: str, stack: list[tuple[int, str]]) -> Iterator[_Block]:
-    """Paragraphs, list items, rows and quoted lines below their headings; `stack` is kept up to date."""
+def _blocks(chunk: Chunk, place: _Place) -> Iterator[_Block]:
+    """Paragraphs, list items, rows and quoted lines below their headings; `place` is kept up to date."""
     lines: list[str] = []
     item = ticked = False
-    fence = ""
+    if chunk.ord != place.ord + 1:
+        place.fence = ""
+    place.ord = chunk.ord
 
     def done() -> Iterator[_Block]:
         text = "\n".join(lines).strip()
         lines.clear()
         if text:
-            headings = tuple(name for _, name in stack)
+            headings = tuple(name for _, name in place.stack)
             yield _Block(text=text, headings=headings, item=item, ticked=ticked)
 
-    for line in content.split("\n"):
+    for line in chunk.content.split("\n"):
         mark = _FENCE.match(line)
-        if fence:
-            fence = "" if mark and mark[1].startswith(fence) else fence
+        if place.fence:
+            closes = mark and mark[1].startswith(place.fence) and not line[mark.end() :].strip()
+            place.fence = "" if closes else place.fence
             continue
         start = _start(line)
         if mark or start.fresh:
             yield from done()
             item, ticked = start.item, start.ticked
         if mark:
-            fence = mark[1]
+            place.fence = mark[1]
         elif start.heading:
-            _descend(stack, *start.heading)
+            _descend(place.stack, *start.heading)
         elif start.text:
             lines.append(start.text)
     yield from done()
@@ -178,7 +241,7 @@ def _start(line: str) -> _Start:
     if not line.strip() or _RULE.match(line):
         return _Start()
     if match := _HEADING.match(line):
-        return _Start(heading=(len(match[1]), flat(match[2])))
+        return _Start(heading=(len(match[1]), worded(match[2])))
     if match := _ITEM.match(line):
         return _Start(text=line[match.end() :], item=True, ticked=(match[1] or " ") in "xX")
     if match := _QUOTE.match(line):

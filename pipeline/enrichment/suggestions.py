@@ -102,7 +102,8 @@ def duplicates_to_check(
     for found in items:
         duplicate = wanted.get(str(found.hit.document.id))
         if duplicate is not None:
-            (best,) = best_passages(found, most=1)
+            title = Sentence(text=found.title, ord=found.hit.chunk.ord)
+            best = next((b.sentence for b in best_passages(found, most=1)), title)
             asks = (
                 "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
             )
@@ -110,7 +111,7 @@ def duplicates_to_check(
                 kind="duplicate",
                 ref=found.external_id,
                 text=f"{asks.format(_named(found))}: {duplicate.similarity} % alike.",
-                citations=(citations.cite(found, best.sentence),),
+                citations=(citations.cite(found, best),),
             )
 
 

@@ -34,7 +34,7 @@ from pipeline.database import Database  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
-from pipeline.indexing import centroid  # noqa: E402
+from pipeline.indexing import centroid, cut  # noqa: E402
 from pipeline.ledger import document_id, followers, source_id, sources  # noqa: E402
 from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
 from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
@@ -62,13 +62,14 @@ class Judged:
 
 def read(folder: Path, limit: int | None = None) -> Judged:
     """The set in `folder`; `limit` keeps only the first questions, never fewer documents."""
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     documents = [
         Document(
             external_id=row["_id"],
             title=row["title"],
             text=row["text"],
             source_type=SourceType.TEXT,
-            kind=Kind.REFERENCE,
+            kind=Kind.WORK if meta.get("self_exclude") else Kind.REFERENCE,
         )
         for row in _lines(folder / "corpus.jsonl")
     ]
@@ -77,7 +78,6 @@ def read(folder: Path, limit: int | None = None) -> Judged:
         for row in list(csv.reader(handle, delimiter="\t"))[1:]:
             relevant.setdefault(row[0], set()).add(row[1])
     queries = {row["_id"]: row["text"] for row in _lines(folder / "queries.jsonl")}
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     return Judged(
         name=folder.resolve().name,
         documents=documents,
@@ -91,6 +91,23 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as handle:
         for line in handle:
             yield json.loads(line)
+
+
+def chunks_of(judged: Judged) -> list[list[Chunk]]:
+    """What indexing makes of each document."""
+    chunker = open_chunker(ChunkingOptions())
+    return [cut(chunker, _stored(document), document.text) for document in judged.documents]
+
+
+def _stored(document: Document) -> StoredDocument:
+    return StoredDocument(
+        id=document_id(SOURCE, document.external_id),
+        version=1,
+        title=document.title,
+        source_type=document.source_type,
+        kind=document.kind,
+        project_id=PROJECT,
+    )
 
 
 def vectors_of(chunks: Sequence[Sequence[Chunk]], embedder: Embedder) -> Vectors:
@@ -119,8 +136,7 @@ def _kept(path: Path) -> dict[str, Vectors]:
 
 def fill(database: Database, judged: Judged, embedder: Embedder) -> SearchIndex:
     """Cut, embed and store the whole set, with the rows of the ledger that searching joins."""
-    chunker = open_chunker(ChunkingOptions())
-    chunks = [chunker.chunk(document) for document in judged.documents]
+    chunks = chunks_of(judged)
     vectors = vectors_of(chunks, embedder)
     tail = f"structure|{embedder.model}:{embedder.dimensions}"
     with database.tenant(TENANT) as connection:
@@ -161,14 +177,7 @@ def _store(
     for document, own in zip(documents, chunks, strict=True):
         part = vectors[at : at + len(own)]
         at += len(own)
-        stored = StoredDocument(
-            id=document_id(SOURCE, document.external_id),
-            version=1,
-            title=document.title,
-            source_type=document.source_type,
-            kind=document.kind,
-            project_id=PROJECT,
-        )
+        stored = _stored(document)
         batch.append(Replacement(document=stored, chunks=own, vectors=part))
         rows.append(
             {
@@ -177,6 +186,7 @@ def _store(
                 "s": SOURCE,
                 "e": document.external_id,
                 "p": PROJECT,
+                "kind": document.kind.value,
                 "title": document.title,
                 "pipeline": pipeline,
             }
@@ -185,7 +195,7 @@ def _store(
         text("""
             insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
                                   desired_hash, pipeline_version, indexed_pipeline, state, stage)
-            values (:id, :t, :s, :e, :p, 'text', 'reference', :title, '', :pipeline, :pipeline, 'done', 'done')"""),
+            values (:id, :t, :s, :e, :p, 'text', :kind, :title, '', :pipeline, :pipeline, 'done', 'done')"""),
         rows,
     )
     PgVectorStore(connection, index, TENANT).replace(batch)
@@ -241,8 +251,7 @@ def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list
 
 def similarities(judged: Judged, embedder: Embedder) -> list[float]:
     """For each question and relevant document, the cosine of its nearest chunk: what a threshold cuts off."""
-    chunker = open_chunker(ChunkingOptions())
-    chunks = [chunker.chunk(document) for document in judged.documents]
+    chunks = chunks_of(judged)
     vectors = vectors_of(chunks, embedder)
     ends = np.cumsum([len(own) for own in chunks])
     own = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.documents import Chunk
+from pipeline.documents import Chunk, Kind
 from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.indexing import centroid
 from pipeline.ledger import Stage
@@ -59,6 +59,20 @@ class TestTheWay:
             {"version": 1, "chunk_count": 0, "centroid": None}
         ]
         assert run_item(shop, "empty")["outcome"] == "done"
+
+    def test_what_is_no_prose_is_stored_and_not_searchable(self, shop: Workshop) -> None:
+        body = "<!-- how to write\n\nthis -->\n# Guide\n\nWords of it.\n\n## Notes\n\n_No response_\n"
+        shop.admit(document("a", body))
+        shop.index()
+        assert shop.contents("a") == ["# Guide\n\nWords of it."]
+        assert shop.value("select body from document_body where document_id = :i", i=shop.id("a")) == body
+
+    def test_of_nothing_but_leftovers_a_work_item_keeps_its_title(self, shop: Workshop) -> None:
+        body = "Reproducible: Always\n\n<!-- describe -->\n"
+        shop.admit(document("docs", body), document("work", body, kind=Kind.WORK))
+        shop.index()
+        assert [shop.row(name)["state"] for name in ("docs", "work")] == ["done", "done"]
+        assert (shop.contents("docs"), shop.contents("work")) == ([], ["Title of work"])
 
     def test_a_document_that_became_empty_loses_its_chunks(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(3)))

@@ -52,6 +52,14 @@ def test_another_way_of_cutting_takes_the_stored_text(alone: Workshop) -> None:
     )
 
 
+def test_another_way_of_cutting_leaves_out_what_is_no_prose(alone: Workshop) -> None:
+    alone.admit(document("a", "Words.\n\n<!-- not these -->\n"))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    shelf.fill(chunker_of=lambda _name, _type: open_chunker(ChunkingOptions(strategy="fixed", overlap=0)))
+    assert shelf.contents()["a"] == ["Words."]
+
+
 def test_a_document_without_text_is_full_too(alone: Workshop) -> None:
     alone.admit(document("empty", " \n"))
     alone.index()

@@ -118,13 +118,10 @@ def test_a_passage_is_at_most_200_characters_even_of_one_endless_sentence(shop: 
     assert section.endswith(" …")
 
 
-def test_a_document_of_code_alone_still_shows_something(shop: Workshop) -> None:
+def test_of_a_document_of_code_alone_nothing_is_quoted(shop: Workshop) -> None:
     code = manual("guides/code.md", "Export invoices", "```\nexport_invoices(csv=True)  # tax office\n```")
     found = answer(stocked(shop, code))
-    assert (
-        "export_invoices(csv=True)"
-        in by_ref(found, "technical_docs", "guides/code.md")["relevant_sections"][0]
-    )
+    assert by_ref(found, "technical_docs", "guides/code.md")["relevant_sections"] == []
 
 
 def test_a_number_as_id_leaves_out_no_decision_or_manual_of_that_name(shop: Workshop) -> None:

@@ -204,7 +204,7 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
     assert shown("Encoding", "The export is UTF-8.") == "Encoding: The export is UTF-8."
     assert shown("ITEM", "The export is UTF-8.") == "The export is UTF-8."
-    assert shown("Encoding {#enc}", "The export is UTF-8.") == "Encoding: The export is UTF-8."
+    assert shown("*Encoding* of [it](a.md)", "The export is UTF-8.") == "Encoding of it: The export is UTF-8."
     assert shown("Which encoding?", "The export is UTF-8.") == "Which encoding? The export is UTF-8."
     exact = "Export " + "x" * (QUOTED - 17)
     assert shown("Encoding", exact) == f"Encoding: {exact}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Chunk
 from pipeline.enrichment.headings import HEADINGS, Part, part_of, under
-from pipeline.enrichment.sentences import CUT, QUOTED, clipped, sentences_of, split
+from pipeline.enrichment.sentences import CUT, QUOTED, clipped, is_prose, sentences_of, split, worded
 
 
 def texts(*contents: str) -> list[str]:
@@ -41,17 +41,98 @@ def test_a_hard_line_break_does_not_end_a_sentence_and_an_item_of_a_list_begins_
     ]
 
 
-def test_headings_rules_and_code_are_no_sentences() -> None:
+def test_headings_rules_rows_and_code_are_no_sentences() -> None:
     found = texts(
         "# Title\n\n---\n\n```\n# comment\nrm -rf\n```\n\nWords.\n\n| a | b |\n|---|---|\n| c | d |"
     )
-    assert found == ["Words.", "| a | b |", "| c | d |"]
+    assert found == ["Words."]
+
+
+def test_code_that_was_cut_is_no_sentence_in_any_chunk() -> None:
+    assert texts("One.\n\n```sh\nrun it", "then that", "```sh\nand more\n```\n\nTwo.") == ["One.", "Two."]
+    chunks = [Chunk(ord=n, content=c) for n, c in ((0, "One.\n\n```\nrun it"), (5, "Words again."))]
+    assert [s.text for s in sentences_of(chunks)] == ["One.", "Words again."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-03-01 12:00:01,123 INFO server.Boot: started",
+        "12:00:01 the server started",
+        "at org.example.Main.run(Main.java:12)",
+        "Caused by: java.io.IOException: broken pipe",
+        "WARN org.example.Boot is slow",
+        "| Status | Accepted |",
+        "https://example.org/a/b",
+        "See also [the guide](a.md), [the manual](b.md) and https://example.org.",
+        "For more information, see [this page](https://example.org).",
+        "Steps to reproduce:",
+        "**Notes:**",
+        "N/A",
+        "_No response_",
+        "<describe what happens>",
+        "<name>dfs.replication</name>",
+        "<!-- left over -->",
+        "As [your role] I want [your goal].",
+        "$ make install and wait",
+        "`larder sync --force`",
+        "retries = 5",
+        "run(export, mail);",
+        "return the_value_of_it;",
+        '{"key": "value", "more": 1}',
+        "12 / 34 == 56",
+        "",
+    ],
+)
+def test_what_nobody_wrote_to_be_read_is_no_prose(text: str) -> None:
+    assert not is_prose(text)
+    assert texts(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Accepted",
+        "Export by mail",
+        "We use [Vault](https://vault.example) for secrets of the server.",
+        "The error went away; nobody knows why.",
+        "Status: accepted by all, see the minutes",
+        "Run `larder sync` after each change.",
+        "A java.io.IOException was thrown when the disk was full.",
+        "Der Umlaut überlebt die Übertragung (UTF-8).",
+        "設定を変更した。",
+        "https://example.org shows a blank page.",
+    ],
+)
+def test_what_somebody_wrote_is_prose(text: str) -> None:
+    assert is_prose(text)
+    assert len(texts(text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "We *use* **[Vault](https://v.io/a_(b))** for **all *the* secrets**.",
+            "We use Vault for all the secrets.",
+        ),
+        (
+            "It is _not_ __so easy__ with `a_b_c` and __init__.",
+            "It is not so easy with `a_b_c` and __init__.",
+        ),
+        ("Read [it][1] or [that|https://a.b] at 2 * 3 * 4.", "Read it or that at 2 * 3 * 4."),
+        ("The [OM]() stores what ![the picture](a.png) shows.", "The OM stores what the picture shows."),
+    ],
+)
+def test_links_and_emphasis_are_read_as_their_words(text: str, said: str) -> None:
+    assert worded(text) == said
+    assert texts(f"## {text}\n\n{text}") == [said]
 
 
 def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:
     chunks = [Chunk(ord=0, content="# Item\n\n## Outcome\n\nIt works."), Chunk(ord=1, content="It is fast.")]
     chunks.append(Chunk(ord=2, content="### Later\n\nStill."))
-    chunks.append(Chunk(ord=3, content="## Notes\n\nNone."))
+    chunks.append(Chunk(ord=3, content="## Notes\n\nIt rains."))
     found = sentences_of(list(reversed(chunks)))
     assert [s.headings for s in found] == [
         ("Item", "Outcome"),
@@ -118,7 +199,7 @@ def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
     )
     assert [s.text for s in under(found, Part.STATUS)] == ["Open."]
     assert [s.text for s in under(found, Part.DECISION)] == ["We wait."]
-    assert [s.text for s in under(found, Part.RESOLUTION)] == ["**Resolution:** none.", "Yet."]
+    assert [s.text for s in under(found, Part.RESOLUTION)] == ["Resolution: none.", "Yet."]
 
 
 def test_a_long_text_is_cut_at_a_sentence_or_a_word() -> None:

@@ -1,0 +1,304 @@
+"""What of a document is meant to be read: licences, comments, markup and leftovers of forms go before it is cut.
+
+Read line by line, like the scanner of blocks: every pattern stops at the line's end or at the next mark of its kind,
+so that the time grows with the text whatever the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+_GONE = "\0"
+"""Stands where markup was; no text that a database keeps has it."""
+
+_BLANK = f"{_GONE} \t\r\n"
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+_FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(?:[-*+][ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
+_CODE = re.compile(
+    r"\{(code|noformat)(?::[^{}\n]*)?\}|<(pre)\b[^<>\n]*>|\{\{[<%]\s*(highlight)\b[^{}\n]*\}\}", re.IGNORECASE
+)
+_CLOSERS = {
+    "comment": re.compile("-->"),
+    "code": re.compile(r"\{code\}", re.IGNORECASE),
+    "noformat": re.compile(r"\{noformat\}", re.IGNORECASE),
+    "pre": re.compile(r"</pre>", re.IGNORECASE),
+    "highlight": re.compile(r"\{\{[<%]\s*/\s*highlight\s*[%>]\}\}", re.IGNORECASE),
+}
+"""What ends a comment, or code in other markup than Markdown's."""
+_FENCED = "~~~~~~\n"
+_ENDS = "\r\n"
+_MARK = re.compile(r"\s*(?:>\s?)*(?:(?:[-*+•]|\d{1,3}[.)])(?:\s+(?:\[[ xX]\](?=\s|$))?|$))?")
+"""What stands before the words of a line: quotation, item of a list, box."""
+
+_WHERE = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
+_WITHIN_WORDS = "a|b|em|font|i|kbd|nobr|small|span|strong|sub|sup|tt|u"
+_TAGS = (
+    "big|blockquote|br|center|col|colgroup|dd|details|div|dl|dt|figcaption|figure|h[1-6]|hr|iframe|li|ol|p|picture"
+    "|section|source|summary|table|tbody|td|tfoot|th|thead|tr|ul"
+)
+_MARKUP = re.compile(
+    rf"""(?P<code>`+[^`\n]*`+)
+    |\[!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
+    |!\[(?P<alt>[^\[\]\n]*)\](?:{_WHERE})
+    |!(?=\S)[^!\s|]*\.(?:bmp|gif|jpe?g|png|svg|webp)(?:\|[^!\n]*)?!
+    |<img\b(?P<img>[^<>]*)>
+    |(?P<mention>(?<=[ \t(])</?(?!br)\w+>(?=[ \t.,;:)]+[^\s<]))
+    |</?(?:(?P<block>{_TAGS})|(?P<inline>{_WITHIN_WORDS}))\b(?:\s[^<>]*)?/?>
+    |\{{\{{(?P<shortcode>[<%][^{{}}\n]*)[%>]\}}\}}|\{{%[^{{}}\n]*%\}}
+    |\{{(?:anchor|color|panel|quote|toc)(?::[^{{}}\n]*)?\}}
+    |^[ \t]*\{{:[^{{}}\n]*\}}[ \t]*(?=\r?$)|[ \t]\{{\#[\w.:-]+\}}[ \t]*(?=\r?$)
+    |^[ \t]*:{{3,}}[ \t]*\w*(?:\[(?P<note>[^\[\]\n]*)\])?|^[ \t]*(?:!!!|\?\?\?)\+?[ \t]+\w+
+    |^[ \t]*(?:>[ \t]?)+\[!\w+\][-+]?""",
+    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+)
+_ALT = re.compile(r"""\balt\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
+_SAID = re.compile(r"""\b(?:text|title|caption)\s*=\s*"([^"]*)"|\bheading\s+"([^"]*)\"""")
+_FEWEST_WORDS = 4
+"""Of a picture's text; fewer name it and say nothing."""
+
+NOISE = re.compile(
+    r"""\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*
+    |[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
+    |(?:n/?a|tb[ad]|none|todo|no\ response|not\ applicable)\.?
+    |\[[^\[\]]*\]\(\#[^()\s]*\)|\[?\[_?TOC_?\]\]?
+    |\+\+\+\ .{1,60}\bclone\ of\ .*|(?:this\ bug|bug\ \d+)\ has\ been\ marked\ as\ a\ duplicate\ of\ .{1,60}
+    |from\ bugzilla\ helper:?|user[- ]?agent\s*:\s*mozilla.*|build\ ?(?:id|identifier|naam)\s*:.*
+    |reproducible\s*:\s*(?:always|sometimes|didn't\ try|couldn't\ reproduce|rarely|once|n/?a).{0,20}
+    |created\ (?:an\ )?attachment\b.*|\(?in\ reply\ to\ .{1,80}?comment\ \#?\d+\)?
+    |.{0,5}SPDX-(?:License-Identifier|FileCopyrightText)\s*:.*
+    |import\s+(?:[\w*{][^'"]*\sfrom\s+)?['"][^'"]+['"];?|export\s+(?:default|const|function)\s.*[;{}]
+    |(?-i:</?[A-Z]\w*(?:\s[^<>]*)?/?>)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""A line of nothing else."""
+_UNDERLINE = re.compile(r"-+|=+")
+_LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
+_COPYRIGHT = re.compile(
+    r"\W*(?:copyright\W+(?:\(c\)|\d{4}|©)|\(c\)\s+\d{4}|©|all rights reserved).*", re.IGNORECASE
+)
+_LICENCE = re.compile(
+    r"licensed (?:to the .{1,60}? under one|under (?:the|a) .{1,60}? \(the [\"“]licen[sc]e)"
+    r"|apache\.org/licenses/|unless required by applicable law or agreed"
+    r"|you may (?:not use this file except|obtain a copy of the license)|see the license for the specific"
+    r"|see the notice file distributed with|permission is hereby granted, free of charge"
+    r"|the above copyright notice and this permission|the software is provided [\"“]?as is"
+    r"|redistribution and use in source|redistributions (?:of source code|in binary form) must"
+    r"|this software is provided by the copyright|this program is (?:free software|distributed in the hope)"
+    r"|you should have received a copy of the gnu|this (?:work|document|file) is licensed under",
+    re.IGNORECASE,
+)
+_MOST_LICENCE = 3000
+"""Characters of one paragraph of a licence; a longer one has text of its own."""
+_LABEL = re.compile(r"[*_]{0,3}[^\W\d_][^:|\n]{0,60}:[*_]{0,3}")
+_MOST_LABEL = 5
+"""Words."""
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]")
+_TEXT, _FENCED_TEXT = 7, 8
+"""Deeper than any heading."""
+
+Line = tuple[str, bool]
+"""With its end, and whether it is code."""
+
+
+def prose_of(text: str) -> str:
+    """The text as it is to be cut: code as it stands, everything else without what nobody reads.
+
+    Code of other markup comes fenced. What is never closed, be it a comment or code, is text.
+    """
+    lines: list[Line] = []
+    for verbatim, group in groupby(_Lines(text).read(), key=itemgetter(1)):
+        run = list(group)
+        lines += run if verbatim else _read("".join(line for line, _ in run))
+    return "".join(line for line, _ in _without_empty_parts(_without_licence(lines))).replace(_GONE, "")
+
+
+def is_label(text: str) -> bool:
+    """True for a few words that announce what is to follow: `Steps to reproduce:`."""
+    return bool(_LABEL.fullmatch(text)) and len(text.split()) <= _MOST_LABEL
+
+
+class _Lines:
+    """One pass over a text; tells code from the rest, and takes comments out of the rest."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._open: set[str] = set()
+        """What has no end in the rest of the text."""
+
+    def read(self) -> Iterator[Line]:
+        """All lines."""
+        fence = ""
+        while self._at < len(self._text):
+            begin, end = self._at, self._end(self._at)
+            line = self._text[begin:end]
+            self._at = end
+            if fence:
+                bare = line.strip(" \t\r\n>")
+                fence = "" if bare.startswith(fence) and not bare.strip(fence[0]) else fence
+                yield line, True
+            elif mark := _FENCE.match(line):
+                fence = mark[1]
+                yield line, True
+            elif code := self._code(begin, end):
+                yield from code
+            elif "<!--" in line:
+                yield self._without_comments(begin, end), False
+            else:
+                yield line, False
+
+    def _end(self, at: int) -> int:
+        match = _LINE.match(self._text, at)
+        return match.end() if match else len(self._text)
+
+    def _closed(self, name: str, at: int) -> re.Match[str] | None:
+        """The end of something that is open at a place."""
+        found = None if name in self._open else _CLOSERS[name].search(self._text, at)
+        if not found:
+            self._open.add(name)
+        return found
+
+    def _code(self, begin: int, end: int) -> list[Line]:
+        """A line with code that ends on it, or all code that goes on, after the line up to there; else none."""
+        at = begin
+        while start := _CODE.search(self._text, at, end):
+            close = self._closed((start[1] or start[2] or start[3]).lower(), start.end())
+            if not close:
+                break
+            at = close.end()
+            if at > end:
+                self._at = at
+                code = self._text[start.end() : close.start()].strip(_ENDS)
+                return [
+                    (f"{self._text[begin : start.start()]}\n", False),
+                    (f"{_FENCED}{code}\n{_FENCED}", True),
+                ]
+        return [(self._text[begin:end], True)] if at > begin else []
+
+    def _without_comments(self, at: int, end: int) -> str:
+        """A line, with what follows a comment that ends on a later one."""
+        text, parts, ticks = self._text, list[str](), 0
+        while "comment" not in self._open and (begin := text.find("<!--", at, end)) >= 0:
+            ticks += text.count("`", at, begin)
+            quoted = ticks % 2 == 1
+            close = None if quoted else self._closed("comment", begin + 4)
+            parts += [text[at:begin], _GONE] if close else [text[at : begin + 4]]
+            at = close.end() if close else begin + 4
+            end = self._end(at) if at > end else end
+        self._at = end
+        return "".join(parts) + text[at:end]
+
+
+def _read(text: str) -> Iterator[Line]:
+    """The lines of a text without code; of one that is left out `_GONE` remains."""
+    lines = [match[0] for match in _LINE.finditer(_MARKUP.sub(_words, text))]
+    above = ""
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        kept = _kept(line, above, below)
+        above = kept.strip(_BLANK)
+        yield kept, False
+
+
+def _kept(line: str, above: str, below: str) -> str:
+    bare = line.replace(_GONE, "").strip()
+    core = bare[_marks(bare) :].strip("*_ ")
+    if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
+        return f"{_GONE}\n"
+    if bare.strip(">") and (not core or NOISE.fullmatch(core)) and not _goes_on(above, core, below):
+        return _GONE
+    return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
+
+
+def _goes_on(above: str, core: str, below: str) -> bool:
+    """True for the underline of a heading, and for a link in the middle of a sentence that was wrapped."""
+    if _UNDERLINE.fullmatch(core):
+        return bool(above)
+    below = below.strip()
+    if not _LINK.match(core) or _LINK.match(below):
+        return False
+    return above[-1:].isalnum() or above.endswith((",", "(")) or below[:1].islower()
+
+
+def _marks(line: str) -> int:
+    match = _MARK.match(line)
+    return match.end() if match else 0
+
+
+def _words(match: re.Match[str]) -> str:
+    """What remains of markup: its words, if it has any."""
+    if match["code"] or match["mention"]:
+        return match[0]
+    if match["block"]:
+        return f"{_GONE} "
+    if match["shortcode"]:
+        said = _SAID.search(match["shortcode"])
+        return _GONE + ((said[1] or said[2] or "") if said else "")
+    if match["note"]:
+        return _GONE + match["note"]
+    told = _ALT.search(match["img"] or "")
+    alt = (match["alt"] or (told and (told[1] or told[2])) or "").strip()
+    return f"{_GONE}{alt}" if len(alt.split()) >= _FEWEST_WORDS else _GONE
+
+
+def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
+    """Paragraphs of licences go as long as nothing but them and headings has been seen."""
+    at = 0
+    while at < len(lines):
+        end = at
+        while end < len(lines) and not lines[end][1] and lines[end][0].strip(_BLANK):
+            end += 1
+        if end == at:
+            if lines[at][1]:
+                break
+            yield lines[at]
+            at += 1
+            continue
+        own = [line for line in lines[at:end] if not _COPYRIGHT.fullmatch(line[0].strip())]
+        whole = " ".join(line.strip(" \t\r\n#*;/-") for line, _ in own)
+        titled = bool(own) and bool(_HEADING.match(own[0][0])) and not all(s.startswith("#") for s, _ in own)
+        if len(whole) < _MOST_LICENCE and _LICENCE.search(whole):
+            own = own[:1] if titled else []
+        yield from own or [(_GONE, False)]
+        at = end
+        if any(not _HEADING.match(line) for line, _ in own):
+            break
+    yield from lines[at:]
+
+
+def _without_empty_parts(lines: Iterable[Line]) -> Iterable[Line]:
+    """Labels with nothing below go, and headings below which nothing is left; a title stays."""
+    marked: list[tuple[str, int, int]] = []
+    above = 0
+    for line, verbatim in lines:
+        heading = None if verbatim else _HEADING.match(line)
+        level = (
+            _FENCED_TEXT if verbatim else len(heading[1]) if heading else _TEXT if line.strip(_BLANK) else 0
+        )
+        above = level if heading else above
+        marked.append((line, level, above))
+    kept: list[Line] = []
+    below, indent, gone = 0, -1, False
+    """What comes next: the level of a heading, of text, 0 for the end; the place of a label."""
+    for line, level, own in reversed(marked):
+        column = _label_place(line) if level == _TEXT else -1
+        label = column >= 0 and (below <= own or 0 <= indent <= column)
+        if level == 0:
+            gone = gone or _GONE in line
+            kept.append((line, False))
+        elif label or (gone and 1 < level < _TEXT and below <= level):
+            gone = True
+        else:
+            kept.append((line, False))
+            below, indent, gone = level, column, False
+    return reversed(kept)
+
+
+def _label_place(line: str) -> int:
+    """How deep a label stands, a plain one deeper than a bold one; -1 for any other line."""
+    bare = line.strip(_BLANK)
+    label = bare[_marks(bare) :]
+    return 2 * (len(line) - len(line.lstrip())) + (label[0] not in "*_") if is_label(label) else -1
