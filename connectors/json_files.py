@@ -34,7 +34,7 @@ class JsonSource:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
     """
 
-    extractor = "json-1"
+    extractor = "json-2"
     walks_all = True
 
     def __init__(self, options: SourceOptions) -> None:

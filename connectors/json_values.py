@@ -63,6 +63,25 @@ def scalar_text(value: Any) -> str:
     return clean_text(str(value)).strip()
 
 
+def number_of(value: Any) -> float | None:
+    """A number, or a text that is one; None for all else, true and false included. May be infinite or NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.inf
+
+
+def measure(number: float | None, most: float) -> float | None:
+    """`number` if it lies between 0 and `most`, a whole one without its `.0`; None if not."""
+    if number is None or not 0 <= number <= most:
+        return None
+    return int(number) if number == int(number) else number
+
+
 def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
     if value is None or isinstance(value, bool | int):
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from connectors.contents import FileText, holds_nothing, read_file
 from connectors.file_source import findings_of, walk_entries
@@ -27,7 +28,7 @@ class PbiJsonSource:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
     """
 
-    extractor = "pbi-json-2"
+    extractor = "pbi-json-3"
     walks_all = True
 
     def __init__(self, options: SourceOptions) -> None:
@@ -97,7 +98,6 @@ def pbi_document(options: SourceOptions, gathering: Gathering, pbi_id: str) -> D
     winner = gathering.winner(pbi_id)
     record, file = winner.record, winner.file
     source_type = options.source_type or SourceType.PBI
-    quality = gathering.quality(pbi_id)
     created = parse_time(record.timestamp) or file.modified
     updated = parse_time(record.updated) or created
     return Document(
@@ -106,14 +106,14 @@ def pbi_document(options: SourceOptions, gathering: Gathering, pbi_id: str) -> D
         text=record.text,
         source_type=source_type,
         kind=DEFAULT_KIND[SourceType.PBI],
-        url=file.url,
+        url=record.url or f"{file.url}#{quote(record.id, safe='')}",
         tags=record.tags,
         metadata={
             **json_able(options.metadata),
             **record.facts,
             "pbi_id": record.id,
             **({"timestamp": record.timestamp} if record.timestamp else {}),
-            **({"quality_score": quality} if quality is not None else {}),
+            **gathering.quality(pbi_id),
             "runs": gathering.runs(pbi_id),
             "version": gathering.version(pbi_id),
             **file_metadata(file),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,17 +10,26 @@ from typing import Any
 
 from connectors.front_matter import tags_of
 from connectors.headings import MAX_TITLE
-from connectors.json_values import clean_text, json_able, scalar_text
+from connectors.json_values import clean_text, json_able, measure, number_of, scalar_text
 from connectors.pbi_comments import comments_block
-from connectors.pbi_shapes import PbiItem, plain_keys, text_of
+from connectors.pbi_effort import course_facts, effort_facts
+from connectors.pbi_links import duplicate_of, own_url
+from connectors.pbi_shapes import ID_KEYS, TITLE_KEYS, PbiItem, plain_keys, text_of
 from connectors.times import parse_time
 
-ID_KEYS = ("id", "pbiid", "userstoryid", "key")
-TITLE_KEYS = ("title", "name", "summary")
-CREATED_KEYS = ("createdat", "created", "createddate", "timestamp")
+CREATED_KEYS = (
+    "createdat",
+    "created",
+    "createddate",
+    "timestamp",
+    "generatedat",
+    "processedat",
+    "extractedat",
+)
 UPDATED_KEYS = ("updatedat", "updated", "modifiedat")
-QUALITY_KEYS = ("confidencescore", "qualityscore", "confidence")
+QUALITY_KEYS = ("confidencescore", "qualityscore", "confidence", "overallscore", "score")
 SCORE_KEYS = ("overallconfidence", "confidencescore", "overallscore", "overall", "confidence", "qualityscore")
+MOST_SCORE = 100
 FACTS: Mapping[str, tuple[str, ...]] = {
     "priority": ("priority",),
     "type": ("type", "workitemtype"),
@@ -48,6 +56,8 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "Closing comment": ("closingcomment", "closecomment", "resolutioncomment", "closingnote"),
     "Lessons learned": ("lessonslearned", "learnings", "lessons"),
 }
+ENDINGS = ("Resolution", "Closing comment", "Outcome")
+"""The texts that tell how it ended, the surest first."""
 COMMENT_KEYS = ("comments", "discussion")
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d+[.)])\s+")
@@ -64,8 +74,16 @@ class PbiRecord:
     timestamp: str
     """When it was created, as the file or its run says; empty if neither does."""
     updated: str
-    quality: float | None
+    url: str
+    """Its own page; empty if it tells none."""
+    score: float | None
+    """How good it was found to be, as the file gives it: 0 to 1, or 0 to 100."""
     facts: Mapping[str, Any]
+
+    @property
+    def bare(self) -> bool:
+        """True if it says nothing but its title, as lists of questions and summaries do."""
+        return "\n" not in self.text
 
     @property
     def content_key(self) -> str:
@@ -90,9 +108,21 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
         tags=tuple(labels),
         timestamp=_time(pbi, CREATED_KEYS) or _time(run, CREATED_KEYS),
         updated=_time(pbi, UPDATED_KEYS),
-        quality=_number((pbi, QUALITY_KEYS), (plain_keys(item.scores), SCORE_KEYS)),
-        facts=_facts(pbi, tuple(labels)),
+        url=own_url(pbi),
+        score=_score((pbi, QUALITY_KEYS), (plain_keys(item.scores), SCORE_KEYS)),
+        facts={
+            **_facts(pbi, tuple(labels)),
+            **effort_facts(item.pbi),
+            **course_facts(pbi),
+            **_master(pbi, own_id),
+        },
     )
+
+
+def _master(pbi: Mapping[str, Any], own_id: str) -> dict[str, str]:
+    told = (_block(_value(pbi, keys)) for heading, keys in TEXTS.items() if heading in ENDINGS)
+    master = duplicate_of(pbi, own_id, (*told, comments_block(_value(pbi, COMMENT_KEYS))))
+    return {"duplicate_of": master} if master else {}
 
 
 def _markdown(title: str, pbi: Mapping[str, Any]) -> str:
@@ -162,24 +192,17 @@ def _time(facts: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     return ""
 
 
-def _number(*places: tuple[Mapping[str, Any], tuple[str, ...]]) -> float | None:
-    """The first number found; 0 is one, NaN and truth values are none."""
+def _score(*places: tuple[Mapping[str, Any], tuple[str, ...]]) -> float | None:
+    """The first score found; 0 is one, NaN and truth values are none."""
     for facts, keys in places:
         for key in keys:
-            number = _as_number(facts.get(key))
-            if number is not None:
-                return number
+            value = facts.get(key)
+            given = plain_keys(value).get("score") if isinstance(value, Mapping) else value
+            given = given.rstrip(" %") if isinstance(given, str) else given
+            score = measure(number_of(given), MOST_SCORE)
+            if score is not None:
+                return score
     return None
-
-
-def _as_number(value: Any) -> float | None:
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
-        return None
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _id_of_title(title: str) -> str:

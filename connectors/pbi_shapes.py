@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connectors.json_values import scalar_text
 
-LISTS: Mapping[str, int] = {"pbis": 0, "scoredpbis": 1, "enrichedpbis": 2}
+_BY_STAGE: tuple[tuple[str, ...], ...] = (
+    ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
+    ("scoredpbis", "scoredcandidates"),
+    ("enrichedpbis", "enrichedcandidates"),
+    ("pbiswithrisks", "riskassessedpbis", "checkedpbis"),
+    ("pbiswithquestions", "pbiswithproposals", "questionedpbis"),
+    ("assessedpbis", "readinessassessedpbis", "readypbis", "needsrefinementpbis", "notreadypbis"),
+    ("finalpbis", "formattedpbis", "processedpbis"),
+)  # fmt: skip
+LISTS: Mapping[str, int] = {key: stage for stage, keys in enumerate(_BY_STAGE) for key in keys}
 """Keys that hold PBIs, and how late in the pipeline: of one PBI in two lists the later one counts."""
+SINGLES: Mapping[str, int] = {
+    "pbi": 0, "candidate": 0, "userstory": 0, "scoredpbi": 1, "enrichedpbi": 2, "assessedpbi": 5,
+    "result": 6, "output": 6,
+}  # fmt: skip
+"""Keys that hold one PBI, in a file of its own."""
 FINAL = "finaloutput"
-FINAL_STAGE = 3
+FINAL_STAGE = len(_BY_STAGE)
 MAX_NESTING = 2
 """A step's name, and `final_output` below it."""
 RUN_KEYS = ("metadata", "runmetadata", "run")
+ID_KEYS = ("id", "pbiid", "userstoryid", "key")
+TITLE_KEYS = ("title", "name", "summary")
+_MARKS = frozenset(("pbi", "pbiid", "acceptancecriteria", "userstory"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +66,26 @@ def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def pbi_items(data: Any) -> list[PbiItem] | None:
-    """The PBIs of a parsed file; None if it has no list for them, an empty list if the list is empty."""
+    """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
     if isinstance(data, list):
-        return [_item(index, 0, item) for index, item in enumerate(data)] if _any_mapping(data) else None
-    lists = list(_lists(data, 0, MAX_NESTING)) if isinstance(data, Mapping) else []
-    if not lists:
+        items = [_item(index, 0, item) for index, item in enumerate(data)]
+        return items if not items or any(_is_named(item.pbi) for item in items) else None
+    if not isinstance(data, Mapping):
         return None
-    return [_item(index, stage, item) for stage, items in lists for index, item in enumerate(items)]
+    lists = list(_lists(data, 0, MAX_NESTING))
+    if lists:
+        return [_item(index, stage, item) for _, stage, items in lists for index, item in enumerate(items)]
+    single = _single(data, 0, MAX_NESTING)
+    return [single] if single else None
 
 
 def clearly_pbis(data: Any) -> bool:
-    """True if a file that may hold any JSON holds PBIs; a bare list must show acceptance criteria or scores."""
+    """True if a file that may hold any JSON holds PBIs: its list is called so, or shows acceptance criteria."""
     if not isinstance(data, list):
-        return bool(pbi_items(data))
-    marks = {"pbi", "pbiid", "acceptancecriteria", "userstory"}
-    return any(isinstance(item, Mapping) and marks & plain_keys(item).keys() for item in data)
+        lists = list(_lists(data, 0, MAX_NESTING)) if isinstance(data, Mapping) else []
+        wrapped = isinstance(data, Mapping) and _is_named(plain_keys(data).get("pbi"))
+        return wrapped or any(items and ("pbi" in name or _marked(items)) for name, _, items in lists)
+    return _marked(data)
 
 
 def run_facts(data: Any) -> dict[str, Any]:
@@ -100,26 +122,53 @@ def top_level(data: Any) -> str:
     return f"the top-level keys {shown}" if keys else "an empty object"
 
 
-def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[int, list[Any]]]:
-    """Every list of PBIs with its stage; `floor` is the least stage of lists in here."""
+def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[str, int, list[Any]]]:
+    """Every list of PBIs with its key and stage; `floor` is the least stage of lists in here.
+
+    A list of ids or counts is none.
+    """
     for key, item in value.items():
         name = plain_key(key)
         if isinstance(item, list) and name in LISTS:
-            yield max(LISTS[name], floor), item
+            if _any_mapping(item):
+                yield name, max(LISTS[name], floor), item
         elif isinstance(item, Mapping) and depth:
             yield from _lists(item, FINAL_STAGE if name == FINAL else floor, depth - 1)
 
 
+def _single(value: Mapping[Any, Any], stage: int, depth: int) -> PbiItem | None:
+    """The PBI of a file of its own, be it wrapped or not; whatever has an id and a title is one."""
+    keys = plain_keys(value)
+    # Whatever stands alone must have both, unlike what stands in a list of PBIs.
+    if text_of(keys, ID_KEYS) and text_of(keys, TITLE_KEYS) and not isinstance(keys.get("pbi"), Mapping):
+        return _item(0, stage, value)
+    for name, least in SINGLES.items():
+        inner = keys.get(name)
+        if isinstance(inner, Mapping) and depth and (found := _single(inner, max(stage, least), depth - 1)):
+            return replace(found, scores=found.scores or _scores(keys))
+    return None
+
+
+def _is_named(pbi: Any) -> bool:
+    return isinstance(pbi, Mapping) and text_of(plain_keys(pbi), (*ID_KEYS, *TITLE_KEYS)) != ""
+
+
 def _item(index: int, stage: int, item: Any) -> PbiItem:
     """Unwraps `{"pbi": ..., "scores": ...}`."""
-    if isinstance(item, Mapping):
-        keys = plain_keys(item)
-        scores = keys.get("scores")
-        pbi = keys["pbi"] if isinstance(keys.get("pbi"), Mapping) else item
-        return PbiItem(
-            index=index, stage=stage, pbi=pbi, scores=scores if isinstance(scores, Mapping) else {}
-        )
-    return PbiItem(index=index, stage=stage, pbi=item, scores={})
+    keys = plain_keys(item) if isinstance(item, Mapping) else {}
+    pbi = keys["pbi"] if isinstance(keys.get("pbi"), Mapping) else item
+    return PbiItem(index=index, stage=stage, pbi=pbi, scores=_scores(keys))
+
+
+def _scores(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands beside a PBI, or in its `quality`."""
+    quality = keys.get("quality")
+    inner = plain_keys(quality).get("scores") if isinstance(quality, Mapping) else None
+    return next((scores for scores in (keys.get("scores"), inner) if isinstance(scores, Mapping)), {})
+
+
+def _marked(items: list[Any]) -> bool:
+    return any(isinstance(item, Mapping) and not _MARKS.isdisjoint(plain_keys(item)) for item in items)
 
 
 def _any_mapping(items: list[Any]) -> bool:

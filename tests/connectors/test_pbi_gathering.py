@@ -25,6 +25,10 @@ class TestNewest:
             ("run-2025-01-10-9/final-output.json", "run-2025-01-10-10/final-output.json"),
             ("run-2025-01-10T08-00/final-output.json", "run-2025-01-10T17-30/final-output.json"),
             ("run-nightly/final-output.json", "run-2025-01-10/final-output.json"),
+            ("run-1763631209333/summary.json", "run-1763631504655/step-2-extract_candidates.json"),
+            ("run-2025-01-10/step-7-readiness_checker.json", "run-2025-01-10/summary.json"),
+            ("run-2025-01-10/summary.json", "run-2025-01-10/pbi-PBI-1-one.json"),
+            ("run-2025-01-10/step-7-readiness_checker.json", "run-2025-01-10/pbi-PBI-1-one.json"),
         ],
     )
     @pytest.mark.parametrize("turned", [False, True])
@@ -34,11 +38,52 @@ class TestNewest:
         write(tmp_path, older, self.state("old"), age=0 if turned else 5000)
         write(tmp_path, newer, self.state("new"), age=5000 if turned else 0)
 
-        documents, _, _ = read(tmp_path)
+        documents, _, _ = read(tmp_path, "output/*/*.json")
 
         assert list(documents) == ["PBI-1"]
         assert "new" in documents["PBI-1"].text
         assert documents["PBI-1"].metadata["source_path"] == f"output/{newer}"
+
+    @pytest.mark.parametrize(
+        ("older", "newer"),
+        [
+            (
+                {"step": "x", "timestamp": "2025-02-01T08:00:00Z"},
+                {"step": "x", "timestamp": "2025-02-01T09:00:00Z"},
+            ),
+            ({"metadata": {"generated_at": 1740000000}}, {"metadata": {"generated_at": 1750000000}}),
+            ({"pbi": {"updated_at": "2025-01-01"}}, {"pbi": {"updated_at": "2025-03-01"}}),
+        ],
+    )
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_without_runs_and_steps_the_times_inside_count_before_those_of_files(
+        self, tmp_path: Path, older: dict[str, Any], newer: dict[str, Any], turned: bool
+    ) -> None:
+        for name, said, word, age in (("a", newer, "new", 9000), ("b", older, "old", 100)):
+            pbi = {**ONE, "description": word, **said.get("pbi", {})}
+            write(tmp_path, f"{'cd'[name == 'a'] if turned else name}.json", {**said, "pbi": pbi}, age=age)
+
+        assert "new" in read(tmp_path, "output/*.json")[0]["PBI-1"].text
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_a_newer_title_alone_takes_no_text_away_and_its_facts_count(
+        self, tmp_path: Path, turned: bool
+    ) -> None:
+        early, late = ("run-2025-02-01", "run-2025-01-01") if turned else ("run-2025-01-01", "run-2025-02-01")
+        full = {**ONE, "description": "What it is", "status": "open", "priority": "high"}
+        write(tmp_path, f"{early}/step-5.json", {"pbis_with_risks": [{"pbi": full, "risks": {}}]})
+        write(
+            tmp_path, f"{early}/step-6.json", {"pbis_with_questions": [{"pbi_id": "PBI-1", "title": "One"}]}
+        )
+        write(tmp_path, f"{late}/step-6.json", {"pbis": [{**ONE, "status": "done"}]})
+
+        found = read(tmp_path)[0]["PBI-1"]
+
+        assert "What it is" in found.text
+        assert found.metadata["status"] == ("open" if turned else "done")
+        assert found.metadata["priority"] == "high"
+        assert found.metadata["version"] == 1
+        assert found.metadata["source_path"].endswith("step-5.json")
 
     def test_file_times_are_the_last_resort(self, tmp_path: Path) -> None:
         write(tmp_path, "a.json", self.state("new"), age=100)

@@ -51,7 +51,7 @@ class TestDocument:
         assert found.source_type is SourceType.PBI
         assert found.kind is Kind.WORK
         assert found.tags == ("auth", "mail")
-        assert found.url == (tmp_path / "output/run-2025-01-10/final-output.json").as_uri()
+        assert found.url == (tmp_path / "output/run-2025-01-10/final-output.json").as_uri() + "#PBI-007"
         assert found.created_at == datetime(2025, 1, 9, 9, tzinfo=UTC)
         assert found.updated_at == datetime(2025, 1, 11, 9, tzinfo=UTC)
         assert found.metadata == {
@@ -131,6 +131,11 @@ class TestDocument:
             ({}, {"overallConfidence": "0.7"}, 0.7),
             ({}, {"clarity": 1, "overall": 0.6}, 0.6),
             ({"confidence_score": 0}, {}, 0),
+            ({"confidence_score": 92}, {}, 0.92),
+            ({}, {"overall_score": 87, "clarity": 90}, 0.87),
+            ({}, {"overall": {"score": "85 %"}}, 0.85),
+            ({"confidence_score": 1}, {}, 1),
+            ({"confidence_score": -1}, {"overall_score": 870}, None),
             ({"confidence_score": True}, {}, None),
             ({"confidence_score": "high"}, {}, None),
             ({}, {}, None),
@@ -197,6 +202,16 @@ class TestShapes:
             {"enrichedPBIs": {"enriched_pbis": [{"pbi": ONE}, {"pbi": TWO}]}},
             {"publish": {"final_output": {"pbis": [ONE, TWO]}}},
             {"step_1": {"pbis": [ONE]}, "step_2": {"pbis": [TWO]}, "other": {"pbis": "text"}},
+            {"step": "extract", "result": {"total_found": 2, "candidates": [ONE, TWO]}},
+            {"step": "check_risks", "result": {"pbis_with_risks": [{"pbi": ONE, "risks": {}}, {"pbi": TWO}]}},
+            {"result": {"pbis_with_questions": [{"pbi_id": "PBI-1", "title": "One"}, TWO]}},
+            {"result": {"readiness_summary": {"ready": 2}, "assessed_pbis": [{"pbi": ONE}, {"pbi": TWO}]}},
+            {
+                "ready_pbis": [ONE],
+                "not_ready_pbis": [TWO],
+                "ready_ids": ["PBI-1"],
+                "metadata": {"ready_count": 1},
+            },
         ],
     )
     @pytest.mark.req("001-066")
@@ -226,6 +241,53 @@ class TestShapes:
         assert "final" in found.text
         assert found.metadata["quality_score"] == 0.4
         assert found.metadata["version"] == 1
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {**ONE, "description": "x"},
+            {"metadata": {"run_id": "7"}, "pbi": ONE, "quality": {"scores": {"overall_score": 92}}},
+            {"result": ONE},
+            {"enriched_pbi": {"pbi": ONE, "scores": {"overall": 0.5}}, "context": {"similar_work": [TWO]}},
+            {"output": {"pbi": ONE, "context": {}}},
+        ],
+    )
+    def test_a_file_may_hold_one_pbi(self, tmp_path: Path, data: Any) -> None:
+        write(tmp_path, "run-2025-01-10/step-8.json", data)
+
+        documents, failed, skipped = read(tmp_path)
+
+        assert {i: d.title for i, d in documents.items()} == {"PBI-1": "One"}
+        assert not failed
+        assert not skipped
+
+    def test_scores_beside_a_pbi_count_wherever_they_stand(self, tmp_path: Path) -> None:
+        data = {"pbi": ONE, "quality": {"scores": {"overall_score": 92}}, "metadata": {"runId": "1763"}}
+
+        found = only(tmp_path, data).metadata
+
+        assert found["quality_score"] == 0.92
+        assert found["quality_score_given"] == 92
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {"metadata": {"total_pbis": 3, "ready_count": 1}},
+            {"pbis": 3, "ready": 1},
+            {"pbis": ["PBI-1", "PBI-2"]},
+            {"step": "detect_event_type", "result": {"event_type": "refinement", "confidence": 0.98}},
+            [{"op": "add", "path": "/fields/System.Title", "value": "x"}],
+            {"id": "run-7", "title": ["no text"]},
+        ],
+    )
+    def test_counts_and_other_lists_are_left_out_with_a_reason(self, tmp_path: Path, data: Any) -> None:
+        write(tmp_path, "run-2025-01-10/summary.json", data)
+
+        documents, failed, skipped = read(tmp_path, "output/run-*/summary.json")
+
+        assert not documents
+        assert not failed
+        assert "no PBIs" in skipped["output/run-2025-01-10/summary.json"].reason
 
     @pytest.mark.parametrize(
         "data", [{}, {"pbis": {}}, {"a": 1, "b": {"c": []}}, ["text"], 3, None, '"text"']
@@ -267,6 +329,10 @@ class TestShapes:
     def test_any_json_is_told_from_pbis(self) -> None:
         assert clearly_pbis({"pbis": [ONE]})
         assert clearly_pbis([{"pbi": ONE}])
+        assert clearly_pbis({"pbi": ONE, "quality": {}})
+        assert clearly_pbis({"result": {"assessed_pbis": [{"pbi": ONE}]}})
+        assert not clearly_pbis({"candidates": [{"id": "1", "content": "x"}]})
+        assert not clearly_pbis({**ONE, "description": "x"})
         assert clearly_pbis([{"title": "x", "acceptanceCriteria": []}])
         assert not clearly_pbis([{"title": "x", "description": "y"}])
         assert not clearly_pbis({"pbis": []})
