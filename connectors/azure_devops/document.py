@@ -11,12 +11,14 @@ from connectors.azure_devops.sections import Label, body_of
 from connectors.azure_devops.work_item import Comment, WorkItem
 from connectors.decisions import Evidence, decision_facts, is_decision
 from connectors.headings import headings_of
-from connectors.json_values import clean_text, json_able
+from connectors.json_values import clean_text, json_able, measure, number_of
 from connectors.options import DecisionRules
 from connectors.redaction import redact
 from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
 
 PARENT = "System.LinkTypes.Hierarchy-Reverse"
+MASTER = "System.LinkTypes.Duplicate-Reverse"
+"""`Duplicate Of`: leads from the copy to the item that it repeats, as to a parent."""
 SHOWN = {
     "state": "System.State",
     "reason": "System.Reason",
@@ -28,6 +30,15 @@ SHOWN = {
     "resolution": "Microsoft.VSTS.Common.ResolvedReason",
 }
 """Metadata by field, where there is a value."""
+EFFORTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
+    "story_points": (1000, ("StoryPoints", "Effort", "Size")),
+    "estimated_hours": (20_000, ("OriginalEstimate",)),
+    "actual_hours": (20_000, ("CompletedWork",)),
+    "remaining_hours": (20_000, ("RemainingWork",)),
+}
+"""Metadata by fields of `Microsoft.VSTS.Scheduling`; more than the number is a slip. Each process has its own size."""
+DATES = {"started_at": "ActivatedDate", "resolved_at": "ResolvedDate", "closed_at": "ClosedDate"}
+"""Metadata by field of `Microsoft.VSTS.Common`."""
 
 
 def document_of(
@@ -111,16 +122,25 @@ def _metadata(item: WorkItem) -> dict[str, Any]:
         found["priority"] = priority
     if (parent := _parent(item)) is not None:
         found["parent_id"] = str(parent)
-    if closed := item.moment("Microsoft.VSTS.Common.ClosedDate"):
-        found["closed_at"] = closed.isoformat()
+    if (master := _target(item, MASTER)) is not None:
+        found["duplicate_of"] = str(master)
+    for key, (most, names) in EFFORTS.items():
+        numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
+        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
+        found |= {} if effort is None else {key: effort}
+    for key, name in DATES.items():
+        if moment := item.moment(f"Microsoft.VSTS.Common.{name}"):
+            found[key] = moment.isoformat()
     return found
 
 
 def _parent(item: WorkItem) -> int | None:
     value = item.fields.get("System.Parent")
-    if isinstance(value, int):
-        return value
-    return next((r.target for r in item.relations if r.kind == PARENT), None)
+    return value if isinstance(value, int) else _target(item, PARENT)
+
+
+def _target(item: WorkItem, kind: str) -> int | None:
+    return next((r.target for r in item.relations if r.kind == kind), None)
 
 
 def _clean(text: str) -> str:

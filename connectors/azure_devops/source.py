@@ -35,7 +35,7 @@ class AzureDevOpsSource:
         ConfigurationError: the organization is neither a name nor an address.
     """
 
-    extractor = "azure_devops-1"
+    extractor = "azure_devops-2"
     walks_all = False
 
     def __init__(self, options: AzureDevOpsOptions, *, boards: Boards | None = None) -> None:

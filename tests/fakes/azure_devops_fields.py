@@ -52,12 +52,18 @@ _TABLE: tuple[tuple[str, str, FieldType], ...] = (
     ("Microsoft.VSTS.Common.Severity", "Severity", "string"),
     ("Microsoft.VSTS.Common.ValueArea", "Value Area", "string"),
     ("Microsoft.VSTS.Common.StateChangeDate", "State Change Date", "dateTime"),
+    ("Microsoft.VSTS.Common.ActivatedDate", "Activated Date", "dateTime"),
     ("Microsoft.VSTS.Common.ClosedDate", "Closed Date", "dateTime"),
     ("Microsoft.VSTS.Common.ClosedBy", "Closed By", "identity"),
     ("Microsoft.VSTS.Common.ResolvedDate", "Resolved Date", "dateTime"),
     ("Microsoft.VSTS.Common.ResolvedBy", "Resolved By", "identity"),
     ("Microsoft.VSTS.Common.ResolvedReason", "Resolved Reason", "string"),
     ("Microsoft.VSTS.Scheduling.StoryPoints", "Story Points", "double"),
+    ("Microsoft.VSTS.Scheduling.Effort", "Effort", "double"),
+    ("Microsoft.VSTS.Scheduling.Size", "Size", "double"),
+    ("Microsoft.VSTS.Scheduling.OriginalEstimate", "Original Estimate", "double"),
+    ("Microsoft.VSTS.Scheduling.CompletedWork", "Completed Work", "double"),
+    ("Microsoft.VSTS.Scheduling.RemainingWork", "Remaining Work", "double"),
     ("Microsoft.VSTS.Scheduling.TargetDate", "Target Date", "dateTime"),
 )
 
@@ -77,6 +83,11 @@ ALIASES: Mapping[str, str] = {
     "tags": "System.Tags",
     "priority": "Microsoft.VSTS.Common.Priority",
     "story_points": "Microsoft.VSTS.Scheduling.StoryPoints",
+    "effort": "Microsoft.VSTS.Scheduling.Effort",
+    "size": "Microsoft.VSTS.Scheduling.Size",
+    "original_estimate": "Microsoft.VSTS.Scheduling.OriginalEstimate",
+    "completed_work": "Microsoft.VSTS.Scheduling.CompletedWork",
+    "remaining_work": "Microsoft.VSTS.Scheduling.RemainingWork",
 }
 """What the control methods call a field."""
 
@@ -85,6 +96,8 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "child": ("System.LinkTypes.Hierarchy-Forward", "System.LinkTypes.Hierarchy-Reverse"),
     "related": ("System.LinkTypes.Related", "System.LinkTypes.Related"),
     "successor": ("System.LinkTypes.Dependency-Forward", "System.LinkTypes.Dependency-Reverse"),
+    "duplicate": ("System.LinkTypes.Duplicate-Forward", "System.LinkTypes.Duplicate-Reverse"),
+    "duplicate of": ("System.LinkTypes.Duplicate-Reverse", "System.LinkTypes.Duplicate-Forward"),
     "predecessor": ("System.LinkTypes.Dependency-Reverse", "System.LinkTypes.Dependency-Forward"),
 }
 """What another item is to this one: the relation here, and the one over there."""

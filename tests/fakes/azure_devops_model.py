@@ -120,6 +120,8 @@ class Boards:
             closed, resolved = state in ("Closed", "Done", "Completed"), state == "Resolved"
             over["Microsoft.VSTS.Common.ClosedDate"] = now if closed else None
             over["Microsoft.VSTS.Common.ClosedBy"] = ROBOT if closed else None
+            if state in ("New", "Active"):
+                over["Microsoft.VSTS.Common.ActivatedDate"] = now if state == "Active" else None
             if resolved or state in ("New", "Active"):
                 over["Microsoft.VSTS.Common.ResolvedDate"] = now if resolved else None
                 over["Microsoft.VSTS.Common.ResolvedReason"] = (reason or None) if resolved else None
@@ -168,7 +170,10 @@ class Boards:
     # --- links and comments
 
     def link(self, item_id: int, other: int, kind: str = "related") -> None:
-        """`kind` says what `other` is to the item: parent, child, related (or a reference name)."""
+        """`kind` says what `other` is to the item: parent, child, related, duplicate, ...
+
+        `duplicate of` is what the form sets on the copy: `other` is the item that it repeats.
+        """
         with self.lock:
             there, back = LINKS[kind]
             for one, rel, two in ((item_id, there, other), (other, back, item_id)):

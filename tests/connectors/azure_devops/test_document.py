@@ -175,6 +175,58 @@ def test_how_an_item_was_closed_is_told(services: FakeAzureDevOps) -> None:
     assert document.metadata["resolution"] == "Fixed"
 
 
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"story_points": 13.0}, {"story_points": 13}),
+        ({"effort": 8}, {"story_points": 8}),
+        ({"size": 0.5, "remaining_work": 2}, {"story_points": 0.5, "remaining_hours": 2}),
+        ({"original_estimate": 12, "completed_work": 20.5}, {"estimated_hours": 12, "actual_hours": 20.5}),
+        ({"story_points": -1, "effort": 1e9, "size": 3, "completed_work": True}, {"story_points": 3}),
+    ],
+)
+def test_efforts_are_metadata(
+    services: FakeAzureDevOps, fields: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    item = services.add_item("Web", "User Story", "x", **fields)
+
+    found = read(services, item).metadata
+
+    names = ("story_points", "estimated_hours", "actual_hours", "remaining_hours")
+    assert {name: found[name] for name in names if name in found} == facts
+
+
+def test_the_course_of_an_item_is_metadata_and_costs_no_request(services: FakeAzureDevOps) -> None:
+    item = services.add_item("Web", "Bug", "x")
+    for state in ("Active", "Resolved", "Closed"):
+        services.advance(days=2)
+        services.set_state(item, state, "Fixed")
+    requests = len(services.log)
+
+    found = read(services, item).metadata
+
+    days = {name: found[name][:10] for name in ("started_at", "resolved_at", "closed_at")}
+    assert days == {"started_at": "2025-03-06", "resolved_at": "2025-03-08", "closed_at": "2025-03-10"}
+    assert not services.requests("/updates")
+    assert not services.requests("/revisions")
+    assert len(services.log) - requests <= 4
+
+
+def test_a_copy_names_the_item_it_repeats_and_not_the_other_way(services: FakeAzureDevOps) -> None:
+    master = services.add_item("Web", "Bug", "The first")
+    copy = services.add_item("Web", "Bug", "The same again")
+    services.link(copy, master, "duplicate of")
+    services.set_state(copy, "Closed", "Duplicate")
+
+    found = read(services, copy)
+
+    assert found.metadata["duplicate_of"] == str(master)
+    assert found.metadata["reason"] == "Duplicate"
+    assert f"- Duplicate of: [Bug {master}: The first]" in found.text
+    assert "duplicate_of" not in read(services, master).metadata
+    assert f"- Duplicate: [Bug {copy}: The same again]" in read(services, master).text
+
+
 def test_comments_come_oldest_first_all_of_them_without_deleted_ones(fake: FakeAzureDevOps) -> None:
     item = fake.add_item("Web", "Bug", "x")
     ids = [
