@@ -12,6 +12,7 @@ from pipeline.stores import StoredDocument
 
 _NO_LETTERS = re.compile(r"[^a-z]+")
 _ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")
+_REPEATS = re.compile(r"(?:closed|resolved|done)?(?:asan?|as|an?)?dup(?:e|licated?)?(?:of.*)?")
 
 # Words as they are written in trackers and front matter, letters only.
 _DECISIONS: Mapping[str, str] = {
@@ -34,7 +35,6 @@ _WORK: Mapping[str, str] = {
     "removed": "removed from the backlog",
     "rejected": "rejected",
     "declined": "rejected",
-    "duplicate": "closed as a duplicate",
     "invalid": "closed as invalid",
     "notabug": "closed as invalid",
     "asdesigned": "closed as designed",
@@ -55,6 +55,7 @@ _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
 }
 """Kind -> the metadata that tell, the surest first, and what their words mean."""
 _TELL = {kind: frozenset(("superseded_by", *keys)) for kind, (keys, _) in _WORDS.items()}
+_DUPLICATE = "closed as a duplicate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +63,53 @@ class Standing:
     """A document that no longer holds, and why; it ranks lower than one that does."""
 
     why: str
-    """A few words: `superseded by ADR-12`, `closed as a duplicate`."""
+    """A few words: `superseded by ADR-12`, `closed without being done`."""
 
 
 def standing(document: StoredDocument) -> Standing | None:
-    """What its metadata say against it; None if nothing does."""
+    """What its metadata say against it; None if nothing does.
+
+    Nothing is said against a duplicate: it tells of the same thing as the item it repeats.
+    """
     if _TELL[document.kind].isdisjoint(document.metadata):  # as of most; each search asks it of all it found
         return None
+    why = _why(document)
+    return None if why in {None, _DUPLICATE} or duplicate_of(document) else Standing(why=str(why))
+
+
+def duplicate_of(document: StoredDocument) -> str | None:
+    """The item that this one repeats, as its source names it; None if it repeats none, or none is known."""
+    master = document.metadata.get("duplicate_of") if document.kind is Kind.WORK else None
+    return str(master).strip() or None if isinstance(master, str | int) else None
+
+
+def remark(document: StoredDocument) -> str | None:
+    """What a reader should know of how it stands: why it no longer holds, or `closed as duplicate of X`."""
+    why, master = _why(document), duplicate_of(document)
+    if master is None:
+        return why
+    state = str(document.metadata.get("status") or document.metadata.get("state") or "")
+    ended = why or _ENDED.match(_NO_LETTERS.sub("", state.lower()))
+    return f"closed as duplicate of {master}" if ended else f"duplicate of {master}"
+
+
+def _why(document: StoredDocument) -> str | None:
     keys, words = _WORDS[document.kind]
     successor = str(document.metadata.get("superseded_by") or "").strip()
     if successor and document.kind is not Kind.WORK:
-        return Standing(why=f"superseded by {successor}")
+        return f"superseded by {successor}"
     for key in keys:
         value = document.metadata.get(key)
         if isinstance(value, str) and (found := _meaning(value, words)):
-            return Standing(why=found)
+            return found
     return None
 
 
 def _meaning(value: str, words: Mapping[str, str]) -> str | None:
     """What a state says, be it written alone or behind the state it ended in: `Closed (won't fix)`."""
     letters = _NO_LETTERS.sub("", value.lower())
+    if words is _WORK and _REPEATS.fullmatch(letters):
+        return _DUPLICATE
     ended = _ENDED.match(letters)
     return words.get(letters) or (words.get(letters[ended.end() :]) if ended else None)
 

@@ -12,6 +12,7 @@ from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import followers
 from pipeline.retrieval import Hit, SearchRequest, SearchResults
+from pipeline.standing import remark
 from pipeline.stores import Filter
 from pipeline.stores.pgvector_query import LedgerFilter
 from workers import searching
@@ -184,6 +185,8 @@ def _ranked(hit: Hit, rank: int, shown: int) -> Verdict:
     score = f"score {hit.score:.3f}"
     if hit.standing is not None:
         score += f" (lowered: {hit.standing.why})"
+    elif said := remark(hit.document):
+        score += f" ({said})"
     if rank <= shown:
         return Verdict(
             found=True, reason="found", sentence=f"found: rank {rank}, {score}", rank=rank, hit=hit

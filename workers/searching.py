@@ -26,7 +26,7 @@ from pipeline.retrieval import (
     SearchResults,
     Weights,
 )
-from pipeline.standing import age_days
+from pipeline.standing import age_days, remark
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import LedgerFilter
 from workers import synonyms
@@ -299,8 +299,8 @@ def hit_json(hit: Hit, facts: Json) -> Json:
             "age_days": age_days(d),
         },
     }
-    if hit.standing is not None:
-        found["metadata"]["standing"] = hit.standing.why
+    if said := remark(d):
+        found["metadata"]["standing"] = said
     if hit.explanation is not None:
         found["explanation"] = hit.explanation.to_json()
     return found

@@ -41,6 +41,7 @@ def test_a_pbi_links_to_its_own_page(tmp_path: Path, said: dict[str, Any], url: 
         {},
         {"url": "javascript:alert(1)"},
         {"url": "file:///etc/passwd"},
+        {"url": "ftp://boards.example/1"},
         {"link": "PBI-1"},
         {"url": "https://"},
         {"url": "https://[broken"},

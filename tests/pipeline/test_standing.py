@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.standing import age_days, standing
+from pipeline.standing import age_days, duplicate_of, remark, standing
 from pipeline.stores import StoredDocument
 
 
@@ -26,11 +26,15 @@ def document(kind: Kind, **changes: Any) -> StoredDocument:
         (Kind.DECISION, {"decision_status": "rejected"}, "rejected"),
         (Kind.DECISION, {"decision_status": "accepted"}, None),
         (Kind.DECISION, {"status": "duplicate"}, None),
-        (Kind.WORK, {"state": "Closed", "reason": "Duplicate"}, "closed as a duplicate"),
+        (Kind.WORK, {"state": "Closed", "reason": "Duplicate"}, None),
+        (Kind.WORK, {"resolution": "Won't fix", "status": "Duplicate"}, "closed without being done"),
+        (Kind.WORK, {"resolution": "Duplicate of PBI-3", "status": "Removed"}, None),
+        (Kind.WORK, {"state": "Removed", "duplicate_of": "3"}, None),
         (Kind.WORK, {"resolution": "Won't Fix"}, "closed without being done"),
         (Kind.WORK, {"status": "wont_fix"}, "closed without being done"),
         (Kind.WORK, {"status": "Closed (won’t do)"}, "closed without being done"),
-        (Kind.WORK, {"status": "Closed as duplicate"}, "closed as a duplicate"),
+        (Kind.WORK, {"status": "Closed as a duplicate"}, None),
+        (Kind.WORK, {"status": "RESOLVED DUPLICATE"}, None),
         (Kind.WORK, {"status": "Closed", "outcome": "Wontfix"}, "closed without being done"),
         (Kind.WORK, {"status": "Closed"}, None),
         (Kind.WORK, {"status": "Undone: invalid"}, None),
@@ -47,6 +51,35 @@ def document(kind: Kind, **changes: Any) -> StoredDocument:
 def test_standing(kind: Kind, metadata: dict[str, Any], why: str | None) -> None:
     found = standing(document(kind, metadata=metadata))
     assert (found and found.why) == why
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata", "master", "said"),
+    [
+        (Kind.WORK, {"state": "Closed", "reason": "Duplicate"}, None, "closed as a duplicate"),
+        (
+            Kind.WORK,
+            {"resolution": "Duplicate", "duplicate_of": "PBI-3"},
+            "PBI-3",
+            "closed as duplicate of PBI-3",
+        ),
+        (Kind.WORK, {"state": "Removed", "duplicate_of": "3"}, "3", "closed as duplicate of 3"),
+        (Kind.WORK, {"status": "Done", "duplicate_of": 3}, "3", "closed as duplicate of 3"),
+        (Kind.WORK, {"status": "open", "duplicate_of": " PBI-3 "}, "PBI-3", "duplicate of PBI-3"),
+        (Kind.WORK, {"resolution": "Won't fix"}, None, "closed without being done"),
+        (Kind.WORK, {"duplicate_of": ["PBI-3"]}, None, None),
+        (Kind.WORK, {"duplicate_of": " "}, None, None),
+        (Kind.DECISION, {"superseded_by": "ADR-2", "duplicate_of": "x"}, None, "superseded by ADR-2"),
+        (Kind.WORK, {}, None, None),
+    ],
+)
+def test_a_duplicate_names_its_master(
+    kind: Kind, metadata: dict[str, Any], master: str | None, said: str | None
+) -> None:
+    found = document(kind, metadata=metadata)
+
+    assert duplicate_of(found) == master
+    assert remark(found) == said
 
 
 def test_age_is_that_of_the_last_change() -> None:

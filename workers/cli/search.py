@@ -126,6 +126,7 @@ def _show(console: Console, found: Any, question: str) -> None:
 
 def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     from pipeline.passages import passage
+    from pipeline.standing import remark
 
     width = min(console.width, WIDEST)
     d = hit.document
@@ -138,8 +139,8 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     place = [f"{d.source}/{d.kind}", *([f"{day:%Y-%m-%d}{_age(d)}"] if day else []), _link(d)]
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
     console.print(Text(" " * INDENT + "  ".join(p for p in place if p), style="cyan"), soft_wrap=True)
-    if hit.standing is not None:
-        against = Text(" " * INDENT + hit.standing.why, style="yellow", no_wrap=True)
+    if said := remark(d):
+        against = Text(" " * INDENT + said, style="yellow", no_wrap=True)
         against.truncate(width, overflow="ellipsis")
         console.print(against, soft_wrap=True)
     room = width - INDENT

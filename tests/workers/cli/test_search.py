@@ -195,6 +195,23 @@ def test_what_no_longer_holds_says_so(depot: Depot, run: Run) -> None:
     assert "  outdated  -0." in why
 
 
+def test_a_duplicate_names_its_master_and_is_not_lowered(depot: Depot, run: Run) -> None:
+    depot.put(
+        "a zebra", title="Copy", kind=Kind.WORK, metadata={"resolution": "Duplicate", "duplicate_of": "PBI-7"}
+    )
+    depot.put("a zebra crossing for everyone", title="Other")
+    results = {
+        r["metadata"]["title"]: r for r in found(run("search", "zebra", "--explain", "--json"))["results"]
+    }
+    assert results["Copy"]["metadata"]["standing"] == "closed as duplicate of PBI-7"
+    assert results["Copy"]["explanation"]["standing_part"] == 0
+    assert "     closed as duplicate of PBI-7" in run("search", "zebra").stdout.splitlines()
+    depot.sql("update document set chunk_count = 1 where title = 'Copy'")
+    why = " ".join(run("explain", "Copy", "--query", "zebra").stdout.split())
+    assert "(closed as duplicate of PBI-7)" in why
+    assert "lowered" not in why
+
+
 def test_age_stands_in_the_answer(run_shared: Run) -> None:
     ages = [r["metadata"]["age_days"] for r in found(run_shared("search", "kestrel", "--json"))["results"]]
     assert sorted(age is None for age in ages) == [False, False, True]

@@ -1,0 +1,117 @@
+"""What finished work took, alone and beside others."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pipeline.enrichment.effort import Effort, effort_of, effort_of_similar, overran
+
+MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        (
+            {
+                "actual_points": 21,
+                "story_points": 13,
+                "started_at": "2025-03-01T08:00:00+00:00",
+                "closed_at": "2025-03-13T07:00:00+00:00",
+            },
+            "took 21 points, estimated 13; 12 days",
+        ),
+        ({"actual_hours": 24, "estimated_hours": 16.5}, "took 24 hours, estimated 16.5"),
+        ({"actual_hours": 24, "story_points": 5}, "took 24 hours, estimated 5 points"),
+        ({"actual_points": 3, "actual_hours": 20, "estimated_hours": 16}, "took 20 hours, estimated 16"),
+        ({"story_points": 8, "estimated_points": 5}, "estimated 5 points"),
+        ({"story_points": 1, "resolved_at": "2025-02-20T10:00:00+00:00"}, "estimated 1 point; 1 day"),
+        ({"closed_at": "2025-02-22T01:00:00+02:00"}, "took 1 day"),
+        (
+            {"resolved_at": "2025-02-25T10:00:00+00:00", "closed_at": "2025-12-01T10:00:00+00:00"},
+            "took 5 days",
+        ),
+    ],
+)
+def test_an_effort_in_words(metadata: dict[str, Any], text: str) -> None:
+    found = effort_of(metadata, MADE)
+
+    assert found is not None
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"story_points": "L", "actual_hours": True, "estimated_points": -1},
+        {"story_points": 0, "actual_points": math.nan},
+        {"closed_at": "2025-02-01T00:00:00+00:00"},
+        {"closed_at": "2025-03-01", "resolved_at": None},
+        {"started_at": "1990-01-01T00:00:00+00:00", "closed_at": "2025-03-01T00:00:00+00:00"},
+    ],
+)
+def test_metadata_without_an_effort_tell_none(metadata: dict[str, Any]) -> None:
+    assert effort_of(metadata, MADE) is None
+
+
+def test_without_a_beginning_there_are_no_days() -> None:
+    assert effort_of({"closed_at": "2025-03-01T00:00:00+00:00"}) is None
+
+
+@pytest.mark.parametrize(
+    ("efforts", "told"),
+    [
+        ([Effort(days=9), Effort(days=2)], None),
+        ([Effort(days=9), Effort(days=2), Effort(hours=3), Effort(estimated_points=3)], None),
+        (
+            [Effort(days=n) for n in (30, 9, 2, 12, 7)],
+            {"text": "five like it: median 9 days (n = 5)", "n": 5, "median_days": 9, "median_points": None},
+        ),
+        (
+            [
+                Effort(days=1, points=8),
+                Effort(days=2, points=3, estimated_points=9),
+                Effort(days=3, estimated_points=5),
+                Effort(days=4),
+            ],
+            {"text": "four like it: median 2.5 days (n = 4)", "n": 4, "median_days": 2.5, "median_points": 5},
+        ),
+        (
+            [Effort(points=1), Effort(points=1), Effort(points=8)],
+            {
+                "text": "three like it: median 1 point (n = 3)",
+                "n": 3,
+                "median_days": None,
+                "median_points": 1,
+            },
+        ),
+    ],
+)
+def test_several_efforts_have_a_median(efforts: list[Effort], told: dict[str, Any] | None) -> None:
+    assert effort_of_similar(efforts) == told
+
+
+@pytest.mark.parametrize(("n", "word"), [(10, "ten"), (11, "11")])
+def test_numbers_are_words_up_to_ten(n: int, word: str) -> None:
+    told = effort_of_similar([Effort(days=4)] * n)
+
+    assert told is not None
+    assert told["text"] == f"{word} like it: median 4 days (n = {n})"
+
+
+@pytest.mark.parametrize(
+    ("effort", "share"),
+    [
+        (Effort(points=21, estimated_points=14), 1.5),
+        (Effort(points=5, hours=10, estimated_hours=20), 0.5),
+        (Effort(points=5, estimated_hours=20), None),
+        (Effort(days=3), None),
+    ],
+)
+def test_what_an_item_took_as_a_share_of_its_estimate(effort: Effort, share: float | None) -> None:
+    assert overran(effort) == share
