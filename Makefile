@@ -10,7 +10,7 @@ TESTS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench drill drills requirements lock clean
+.PHONY: help demo test lint bench drill drills requirements contract lock clean
 
 help:            ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -62,6 +62,9 @@ drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: 
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open
 	@$(BIN)/python tests/requirements_report.py
+
+contract: $(VENV)/.dev   ## Write what Step 4 promises to docs/, as JSON Schema and TypeScript
+	@$(BIN)/python -m tests.step4_contract
 
 lock: $(VENV)/.dev   ## Resolve the lock files anew
 	@$(LOCK) --upgrade --output-file deploy/requirements.lock pyproject.toml

@@ -111,7 +111,7 @@ class EnrichContextStep:
                     self.on_outcome(future.result()[1])
         context[_INPUTS[source]] = {
             "enriched_pbis": [
-                {**item, "scores": item.get("scores", {}), "context": future.result()[0]}
+                {**item, "scores": item.get("scores") or {}, "context": future.result()[0]}
                 for item, future in zip(items, running, strict=True)
             ]
         }
