@@ -9,6 +9,9 @@ from functools import lru_cache
 WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
 _SHORTEST = 3
+_CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
 _STOP = frozenset(
     re.findall(
         r"\w+",
@@ -58,3 +61,8 @@ def likeness(one: AbstractSet[str], other: AbstractSet[str]) -> float:
 def flat(text: str) -> str:
     """The text on one line with single blanks."""
     return " ".join(text.split())
+
+
+def printable(text: str) -> str:
+    """The text on one line, without characters that control a screen or turn the direction of what follows."""
+    return _CONTROLS.sub("", flat(text))

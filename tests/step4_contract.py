@@ -267,7 +267,7 @@ def _type(hint: Any) -> Json:
     plain = {str: "string", int: "integer", float: "number", bool: "boolean"}
     if hint in plain:
         return {"type": plain[hint]}
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if get_origin(hint) is UnionType:
         (other,) = (arg for arg in get_args(hint) if arg is not NoneType)

@@ -15,6 +15,7 @@ from typing import Any
 from connectors.json_values import parse_json
 from connectors.pbi_shapes import in_words, pbi_items, top_level
 from pipeline.documents import Json
+from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id
 from workers.answered import CachedAnswers
@@ -221,13 +222,13 @@ class _Asker:
         return self.client.enrich(pbi, scores, priority=self.priority, deadline=left)
 
 
-def check_writable(path: Path) -> None:
-    """Find out before the work whether its end can be written.
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Find out before the work whether its end can be written; `folder` allows for one.
 
     Raises:
         ConfigurationError: `path` is a folder, or its folder is not there.
     """
-    if path.is_dir():
+    if path.is_dir() and not folder:
         raise _unwritable(path, "it is a folder")
     if not path.absolute().parent.is_dir():
         raise _unwritable(path, "its folder does not exist")
@@ -239,11 +240,34 @@ def write(path: Path, document: Json) -> None:
     Raises:
         ConfigurationError: it cannot be written there.
     """
-    check_writable(path)
     try:
         content = (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can only hold escaped
         content = (json.dumps(document, indent=1) + "\n").encode()
+    _save(path, content)
+
+
+def write_pages(path: Path, items: Sequence[Json], form: report.Form) -> None:
+    """Write the answers for a person: into a file on one page, into a folder a page each with an index.
+
+    A name without an ending is a folder's, unless there is such a file.
+
+    Raises:
+        ConfigurationError: it cannot be written there.
+    """
+    if path.is_file() or (path.suffix and not path.is_dir()):
+        return _save(path, report.document(items, form).encode())
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from None
+    for name, text in report.folder(items, form).items():
+        _save(path / name, text.encode())
+    return None
+
+
+def _save(path: Path, content: bytes) -> None:
+    check_writable(path)
     temporary = path.with_name(f".{path.name}.part")
     try:
         temporary.write_bytes(content)

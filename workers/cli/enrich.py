@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pipeline.errors import StoreUnavailable
-from workers.cli import enriched
 from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, resumable, written
 
 MOST_NAMED = 5
+Format = Literal["json", "md", "html"]
 PATIENCE = 5.0
 """Seconds in which the database must say something."""
 
@@ -25,6 +26,9 @@ def enrich(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write. [default: stdout]")
     ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="md and html are pages for a person, one each in a folder.")
+    ] = "json",
     timeout: Annotated[
         float | None,
         typer.Option(min=0.1, help="Seconds for all. [default: enrichment.deadlineSeconds for each]"),
@@ -39,7 +43,7 @@ def enrich(
 
         read = backlog.read_backlog(file)  # before any server is started for it
         if output is not None:
-            backlog.check_writable(output)
+            backlog.check_writable(output, folder=form != "json")
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
         if read.repeated:
@@ -58,8 +62,11 @@ def enrich(
 
                 made = backlog.enrich(door.parts, read, timeout=timeout, tell=tell)
         if output is not None:
-            backlog.write(output, made.document)
-        _answer(door, made, console, output)
+            if form == "json":
+                backlog.write(output, made.document)
+            else:
+                backlog.write_pages(output, made.items, form)
+        _answer(door, made, console, output, form)
         if made.exit_code:
             raise typer.Exit(made.exit_code)
 
@@ -79,15 +86,24 @@ def _workers(door: Door) -> Iterator[bool]:
         yield borrowed
 
 
-def _answer(door: Door, made: Any, console: Console, output: Path | None) -> None:
+def _answer(door: Door, made: Any, console: Console, output: Path | None, form: Format) -> None:
     if door.as_json:
         door.answer(made.report())
         return
     if output is None:
-        print(written(made.document))
+        print(_document(made, form))
     _summary(console, made)
     if output is not None:
         console.print(f"written to {output}", markup=False)
+
+
+def _document(made: Any, form: Format) -> str:
+    if form == "json":
+        return written(made.document)
+    from pipeline.enrichment import report
+
+    encoding = sys.stdout.encoding or "utf-8"
+    return report.document(made.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)
 
 
 def _line(outcome: Any) -> str:
@@ -107,6 +123,8 @@ def _progress(console: Console) -> Progress:
 
 
 def _summary(console: Console, made: Any) -> None:
+    from workers.cli import enriched
+
     enriched.show(console, made.items)
     bad = len(made.failed)
     console.print(

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.documents import Json
-from pipeline.enrichment.context import UNKNOWN
+from pipeline.enrichment.context import STATIC, UNKNOWN
+from pipeline.enrichment.report import LEVELS, named
+from pipeline.words import printable
 
-MOST_SUGGESTIONS = 2
+MOST = 2
+"""Suggestions and risk hints."""
 LONGEST = 160
 """Characters of one line's text before it is cut; it may wrap."""
-UNSEARCHED = 4
-"""From this level on nothing was looked for."""
-LEVELS: Mapping[int, str] = {
-    1: "without a closer look",
-    2: "only what was asked before",
-    3: "by words alone",
-    4: "nothing could be looked up",
-    5: "switched off",
-}
 
 
 def show(console: Console, items: Sequence[Json]) -> None:
@@ -51,32 +45,50 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
     likely = {one.get("ref") for one in found.get("likely_duplicates") or ()}
     for work in (found.get("similar_work") or ())[:1]:
         note = "possibly the same: " if work.get("ref") in likely else ""
-        yield f"similar {work.get('similarity', 0):>3.0f} %", f"{note}{_named(work)}{_ended(work)}"
+        yield (
+            f"similar {work.get('similarity', 0):>3.0f} %",
+            f"{note}{_name(work)}{_bracketed(*_ended(work))}",
+        )
+    if effort := found.get("effort_of_similar"):
+        yield "effort", str(effort.get("text"))
     for decision in (found.get("past_decisions") or ())[:1]:
         status = decision.get("status") or UNKNOWN
-        yield "decision", f"{_named(decision)} ({'status unknown' if status == UNKNOWN else status})"
+        by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
+        facts = ("status unknown" if status == UNKNOWN else status) + by, decision.get("assigned_architect")
+        yield "decision", f"{_name(decision)}{_bracketed(*facts)}"
     for doc in (found.get("technical_docs") or ())[:1]:
         passages = doc.get("relevant_sections") or ()
-        yield "document", f"{_named(doc)}: {passages[0]}" if passages else _named(doc)
-    for suggestion in (found.get("suggestions") or ())[:MOST_SUGGESTIONS]:
+        yield "document", f"{named(doc)}: {passages[0]}" if passages else named(doc)
+    for hint in (found.get("risk_hints") or ())[:MOST]:
+        yield f"risk {hint.get('severity')}", str(hint.get("message"))
+    for suggestion in (found.get("suggestions") or ())[:MOST]:
         yield "suggestion", str(suggestion)
     some = any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions"))
-    if not some and found.get("degradation_level", 0) < UNSEARCHED:
+    if not some and found.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
 
 
-def _ended(work: Json) -> str:
-    """What a title alone does not tell: that nobody finished it."""
-    state = (work.get("outcome") or work.get("status")) if work.get("abandoned") else ""
-    return f" (given up: {state})" if state else ""
+def _ended(work: Json) -> Iterator[str]:
+    """What a title alone does not tell: what became of it, and what it took."""
+    status, outcome = work.get("status"), work.get("outcome")
+    if work.get("abandoned"):
+        yield f"given up: {outcome or status}"
+    elif work.get("duplicate_of"):
+        yield f"closed as duplicate of {work['duplicate_of']}"
+    else:
+        yield ", ".join(dict.fromkeys(word for word in (status, outcome) if word))
+    yield work.get("effort") or ""
 
 
-def _named(one: Json) -> str:
-    ref, title = str(one.get("ref") or ""), str(one.get("title") or "")
-    # A path or an address says little beside a title.
-    return title if "/" in ref or not ref else f"{ref} {title}"
+def _name(one: Json) -> str:
+    return _cut(named(one), LONGEST // 2)
 
 
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1].rsplit(" ", 1)[0] + "…"
+def _bracketed(*facts: str | None) -> str:
+    told = "; ".join(fact for fact in facts if fact)
+    return f" ({told})" if told else ""
+
+
+def _cut(text: str, longest: int = LONGEST) -> str:
+    line = printable(text)
+    return line if len(line) <= longest else line[: longest - 1].rsplit(" ", 1)[0] + "…"

@@ -143,3 +143,43 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [("--timeout", "0"), ("--timeout", "soon"), ("--unknown",)])
 def test_wrong_options_are_usage(run: Run, options: tuple[str, ...]) -> None:
     assert run(b"[]", *options).exit_code == 2
+
+
+TWO = json.dumps([GOOD, {"id": "PBI-2"}]).encode()
+
+
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_pages_for_a_person_go_into_a_file_or_a_folder_or_to_stdout(run: Run, form: str) -> None:
+    whole = run(TWO, "--format", form)
+    assert whole.exit_code == 1, whole.output
+    assert "Level 4" in whole.stdout
+    assert "PBI-2" in whole.stdout
+    run(TWO, "--format", form, "-o", f"all.{form}")
+    assert Path(f"all.{form}").read_text(encoding="utf-8").strip() == whole.stdout.strip()
+    for _again in range(2):
+        run(TWO, "--format", form, "-o", "pages")
+        assert sorted(path.name for path in Path("pages").iterdir()) == [
+            f"index.{form}",
+            f"pbi-1.{form}",
+            f"pbi-2.{form}",
+        ]
+    assert "neither a title nor a description" in Path(f"pages/pbi-2.{form}").read_text(encoding="utf-8")
+
+
+def test_pages_leave_the_report_of_a_script_as_it_is(run: Run) -> None:
+    told = json.loads(run(TWO, "--format", "html", "-o", "pages", "--json").stdout)
+    assert told["stats"]["pbis"] == 2
+    assert Path("pages/index.html").is_file()
+
+
+def test_a_file_without_an_ending_is_no_folder(run: Run) -> None:
+    Path("notes").write_text("old")
+    run(TWO, "--format", "md", "-o", "notes")
+    assert "PBI-2" in Path("notes").read_text(encoding="utf-8")
+
+
+def test_pages_without_a_place_are_told_before_the_work(run: Run) -> None:
+    result = run(TWO, "--format", "html", "-o", "no/such")
+    assert result.exit_code == 2
+    assert "its folder does not exist" in result.stderr
+    assert run(TWO, "--format", "pdf").exit_code == 2

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pipeline.documents import Json
 from pipeline.enrichment import EnrichedContext, static_context
+from tests.pipeline.enrichment.everything import EVERYTHING
 from workers.cli import enriched
 
 WORK: Json = {
@@ -37,17 +38,42 @@ def context(**found: Any) -> Json:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"abandoned": True, "outcome": "Won't fix"}, "PBI-8 Login by mail (given up: Won't fix)"),
-        (
-            {"abandoned": True, "outcome": None, "status": "Removed"},
-            "PBI-8 Login by mail (given up: Removed)",
-        ),
-        ({"abandoned": False}, "PBI-8 Login by mail"),
+        ({"abandoned": True, "outcome": "Won't fix"}, "(given up: Won't fix)"),
+        ({"abandoned": True, "outcome": None, "status": "Removed"}, "(given up: Removed)"),
+        ({"abandoned": False}, "(Closed, Fixed)"),
+        ({"outcome": "Duplicate", "duplicate_of": "PBI-3"}, "(closed as duplicate of PBI-3)"),
+        ({"outcome": "Closed", "effort": "took 5 points; 2 days"}, "(Closed; took 5 points; 2 days)"),
+        ({"status": None, "outcome": None}, ""),
     ],
 )
-def test_work_that_was_given_up_says_so(facts: Json, words: str) -> None:
+def test_work_says_what_became_of_it_and_what_it_took(facts: Json, words: str) -> None:
     (line,) = [line for line in shown(context(similar_work=[WORK | facts])).splitlines() if "similar" in line]
-    assert line.strip().removeprefix("similar  77 %").strip() == words
+    said = line.strip().removeprefix("similar  77 %").strip()
+    assert said == f"PBI-8 Login by mail {words}".strip()
+
+
+def test_a_long_title_does_not_push_the_facts_out_of_the_line() -> None:
+    text = shown(context(similar_work=[WORK | {"title": "Login by mail " * 30, "duplicate_of": "PBI-3"}]))
+    assert "(closed as duplicate of PBI-3)" in " ".join(text.split())
+
+
+def test_everything_a_person_has_to_know_first_is_on_the_screen() -> None:
+    text = " ".join(shown(EVERYTHING).split())
+    for words in (
+        "possibly the same: PBI-7 Export invoices as CSV (closed as duplicate of PBI-3; took 21 points, estimated 13;",
+        "effort five like it: median 9 days (n = 5)",
+        "ADR 3: Exports are streamed (superseded by ADR 9; Ada Lovelace, Bert Sutherland)",
+        "risk MEDIUM PBI-7 took 21 points and was estimated at 13.",
+        "suggestion Check whether “Export invoices as CSV”",
+    ):
+        assert words in text
+    unknown = {"ref": "a/b.md", "title": "Numbers", "status": "unknown"}
+    assert "decision Numbers (status unknown)" in " ".join(shown(context(past_decisions=[unknown])).split())
+
+
+def test_no_title_can_drive_the_screen() -> None:
+    text = shown(context(similar_work=[WORK | {"title": "a\x1b]0;x\x07b\u202ec"}]))
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
 @pytest.mark.req("001-108", "001-109")

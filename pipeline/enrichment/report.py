@@ -1,0 +1,258 @@
+"""The answers of Step 4 as pages for a person: Markdown, and the same as HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from pipeline.documents import Json
+from pipeline.enrichment.context import STATIC, UNKNOWN
+from pipeline.enrichment.report_html import html
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.enrichment.sentences import clipped
+from pipeline.errors import RequestRejected
+from pipeline.words import printable
+
+Form = Literal["md", "html"]
+
+LEVELS: Mapping[int, str] = {
+    1: "without a closer look",
+    2: "only what was asked before",
+    3: "by words alone",
+    4: "nothing could be looked up",
+    5: "switched off",
+}
+"""Degradation level -> what it means for an answer."""
+
+LONGEST = 600
+"""Characters of a PBI's description that are shown."""
+_WEB_ADDRESS = "%/:?#[]@!$&'()*+,;=~"
+_MARKS = re.compile(r"[\\`*_\[\]<>&|~#$]")
+_LINKS_ITSELF = re.compile(r"\b(https?|ftp|mailto|xmpp|www)(?=[:.])", re.IGNORECASE)
+_BEGINS_BLOCK = re.compile(r"^(\d{1,9}(?=[.)])|(?=[-+=]))")
+
+
+def document(items: Sequence[Json], form: Form) -> str:
+    """All items on one page, with a list of them first if there are several."""
+    anchors = _unique(items, _title)
+    parts = [_contents(items, [f"#{anchor}" for anchor in anchors])] if len(items) > 1 else []
+    parts += [part for item in items for part in _page(item)]
+    return _written(parts, _title(items[0]) if len(items) == 1 else "Step 4", form, anchors)
+
+
+def folder(items: Sequence[Json], form: Form) -> dict[str, str]:
+    """File name -> text: a page for each item, and `index`, which links to them."""
+    names = [
+        f"{name}.{form}" for name in _unique(items, lambda item: str(item["pbi"].get("id") or "item")[:60])
+    ]
+    pages = {
+        name: _written([f"[All items](index.{form})", *_page(item)], _title(item), form)
+        for name, item in zip(names, items, strict=True)
+    }
+    return {**pages, f"index.{form}": _written(["# Step 4", _contents(items, names)], "Step 4", form)}
+
+
+def _contents(items: Sequence[Json], addresses: Sequence[str]) -> str:
+    lines = []
+    for item, address in zip(items, addresses, strict=True):
+        found = item["context"]
+        counts = [f"{word} {len(found[key])}" for key, word in _COUNTED.items() if found.get(key)]
+        facts = _facts(_trouble(found), *counts) or "nothing found"
+        lines.append(f"[{_safe(_title(item))}]({address})\\\n  {facts}")
+    return _list(lines)
+
+
+_COUNTED = {
+    "suggestions": "suggestions",
+    "likely_duplicates": "duplicates",
+    "similar_work": "similar work",
+    "past_decisions": "decisions",
+    "technical_docs": "documents",
+}
+
+
+def _page(item: Json) -> Iterator[str]:
+    """The paragraphs of one item."""
+    found = item["context"]
+    sources = {one["n"]: one for one in found.get("citations") or ()}
+    yield f"# {_safe(_title(item))}"
+    if trouble := _trouble(found):
+        yield f"> {trouble}"
+    yield from _asked(item["pbi"])
+    details = found.get("suggestion_details") or ()
+    yield from _section(
+        "Suggestions", (f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}" for s in details)
+    )
+    hints = found.get("risk_hints") or ()
+    yield from _section(
+        "Risk hints",
+        (f"{_badge(h['severity'])} {_safe(h['message'])}{_cited([h['citation']], sources)}" for h in hints),
+    )
+    twins = found.get("likely_duplicates") or ()
+    yield from _section("Likely duplicates", (f"{_linked(named(t), t)} {_facts(*_ended(t))}" for t in twins))
+    if found.get("error") or found.get("degradation_level", 0) >= STATIC:
+        return
+    if not any(found.get(key) for key in _SECTIONS):
+        yield "No similar work, decision or document was found."
+    for key, (heading, show) in _SECTIONS.items():
+        yield f"## {heading}" if found.get(key) else ""
+        if key == "similar_work" and found.get("effort_of_similar"):
+            yield f"Effort of {_safe(found['effort_of_similar']['text'])}"
+        for one in found.get(key) or ():
+            yield f"### {_linked(named(one), one)}"
+            yield from show(one, sources)
+    if sources:
+        yield "## Sources"
+        yield "\n".join(
+            f"{n}. {_linked(named(s), s)}: “{_safe(s['quoted'])}”" for n, s in sorted(sources.items())
+        )
+
+
+def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        request = EnrichmentRequest.from_json({"pbi": pbi})
+    except RequestRejected:
+        return
+    yield _safe(clipped(printable(request.description), LONGEST))
+    if request.criteria:
+        yield "**Acceptance criteria**"
+        yield _list(map(_safe, request.criteria))
+
+
+def _work(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    yield _facts(*_ended(one), _safe(one.get("effort")), _changed(one))
+    yield _why(one)
+    yield _list(_each(one["learnings"], one, sources))
+
+
+def _decision(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    status = _badge("status unknown" if one["status"] == UNKNOWN else one["status"])
+    by = f" by {_safe(one['superseded_by'])}" if one.get("superseded_by") else ""
+    yield _facts(f"{_alike(one)} {status}{by}", _safe(one.get("date")), _safe(one.get("assigned_architect")))
+    yield _why(one)
+    yield f"> {_safe(one['decision'])}{_cited(one['citations'], sources)}"
+    if one.get("rationale"):
+        yield f"**Because:** {_safe(one['rationale'])}"
+    if one.get("constraints"):
+        yield "**What follows:**"
+        yield _list(map(_safe, one["constraints"]))
+
+
+def _document(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    yield _facts(_alike(one), _changed(one))
+    yield _why(one)
+    yield _list(_each(one["relevant_sections"], one, sources))
+
+
+_SECTIONS = {
+    "similar_work": ("Similar work", _work),
+    "past_decisions": ("Past decisions", _decision),
+    "technical_docs": ("Documents", _document),
+}
+
+
+def _ended(one: Json) -> list[str]:
+    words = ["given up" if one.get("abandoned") else "", one.get("status"), one.get("outcome")]
+    badges = [_badge(word) for word in dict.fromkeys(words) if word]
+    master = f"closed as duplicate of {_safe(one['duplicate_of'])}" if one.get("duplicate_of") else ""
+    return [" ".join([_alike(one), *badges]), master]
+
+
+def _alike(one: Json) -> str:
+    return _badge(f"{one.get('similarity', 0)} %")
+
+
+def _changed(one: Json) -> str:
+    return f"last changed {_safe(one['updated_at'])}" if one.get("updated_at") else ""
+
+
+def _why(one: Json) -> str:
+    return f"*Shown for: {_safe(one['why'])}*" if one.get("why") else ""
+
+
+def _each(texts: Sequence[str], one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    """Each text with its own number."""
+    for n, text in enumerate(texts):
+        yield f"{_safe(text)}{_cited(one['citations'][n : n + 1], sources)}"
+
+
+def _cited(numbers: Iterable[int], sources: Mapping[int, Json]) -> str:
+    return "".join(" " + _linked(f"[{n}]", sources.get(n, {})) for n in numbers)
+
+
+def _trouble(found: Json) -> str:
+    level = found.get("degradation_level") or 0
+    if found.get("error"):
+        return f"**Refused:** {_safe(found['error'])}"
+    return f"**Level {level}:** {LEVELS.get(level, '')}" if level else ""
+
+
+def _title(item: Json) -> str:
+    parts = (printable(str(item["pbi"].get(key))) for key in ("id", "title") if item["pbi"].get(key))
+    return " ".join(parts) or "Item without a title"
+
+
+def named(one: Json) -> str:
+    """The id and title of an entry; a path or an address says little beside a title."""
+    ref, title = str(one.get("ref") or ""), str(one.get("title") or "")
+    return title if "/" in ref or not ref else f"{ref} {title}"
+
+
+# Markdown -----------------------------------------------------------------------------------------
+
+
+def _safe(text: Any) -> str:
+    """A text on one line in which nothing is Markdown, HTML or a link."""
+    line = _MARKS.sub(r"\\\g<0>", printable(str(text or "")))
+    return _BEGINS_BLOCK.sub(r"\1\\", _LINKS_ITSELF.sub(r"\1\\", line))
+
+
+def _badge(text: Any) -> str:
+    words = printable(str(text)).replace("`", "'")
+    return f"`{words}`"
+
+
+def _linked(text: str, one: Json) -> str:
+    """The text, as a link if the document has an address of the web."""
+    address = str(one.get("link") or "")
+    try:
+        found = urlsplit(address)
+    except ValueError:
+        return _safe(text)
+    if found.scheme not in ("http", "https") or not found.netloc:
+        return _safe(text)
+    return f"[{_safe(text)}](<{quote(printable(address), safe=_WEB_ADDRESS).replace('&', '&amp;')}>)"
+
+
+def _facts(*facts: str) -> str:
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _section(heading: str, entries: Iterable[str]) -> Iterator[str]:
+    if lines := _list(entries):
+        yield f"## {heading}"
+        yield lines
+
+
+def _list(entries: Iterable[str]) -> str:
+    return "\n".join(f"- {entry}" for entry in entries)
+
+
+def _unique(items: Sequence[Json], name: Any) -> list[str]:
+    """Of each item, a name as GitHub gives it to the anchor of a heading."""
+    made = ["index"]
+    for item in items:
+        slug = again = re.sub(r"[^\w\- ]", "", name(item).lower()).replace(" ", "-")
+        number = 0
+        while again in made:
+            number += 1
+            again = f"{slug}-{number}"
+        made.append(again)
+    return made[1:]
+
+
+def _written(parts: Iterable[str], title: str, form: Form, anchors: Sequence[str] = ()) -> str:
+    body = "\n\n".join(part for part in parts if part) + "\n"
+    return body if form == "md" else html(body, title, anchors)
