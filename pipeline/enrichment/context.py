@@ -154,7 +154,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class SimilarEffort:
     """What similar finished work took."""
 
     text: str
@@ -205,7 +205,7 @@ class EnrichedContext:
     """What went wrong with similar work; usually none."""
     likely_duplicates: Sequence[Duplicate] = ()
     """Items that may be the same as this one."""
-    effort_of_similar: Effort | None = None
+    effort_of_similar: SimilarEffort | None = None
     """What similar finished work took, where the sources tell."""
     citations: Sequence[Citation] = ()
     """The sources, by number."""

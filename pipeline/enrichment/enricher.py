@@ -1,49 +1,51 @@
-"""From a PBI to its context: one search for each section, then an answer lifted from what was found."""
+"""From a PBI to its context: one search for each section, then an answer lifted from what is likely to matter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from pipeline.documents import Kind
-from pipeline.enrichment import decisions, suggestions
+from pipeline.enrichment import decisions
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import (
     NO_LINK,
-    UNKNOWN,
     Duplicate,
     EnrichedContext,
     PastDecision,
+    SimilarEffort,
     SimilarWork,
     TechnicalDoc,
 )
+from pipeline.enrichment.effort import Effort, effort_of, effort_of_similar
 from pipeline.enrichment.found import Found
-from pipeline.enrichment.learnings import is_abandoned, learnings, outcome_of, status_of
+from pipeline.enrichment.learnings import is_abandoned, is_done, learnings, outcome_of, status_of
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
+from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
+from pipeline.enrichment.suggestions import risks_of, suggested
 from pipeline.enrichment.texts import DocumentText, Texts
 from pipeline.errors import StoreUnavailable
-from pipeline.retrieval import Hit, SearchRequest, SearchResults
-from pipeline.words import stems
+from pipeline.retrieval import SearchRequest, SearchResults
+from pipeline.standing import duplicate_of
+from pipeline.words import WORD, stem, stems
 
 CACHED_ONLY = 2
 """Degradation level of an answer whose documents could not be read whole."""
 
-DUPLICATE_THRESHOLDS: Mapping[str, float] = {
-    # Best F1 on two open sets of duplicate work items; precision alone is .3 to .6, hence the top 5 only.
-    "all-MiniLM-L6-v2": 0.77,
-}
-"""Model -> cosine from which an item may be the same; one that is not listed flags equal titles only."""
-
 MOST_DUPLICATE_RANK = 5
-SPARE = 4
-"""Hits asked for beyond those shown: one may be the PBI itself, others a superseded decision."""
+"""Only so many of the likest items may be duplicates."""
+SPARE_DECISIONS = 2
+"""Decisions read beyond those shown, to take the place of such as no longer hold."""
 SECTIONS_PER_DOCUMENT = 2
-SUPERSEDED_LOSES = 2
+ENDED_LOSES = 2
 """Places in the order that a decision loses that no longer holds."""
+SHARED_WORDS = 3
+"""Named as the reason why a document is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,19 @@ class EnrichmentOptions:
 
     items: int = 3
     """Per section; `rerank.topK` of the configuration."""
-    duplicate_thresholds: Mapping[str, float] = field(default_factory=lambda: DUPLICATE_THRESHOLDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """What an answer is made of."""
+
+    work: Sequence[Found]
+    """Those shown and those that may be duplicates."""
+    decisions: Sequence[Found]
+    docs: Sequence[Found]
+    model: str
+    level: int
+    cited: Citations = field(default_factory=Citations)
 
 
 class Enricher:
@@ -78,20 +92,37 @@ class Enricher:
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
-        answers = {kind: self._search(request, kind, exclude, project_id) for kind in SECTIONS}
-        level = max(answer.degradation_level for answer in answers.values())
-        texts, level = self._read([hit for answer in answers.values() for hit in answer.hits], level)
+        left_out = {*exclude, *self._own(request)}
+        answers = {kind: self._search(request, kind, left_out, project_id) for kind in SECTIONS}
         question = stems(request.question)
-        found = {
+        best = {
             kind: [
                 one
-                for hit in answer.hits
-                if (one := Found.of(hit, texts.get(hit.document.id), question)).relevant
-                and not one.is_own(request)
-            ]
+                for one in likely(answer, kind, question)
+                if not request.is_own(one.hit.document.metadata.get("pbi_id"))
+            ][: self._most(request, kind)]
             for kind, answer in answers.items()
         }
-        return self._answer(request, found, answers[Kind.WORK].model, level)
+        level = max(answer.degradation_level for answer in answers.values())
+        texts, level = self._read([one for ones in best.values() for one in ones], level)
+        found = {
+            kind: [Found.of(one, texts.get(one.hit.document.id), question) for one in ones]
+            for kind, ones in best.items()
+        }
+        chosen = _Chosen(
+            work=found[Kind.WORK],
+            decisions=found[Kind.DECISION],
+            docs=found[Kind.REFERENCE],
+            model=answers[Kind.WORK].model,
+            level=level,
+        )
+        return self._answer(request, chosen)
+
+    def _own(self, request: EnrichmentRequest) -> Sequence[UUID]:
+        """The documents that are the PBI itself; those that only a store can tell are looked for again in the hits."""
+        with suppress(StoreUnavailable):
+            return self.texts.ids(request.own)
+        return ()
 
     def _search(
         self,
@@ -100,13 +131,12 @@ class Enricher:
         exclude: Collection[UUID],
         project_id: UUID | None,
     ) -> SearchResults:
-        wanted = self._number(request, kind)
-        if not wanted:
+        if not self._number(request, kind):
             return SearchResults()
         return self.search(
             SearchRequest(
                 text=request.question,
-                k=max(wanted, MOST_DUPLICATE_RANK if kind is Kind.WORK else 0) + SPARE,
+                k=max(CANDIDATES, self._most(request, kind)),
                 filter=replace(
                     request.filter, kinds=(kind,), exclude=tuple(sorted(exclude)), project_id=project_id
                 ),
@@ -117,82 +147,96 @@ class Enricher:
     def _number(self, request: EnrichmentRequest, kind: Kind) -> int:
         return request.numbers.get(SECTIONS[kind], self.options.items)
 
-    def _read(self, hits: Sequence[Hit], level: int) -> tuple[Mapping[UUID, DocumentText], int]:
+    def _most(self, request: EnrichmentRequest, kind: Kind) -> int:
+        """How many documents of a kind an answer may need."""
+        number = self._number(request, kind)
+        if kind is Kind.WORK:
+            return max(number, MOST_DUPLICATE_RANK)
+        return number + (SPARE_DECISIONS if kind is Kind.DECISION else 0)
+
+    def _read(self, best: Sequence[Likely], level: int) -> tuple[Mapping[UUID, DocumentText], int]:
         try:
-            return self.texts.of({hit.document.id for hit in hits}), level
+            return self.texts.of({one.hit.document.id for one in best}), level
         except StoreUnavailable:
             # The hits came from a cache: their own chunks have to do.
             return {}, max(level, CACHED_ONLY)
 
-    def _answer(
-        self, request: EnrichmentRequest, found: Mapping[Kind, Sequence[Found]], model: str, level: int
-    ) -> EnrichedContext:
-        cited = Citations()
-        work = found[Kind.WORK][: self._number(request, Kind.WORK)]
-        docs = found[Kind.REFERENCE][: self._number(request, Kind.REFERENCE)]
-        similar = [self._work(one, cited) for one in work]
-        past = self._decisions(found[Kind.DECISION], self._number(request, Kind.DECISION), cited)
-        duplicates = self._duplicates(request, found[Kind.WORK][:MOST_DUPLICATE_RANK], model)
+    def _answer(self, request: EnrichmentRequest, chosen: _Chosen) -> EnrichedContext:
+        cited = chosen.cited
+        work = chosen.work[: self._number(request, Kind.WORK)]
+        docs = chosen.docs[: self._number(request, Kind.REFERENCE)]
+        efforts = [effort_of(one.hit.document.metadata, one.hit.document.created_at) for one in chosen.work]
+        similar = [self._work(one, effort, request, cited) for one, effort in zip(work, efforts, strict=False)]
+        past = self._decisions(request, chosen, self._number(request, Kind.DECISION))
+        documents = [(one, self._doc(one, request, cited)) for one in docs]
+        documents = [(one, doc) for one, doc in documents if doc.relevant_sections]
+        duplicates = self._duplicates(request, chosen)
+        risks = risks_of(work, efforts[: len(work)], cited)
+        suggestions = suggested(request, chosen.work, past, documents, duplicates, risks, cited)
         return EnrichedContext(
             similar_work=similar,
             past_decisions=[decision for _, decision in past],
-            technical_docs=[self._doc(one, cited) for one in docs],
-            suggestions=[
-                *suggestions.duplicates_to_check(found[Kind.WORK], duplicates, cited),
-                *suggestions.decisions_to_respect(past, cited),
-                *suggestions.missing_criteria(request, work, cited),
-            ],
+            technical_docs=[doc for _, doc in documents],
+            suggestions=suggestions,
+            risk_hints=[hint for _, hint in risks],
             likely_duplicates=duplicates,
+            effort_of_similar=_effort_of_similar(chosen.work, efforts),
             citations=cited.listed,
-            degradation_level=level,
+            degradation_level=chosen.level,
         )
 
-    def _work(self, found: Found, cited: Citations) -> SimilarWork:
+    def _work(
+        self, found: Found, effort: Effort | None, request: EnrichmentRequest, cited: Citations
+    ) -> SimilarWork:
         lifted = learnings(found)
         return SimilarWork(
-            **self._item(found),
+            **self._item(found, request),
             citations=cited.all_of(found, lifted),
-            similarity_by=found.similarity_by,
+            similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),
             status=status_of(found),
             outcome=outcome_of(found),
             abandoned=is_abandoned(found),
+            duplicate_of=duplicate_of(found.hit.document),
+            effort=effort.text if effort and is_done(found) else None,
         )
 
     def _decisions(
-        self, found: Sequence[Found], most: int, cited: Citations
+        self, request: EnrichmentRequest, chosen: _Chosen, most: int
     ) -> list[tuple[Found, PastDecision]]:
-        """Those in force first; one that is not gives way to a little less fitting one that is."""
-        drafts = [(one, self._decision(one)) for one in found]
+        """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
+        drafts = [(one, self._decision(one, request)) for one in chosen.decisions]
         ranked = sorted(
-            enumerate(drafts), key=lambda pair: pair[0] + (0 if pair[1][1].in_force else SUPERSEDED_LOSES)
+            enumerate(drafts), key=lambda pair: pair[0] + (ENDED_LOSES if pair[1][1].ended else 0)
         )
         kept = [draft for _, draft in ranked[:most]]
-        kept.sort(key=lambda draft: not draft[1].in_force)
+        kept.sort(key=lambda draft: draft[1].ended)
         return [
-            (one, replace(draft, citations=cited.all_of(one, decisions.decision_of(one))))
+            (one, replace(draft, citations=chosen.cited.all_of(one, decisions.decision_of(one))))
             for one, draft in kept
         ]
 
-    def _decision(self, found: Found) -> PastDecision:
+    def _decision(self, found: Found, request: EnrichmentRequest) -> PastDecision:
         return PastDecision(
-            **self._item(found),
+            **self._item(found, request),
             decision=" ".join(s.text for s in decisions.decision_of(found)),
-            status=decisions.status_of(found) or UNKNOWN,
+            rationale=" ".join(s.text for s in decisions.rationale_of(found)) or None,
+            constraints=tuple(s.text for s in decisions.constraints_of(found)),
+            assigned_architect=found.told("deciders"),
             date=found.told("decided_at"),
+            status=decisions.status_of(found),
             superseded_by=found.told("superseded_by"),
         )
 
-    def _doc(self, found: Found, cited: Citations) -> TechnicalDoc:
+    def _doc(self, found: Found, request: EnrichmentRequest, cited: Citations) -> TechnicalDoc:
         best = best_passages(found, most=SECTIONS_PER_DOCUMENT)
         return TechnicalDoc(
-            **self._item(found),
+            **self._item(found, request),
             citations=cited.all_of(found, (b.sentence for b in best)),
             relevant_sections=tuple(b.shown for b in best),
         )
 
-    def _duplicates(self, request: EnrichmentRequest, found: Sequence[Found], model: str) -> list[Duplicate]:
-        least = self.options.duplicate_thresholds.get(model)
+    def _duplicates(self, request: EnrichmentRequest, chosen: _Chosen) -> list[Duplicate]:
         return [
             Duplicate(
                 ref=one.external_id,
@@ -200,13 +244,14 @@ class Enricher:
                 similarity=one.similarity,
                 link=one.hit.document.url or NO_LINK,
                 document_id=str(one.hit.document.id),
+                status=status_of(one),
+                duplicate_of=duplicate_of(one.hit.document),
             )
-            for one in found
-            if (least is not None and one.cosine is not None and one.cosine >= least)
-            or one.title.casefold() == request.title.casefold()
+            for one in chosen.work[:MOST_DUPLICATE_RANK]
+            if is_duplicate(one.likely, chosen.model, request.title)
         ]
 
-    def _item(self, found: Found) -> dict[str, Any]:
+    def _item(self, found: Found, request: EnrichmentRequest) -> dict[str, Any]:
         document = found.hit.document
         at = document.updated_at or document.created_at
         return {
@@ -219,4 +264,23 @@ class Enricher:
             "updated_at": at.date().isoformat() if at else None,
             "age_days": max(0, (self.now() - at).days) if at else None,
             "similarity": found.similarity,
+            "why": _why(found, request),
         }
+
+
+def _effort_of_similar(work: Sequence[Found], efforts: Sequence[Effort | None]) -> SimilarEffort | None:
+    done = [effort for one, effort in zip(work, efforts, strict=True) if effort and is_done(one)]
+    told = effort_of_similar(done)
+    return SimilarEffort(**told) if told else None
+
+
+def _why(found: Found, request: EnrichmentRequest) -> str:
+    """The words of the item that the document shares, those of both titles first."""
+    titled = stems(found.title)
+    there = titled | stems(found.hit.chunk.content)
+    own = {stem(word): word for word in reversed(WORD.findall(f"{request.title} {request.description}"))}
+    shared = [key for key in own if key in there and key in found.question]
+    of_title = stems(request.title)
+    shared.sort(key=lambda key: (key not in of_title, key not in titled, -len(key)))
+    words = ", ".join(f"“{own[key]}”" for key in shared[:SHARED_WORDS])
+    return f"both speak of {words}" if words else "alike in meaning"

@@ -9,16 +9,15 @@ from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
 from pipeline.enrichment.sentences import Sentence, shortened
 
-MOST = 4
+MOST = 2
 """Sentences of one item."""
-_PER_PART = 2
+_FEWEST_WORDS = 5
+"""A shorter sentence is a state or a remark."""
 
-_DONE = frozenset(
-    re.findall(
-        r"\w+",
-        "accepted closed complete completed delivered done finished fixed live released resolved shipped verified"
-        " abgeschlossen erledigt fertig geschlossen fermé livré résolu terminé",
-    )
+_DONE = re.compile(
+    r"\b(?:accepted|closed|completed?|delivered|done|fixed|implemented|live|merged|released|resolved|shipped|verified"
+    r"|abgeschlossen|erledigt|fertig|geschlossen|fermée?|livrée?|résolue?|terminée?)\b",
+    re.IGNORECASE,
 )
 _ABANDONED = re.compile(
     r"\b(?:abandoned|cancell?ed|cut|declined|dropped|invalid|not[ _]a[ _]bug|not[ _]planned|obsolete|rejected|removed"
@@ -26,17 +25,22 @@ _ABANDONED = re.compile(
     r"|verworfen|abgelehnt|entfernt|abandonné|rejeté|supprimé)\b",
     re.IGNORECASE,
 )
+_REOPENED = re.compile(r"\bre-?opened\b", re.IGNORECASE)
 _TELLS = re.compile(
-    r"\b(?:learn(?:ed|t)|lessons?|turned out|root cause|(?:was|were) caused by|(?:was|were) fixed by|in hindsight"
-    r"|showed that|we found that|next time|gelernt|stellte sich heraus|zeigte sich|ursache war|beim nächsten mal"
-    r"|avons appris|s'est avéré|la prochaine fois)\b",
+    r"\b(?:learn(?:ed|t)|lessons?|turned out|root cause|in hindsight|showed that|next time|given up|dropped because"
+    r"|instead of|gelernt|stellte sich heraus|zeigte sich|ursache war|beim nächsten mal|avons appris|s'est avéré"
+    r"|la prochaine fois)\b",
     re.IGNORECASE,
 )
-_HAPPENED = re.compile(
-    r"\b(?:was|were|had|failed|broke|crashed|wurden?|war|waren|hatten?|était|étaient|avait)\b", re.IGNORECASE
+"""Of a comment: it says what came of it and why."""
+_ROUTINE = re.compile(
+    r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?"
+    r"(?:tests?|docs?|documentation|readme|changelog)|committed|merged|pushed|thanks|see |done|closing|fixed (?:in|by)\b"
+    r"|implemented in\b|verified\b|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b)",
+    re.IGNORECASE,
 )
-"""A wish speaks of what shall be; where it speaks of what has been, something is to be learned."""
-_PARTS = (Part.LESSONS, Part.RESOLUTION, Part.OUTCOME)
+"""What is done with every item teaches nothing about this one."""
+_PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION)
 
 
 def status_of(found: Found) -> str | None:
@@ -54,52 +58,41 @@ def is_abandoned(found: Found) -> bool:
     return any(_ABANDONED.search(word) for word in (status_of(found), outcome_of(found)) if word)
 
 
+def is_done(found: Found) -> bool:
+    """True for work that its source calls finished, and nobody gave up or took up again."""
+    state = status_of(found) or ""
+    return bool(_DONE.search(state)) and not _REOPENED.search(state) and not is_abandoned(found)
+
+
 def learnings(found: Found) -> list[Sentence]:
-    """Lessons, resolution and outcome; of ended work also its last comment, of done work what it was accepted by."""
+    """Lessons, outcome and resolution of ended work; of what was given up also why, as the last comment tells it.
+
+    Work that is still open teaches nothing, however its text reads: what was and had been there is a symptom.
+    """
+    if status_of(found) and not (is_done(found) or is_abandoned(found)):
+        return []
     kept: list[Sentence] = []
     for part in _PARTS:
-        kept += _best(found, _telling(found, under(found.sentences, part)), _PER_PART)
-    done = (status_of(found) or "").casefold() in _DONE
-    if done or is_abandoned(found):
-        kept += _last_comment(found)
-    criteria = under(found.sentences, Part.CRITERIA)
-    others = _telling(found, (s for s in found.sentences if s not in criteria))
-    kept += [s for s in others if _TELLS.search(s.text)][:_PER_PART]
-    kept += [s for s in criteria if s.ticked][:_PER_PART]
-    if not kept:
-        kept += [s for s in others if _HAPPENED.search(s.text)][:_PER_PART]
-    if not kept and done:
-        kept += _best(found, criteria, _PER_PART)
-    return [shortened(s) for s in _once(kept)][:MOST]
+        told = _telling(under(found.sentences, part))
+        kept += told if part is Part.LESSONS else [s for s in told if found.fits(s) > 0] or told[:1]
+    if is_abandoned(found):
+        kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
+    return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
 
 
-def _telling(found: Found, sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Those that say more than the state: that has a place of its own."""
-    states = _DONE | {told.casefold() for told in (status_of(found), outcome_of(found)) if told}
-    return [s for s in sentences if not _is_state(s.text, states)]
+def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
+    """Those that say more than a state, or what is done with every item."""
+    return [s for s in sentences if len(s.text.split()) >= _FEWEST_WORDS and not _ROUTINE.search(s.text)]
 
 
-def _is_state(text: str, states: frozenset[str]) -> bool:
-    word = text.strip(" .!*_").casefold()
-    return word in states or word in ("duplicate", "unresolved") or bool(_ABANDONED.fullmatch(word))
-
-
-def _best(found: Found, sentences: Sequence[Sentence], most: int) -> list[Sentence]:
+def _best(found: Found, sentences: Sequence[Sentence]) -> list[Sentence]:
     """The first sentence and those closest to the question, in their order."""
-    if len(sentences) <= most:
+    if len(sentences) <= MOST:
         return list(sentences)
-    rest = sorted(sentences[1:], key=found.fits, reverse=True)[: most - 1]
+    rest = sorted(sentences[1:], key=found.fits, reverse=True)[: MOST - 1]
     return [s for s in sentences if s is sentences[0] or s in rest]
 
 
 def _last_comment(found: Found) -> list[Sentence]:
-    """The beginning of what was said last."""
     comments = under(found.sentences, Part.COMMENTS)
-    if not comments:
-        return []
-    last = [s for s in comments if s.headings == comments[-1].headings]
-    return _telling(found, last)[:_PER_PART]
-
-
-def _once(sentences: Iterable[Sentence]) -> list[Sentence]:
-    return list({s.text: s for s in sentences}.values())
+    return [s for s in comments if s.headings == comments[-1].headings]

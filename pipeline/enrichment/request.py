@@ -47,6 +47,8 @@ class EnrichmentRequest:
     """Source types, tags and days; all when nothing is said. Kinds, project and own document are not for it."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Section -> items at most, where the configured number is not wanted."""
+    exclude: tuple[str, ...] = ()
+    """Ids of documents that are the PBI itself under other names, and not to be found."""
 
     @classmethod
     def from_json(cls, data: Any) -> EnrichmentRequest:
@@ -71,6 +73,7 @@ class EnrichmentRequest:
             scores=_mapping(scores, "scores"),
             filter=_filter(own.get("filters") or own.get("filter") or {}),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
+            exclude=_texts(own.get("exclude") or (), "exclude"),
         )
         _ = request.id  # read here, where it can still be refused
         if not request.question.strip():
@@ -95,6 +98,7 @@ class EnrichmentRequest:
             "scores": self.scores,
             "filters": {name: value for name, value in filters.items() if value},
             "numbers": self.numbers,
+            **({"exclude": list(self.exclude)} if self.exclude else {}),
         }
         found: Json = json.loads(json.dumps(plain, default=str))
         return found
@@ -107,6 +111,15 @@ class EnrichmentRequest:
     def id(self) -> str:
         """Of the PBI; empty if it has none."""
         return _text(self._keys, ID_KEYS, "id")
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The ids under which the PBI may be indexed itself: its own, and those that the request says are its own."""
+        return tuple(dict.fromkeys(filter(None, (self.id, *self.exclude))))
+
+    def is_own(self, ref: Any) -> bool:
+        """True for an id of the PBI itself."""
+        return ref is not None and str(ref) in self.own
 
     @property
     def title(self) -> str:

@@ -1,121 +1,204 @@
-"""What a product owner may do with what was found, each with the passage that speaks for it."""
+"""What a product owner may do with what was found, each with the passage that speaks for it; few, and never generic."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pipeline.enrichment.citations import Citations
-from pipeline.enrichment.context import UNKNOWN, Duplicate, PastDecision, Suggestion
+from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
 from pipeline.enrichment.decisions import decision_of, status_line
+from pipeline.enrichment.effort import Effort, overran
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
-from pipeline.enrichment.learnings import is_abandoned, outcome_of, status_of
+from pipeline.enrichment.learnings import is_abandoned, is_done, outcome_of, status_of
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
+from pipeline.standing import remark
 from pipeline.words import covered, likeness, stems
 
-MOST_CRITERIA = 4
-PER_ITEM = 2
+MOST = 5
+"""In one answer."""
+MOST_CRITERIA = 2
+MOST_OF_A_KIND = 2
 HAD = 0.6
 """Of a criterion's words: a PBI that has so many of them has the criterion."""
 ALIKE = 0.6
 """Two criteria with so much in common are one."""
-CLOSE = 8
-"""Points above the least similarity, from which an item is close enough to borrow criteria from."""
+SURE = 60
+"""Similarity from which an item or a document is close enough to ask something of this one."""
+SURE_OF_DECISION = 50
+"""The same of a decision."""
 SHORT = 150
 """Characters of a quotation inside of a suggestion."""
+OVERRAN, OVERRAN_FAR = 1.5, 2.0
+"""What was needed as a share of the estimate: worth a hint, and a grave one."""
+_EVERYWHERE = re.compile(
+    r"\b(?:(?:unit|integration|automated|existing|regression|all) tests?|tests? (?:pass|cover|added|exist)|test coverage"
+    r"|documentation|readme|changelog|lint\w*|typecheck\w*|type check|compil\w+|ci\b|pipeline (?:is )?green|code review\w*"
+    r"|backwards? compatib\w+|no regressions?|definition of done)",
+    re.IGNORECASE,
+)
+"""Criteria that any item has."""
 
 
-def missing_criteria(
-    request: EnrichmentRequest, items: Sequence[Found], citations: Citations
+def suggested(
+    request: EnrichmentRequest,
+    work: Sequence[Found],
+    past: Sequence[tuple[Found, PastDecision]],
+    docs: Sequence[tuple[Found, TechnicalDoc]],
+    duplicates: Sequence[Duplicate],
+    risks: Sequence[tuple[Found, RiskHint]],
+    cited: Citations,
 ) -> list[Suggestion]:
-    """Criteria of similar items that this PBI lacks; best fitting first within an item.
+    """At most MOST: duplicates and decisions first, then what went wrong before, criteria, and documents to link."""
+    made = [
+        *_duplicates(work, duplicates, cited),
+        *_decisions(past, cited),
+        *_risks(risks, duplicates),
+        *_criteria(request, work, cited),
+        *_documents(docs),
+    ]
+    return made[:MOST]
 
-    Those of work that was given up come last and say so: nobody has proved them.
-    """
+
+def _duplicates(
+    work: Sequence[Found], duplicates: Sequence[Duplicate], cited: Citations
+) -> Iterator[Suggestion]:
+    """One question for each: what is done may cover this, what was given up had its reasons."""
+    of = {str(one.hit.document.id): one for one in work}
+    for duplicate in duplicates[:MOST_OF_A_KIND]:
+        found = of[duplicate.document_id]
+        asks = "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
+        yield Suggestion(
+            kind="duplicate",
+            ref=found.external_id,
+            text=f"{asks.format(named(found))}: {duplicate.similarity} % alike.",
+            citations=(cited.cite(found, passage(found)),),
+        )
+
+
+def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
+    """Decisions in force, with what they say; those that no longer hold, with their status line."""
+    given = 0
+    for found, decision in past:
+        name = f"“{found.title}” ({found.external_id}"
+        if given == MOST_OF_A_KIND or found.similarity < SURE_OF_DECISION:
+            return
+        if decision.in_force and decision.citations:
+            day = f", {decision.status}{f' {decision.date}' if decision.date else ''}"
+            first = clipped(decision_of(found)[0].text, SHORT)
+            text = f"Respect the decision {name}{day}): “{first}”"
+            numbers = decision.citations[:1]
+        elif decision.ended and (line := status_line(found)):
+            by = f" by {decision.superseded_by}" if decision.superseded_by else ""
+            text = f"Do not build on {name}): it is {decision.status}{by}."
+            numbers = (cited.cite(found, shortened(line)),)
+        else:
+            continue
+        given += 1
+        yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
+
+
+def _risks(
+    risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]
+) -> Iterator[Suggestion]:
+    """The first that is not said as a duplicate already."""
+    said = {duplicate.document_id for duplicate in duplicates}
+    for found, hint in risks:
+        if str(found.hit.document.id) not in said:
+            yield Suggestion(
+                kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,)
+            )
+            return
+
+
+def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> list[Suggestion]:
+    """Criteria that similar finished items had and this one lacks; the best fitting of each item."""
     own = stems(request.question)
     taken: list[frozenset[str]] = []
     made: list[Suggestion] = []
-    for found in sorted(items, key=is_abandoned):
-        for sentence in _lacking(found, own, taken):
+    for found in work:
+        if len(made) == MOST_CRITERIA:
+            break
+        if found.similarity < SURE or not is_done(found):
+            continue
+        sentence = _lacking(found, own, taken)
+        if sentence is not None:
+            quoted = clipped(sentence.text, SHORT)
             made.append(
                 Suggestion(
                     kind="acceptance_criterion",
                     ref=found.external_id,
-                    text=f"{_named(found)} also asked for: “{clipped(sentence.text, SHORT)}”",
-                    citations=(citations.cite(found, sentence),),
+                    text=f"Add what {named(found)} asked for and this item lacks: “{quoted}”",
+                    citations=(cited.cite(found, sentence),),
                 )
             )
-            if len(made) == MOST_CRITERIA:
-                return made
     return made
 
 
-def _lacking(found: Found, own: frozenset[str], taken: list[frozenset[str]]) -> Iterator[Sentence]:
-    explanation = found.hit.explanation
-    least = round(100 * explanation.min_similarity) if explanation and explanation.min_similarity else 0
-    if found.similarity_by == "meaning" and least and found.similarity < least + CLOSE:
-        return
-    criteria = sorted(under(found.sentences, Part.CRITERIA), key=found.fits, reverse=True)
-    given = 0
-    for sentence in criteria:
+def _lacking(found: Found, own: frozenset[str], taken: list[frozenset[str]]) -> Sentence | None:
+    for sentence in sorted(under(found.sentences, Part.CRITERIA), key=found.fits, reverse=True):
         words = stems(sentence.text)
-        news = words and covered(words, own) < HAD and all(likeness(words, other) < ALIKE for other in taken)
-        if news and given < PER_ITEM:
+        if not words & own or _EVERYWHERE.search(sentence.text):
+            continue
+        if covered(words, own) < HAD and all(likeness(words, other) < ALIKE for other in taken):
             taken.append(words)
-            given += 1
-            yield sentence
+            return sentence
+    return None
 
 
-def decisions_to_respect(
-    items: Sequence[tuple[Found, PastDecision]], citations: Citations
-) -> Iterator[Suggestion]:
-    """Decisions in force; and those that no longer hold, with their status line."""
-    for found, past in items:
-        name = f"“{found.title}”"
-        if past.in_force and past.status != "proposed" and past.citations:
-            day = f", {past.date}" if past.date else ""
-            first = clipped(decision_of(found)[0].text, SHORT)
+def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestion]:
+    """The document that fits best, if it is sure to."""
+    for found, doc in docs[:1]:
+        if found.similarity >= SURE and doc.relevant_sections and doc.citations:
+            quoted = clipped(doc.relevant_sections[0], SHORT)
+            text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
             yield Suggestion(
-                kind="decision",
-                ref=found.external_id,
-                text=f"Respect the decision {name} ({found.external_id}{day}): “{first}”",
-                citations=past.citations[:1],
-            )
-        elif not past.in_force and (line := status_line(found)):
-            by = f" by {past.superseded_by}" if past.superseded_by else ""
-            ended = "superseded" if past.status == UNKNOWN else past.status
-            yield Suggestion(
-                kind="decision",
-                ref=found.external_id,
-                text=f"Do not build on {name} ({found.external_id}): it is {ended}{by}.",
-                citations=(citations.cite(found, shortened(line)),),
+                kind="document", ref=found.external_id, text=text, citations=doc.citations[:1]
             )
 
 
-def duplicates_to_check(
-    items: Sequence[Found], duplicates: Sequence[Duplicate], citations: Citations
-) -> Iterator[Suggestion]:
-    """One question for each likely duplicate: what is done may cover this, what was given up had its reasons."""
-    wanted = {d.document_id: d for d in duplicates}
-    for found in items:
-        duplicate = wanted.get(str(found.hit.document.id))
-        if duplicate is not None:
-            title = Sentence(text=found.title, ord=found.hit.chunk.ord)
-            best = next((b.sentence for b in best_passages(found, most=1)), title)
-            asks = (
-                "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
-            )
-            yield Suggestion(
-                kind="duplicate",
-                ref=found.external_id,
-                text=f"{asks.format(_named(found))}: {duplicate.similarity} % alike.",
-                citations=(citations.cite(found, best),),
-            )
+def risks_of(
+    work: Sequence[Found], efforts: Sequence[Effort | None], cited: Citations
+) -> list[tuple[Found, RiskHint]]:
+    """What went wrong with similar work; usually nothing. `efforts` are those of `work`, in order."""
+    made = []
+    for found, effort in zip(work, efforts, strict=True):
+        if found.similarity < SURE:
+            continue
+        for kind, severity, what in _wrong(found, effort):
+            number = cited.cite(found, passage(found))
+            message = f"“{found.title}” ({found.external_id}) {what}."
+            made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
+    made.sort(key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
+    return made
 
 
-def _named(found: Found) -> str:
-    """Its title and id, and how it ended if it was given up."""
+def _wrong(found: Found, effort: Effort | None) -> Iterator[tuple[str, str, str]]:
+    """Type, severity and what happened."""
+    times = found.hit.document.metadata.get("reopened")
+    if isinstance(times, int) and not isinstance(times, bool) and times > 0:
+        often = "once" if times == 1 else f"{times} times"
+        yield "reopened", "MEDIUM" if times == 1 else "HIGH", f"was reopened {often} after it was called done"
+    share = overran(effort) if effort else None
+    if effort is not None and share is not None and share >= OVERRAN:
+        yield "overran", "HIGH" if share >= OVERRAN_FAR else "MEDIUM", f"overran: it {effort.text}"
+    if is_abandoned(found):
+        ended = outcome_of(found) or status_of(found) or ""
+        rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
+        yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
+
+
+def passage(found: Found) -> Sentence:
+    """What is quoted to show what a document is about: its best passage, else its title."""
+    title = Sentence(text=found.title, ord=found.hit.chunk.ord)
+    return next((best.sentence for best in best_passages(found, most=1)), title)
+
+
+def named(found: Found) -> str:
+    """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
     ended = (outcome_of(found) or status_of(found)) if is_abandoned(found) else None
-    return f"“{found.title}” ({found.external_id}{f', {ended}' if ended else ''})"
+    stands = ended or remark(found.hit.document) or status_of(found)
+    return f"“{found.title}” ({found.external_id}{f', {stands}' if stands else ''})"

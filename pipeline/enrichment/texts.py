@@ -36,6 +36,15 @@ class Texts(Protocol):
         ...
 
 
+    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+        """The work items that a source knows by one of these ids.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        ...
+
+
 class PgTexts:
     """Reads the active search index of one tenant."""
 
@@ -63,3 +72,18 @@ class PgTexts:
             found = Chunk(ord=row.ord, content=row.content, context=row.context)
             chunks.setdefault(row.id, []).append(found)
         return {key: DocumentText(external_id=names[key], chunks=chunks[key]) for key in names}
+
+    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+        """See `Texts`; a look into each source, by its key."""
+        if not refs:
+            return ()
+        with self.database.tenant(self.tenant) as connection:
+            rows = connection.execute(
+                text("""
+                    select d.id from source s cross join lateral (
+                        select d.id from document d
+                        where d.tenant_id = s.tenant_id and d.source_id = s.id and d.external_id = any(:refs)
+                          and d.kind = 'work' offset 0) d"""),
+                {"refs": list(refs)},
+            )
+            return [row.id for row in rows]

@@ -1,0 +1,155 @@
+"""How likely a document that a search found is about the same or related work, learned from judged pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.documents import Kind
+from pipeline.embedding.identity import model_of
+from pipeline.retrieval import Hit, SearchResults
+from pipeline.words import flat, likeness, stems
+
+CANDIDATES = 15
+"""Documents of a kind that are looked at: the first may be shown, the others tell what is usual for the question."""
+_SHOWN = 3
+"""So many of the likest are not counted among the usual ones."""
+_USUAL, _USUAL_WEIGHT = 0.25, 4
+"""The usual likeness in meaning where few documents tell it, and how many of them it counts as."""
+_RARE = 0.4
+"""`Explanation.overlap` of a document that has a word or two which hardly any other has."""
+OUTDATED = -0.5
+"""What a document loses, in log-odds, that no longer holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A logistic model of "a product owner calls the document useful or related", and when it is shown."""
+
+    meaning: float = 0.0
+    """Per unit of cosine similarity, half of the best chunk and half of the whole document."""
+    lead: float = 0.0
+    """Per unit of cosine similarity above what is usual among the documents found."""
+    words: float = 0.0
+    """Per unit of cosine similarity of the sets of words of the question and of title and chunk."""
+    overlap: float = 0.0
+    """Per unit of `Explanation.overlap`."""
+    constant: float
+    least: float
+    """Probability from which on a document is shown."""
+    behind: float
+    """... if it is not so far behind the likest one."""
+
+
+_READ = Calibration(
+    meaning=3.2, lead=8.16, words=4.83, overlap=3.67, constant=-4.68, least=0.4, behind=0.2
+)
+CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
+    "all-MiniLM-L6-v2": {
+        Kind.WORK: Calibration(
+            meaning=3.91, lead=4.27, words=4.79, constant=-3.18, least=0.5, behind=0.2
+        ),
+        Kind.DECISION: _READ,
+        Kind.REFERENCE: _READ,
+    },
+}
+"""Model -> kind of document; docs/evaluation.md tells the pairs and how well it holds for others."""
+
+_READ_WORDS = Calibration(words=9.1, overlap=6.5, constant=-3.4, least=0.4, behind=0.2)
+BY_WORDS: Mapping[Kind, Calibration] = {
+    Kind.WORK: Calibration(words=7.6, overlap=2.4, constant=-1.6, least=0.6, behind=0.2),
+    Kind.DECISION: _READ_WORDS,
+    Kind.REFERENCE: _READ_WORDS,
+}
+"""Without vectors, or with those of a model that nobody has judged pairs for."""
+
+
+DUPLICATES: Mapping[str, float] = {"all-MiniLM-L6-v2": 0.8}
+"""Model -> likeness in meaning from which an item may be the same; of others, equal titles alone tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likely:
+    """A document that is worth showing."""
+
+    hit: Hit
+    probability: float
+    """That it is about the same or related work."""
+    by: str
+    """`meaning` if vectors were compared, else `words`."""
+
+
+def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[Likely]:
+    """Of the documents of a kind, those worth showing, the likest first.
+
+    Args:
+        found: at least CANDIDATES hits where there are so many, with explanations.
+        kind: of all hits.
+        question: its words, as `pipeline.words.stems` gives them.
+    """
+    by_model = CALIBRATED.get(model_of(found.model))
+    told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in found.hits)
+    by = "meaning" if by_model and told else "words"
+    model = by_model[kind] if by_model and told else BY_WORDS[kind]
+    usual = _usual([_meaning(hit) for hit in found.hits])
+    all_of_them = sorted(
+        (
+            Likely(hit=hit, probability=_probability(model, hit, question, usual), by=by)
+            for hit in found.hits
+            if _near_enough(hit)
+        ),
+        key=lambda one: -one.probability,
+    )
+    return list(_shown(all_of_them, model))
+
+
+def is_duplicate(one: Likely, model: str, title: str) -> bool:
+    """Whether an item may be the very same as one of this title."""
+    if flat(one.hit.document.title).casefold() == title.casefold():
+        return True
+    least = DUPLICATES.get(model_of(model))
+    return least is not None and one.by == "meaning" and _meaning(one.hit) >= least
+
+
+def _shown(best_first: Sequence[Likely], model: Calibration) -> Iterator[Likely]:
+    for one in best_first:
+        if one.probability < max(model.least, best_first[0].probability - model.behind):
+            return
+        yield one
+
+
+def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: float) -> float:
+    meaning = _meaning(hit)
+    words = likeness(stems(f"{hit.document.title} {hit.chunk.content}"), question)
+    overlap = hit.explanation.overlap if hit.explanation else None
+    odds = (
+        model.meaning * meaning
+        + model.lead * (meaning - usual)
+        + model.words * words
+        + model.overlap * (overlap or 0.0)
+        + model.constant
+        + (OUTDATED if hit.standing else 0.0)
+    )
+    return 1.0 / (1.0 + math.exp(-odds))
+
+
+def _meaning(hit: Hit) -> float:
+    """Of the best chunk and the whole document, half each; 0 if no vectors were compared."""
+    told = hit.explanation
+    if told is None or told.similarity is None:
+        return 0.0
+    return 0.5 * told.similarity + 0.5 * (told.similarity if told.centroid is None else told.centroid)
+
+
+def _usual(likenesses: Sequence[float]) -> float:
+    others = sorted(likenesses, reverse=True)[_SHOWN:CANDIDATES]
+    return (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
+
+
+def _near_enough(hit: Hit) -> bool:
+    """False for a document below the configured least similarity, unless it has the question's rarest words."""
+    told = hit.explanation
+    if told is None or told.similarity is None:
+        return True
+    return told.similarity >= told.min_similarity or (told.overlap or 0.0) >= _RARE
