@@ -145,7 +145,9 @@ def json_document(options: SourceOptions, file: FileText) -> Document | None:
     keys = plain_keys(data) if isinstance(data, Mapping) else {}
     tags = tags_of(keys.get("tags"))
     source_type = options.source_type or SourceType.DOCUMENTATION
-    evidence = Evidence(path=file.external_id, text=text, front_matter=keys, tags=tags, headings=())
+    evidence = Evidence(
+        path=file.external_id, above=options.above, text=text, front_matter=keys, tags=tags, headings=()
+    )
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)
     return Document(
         external_id=file.external_id,

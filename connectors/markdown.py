@@ -25,7 +25,7 @@ class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
     def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options, extractor="markdown-1", convert=markdown_document)
+        super().__init__(options, extractor="markdown-2", convert=markdown_document)
 
 
 def markdown_document(options: SourceOptions, file: FileText) -> Document | None:
@@ -41,7 +41,12 @@ def markdown_document(options: SourceOptions, file: FileText) -> Document | None
     tags = tags_of(front.values.get("tags"))
     source_type = options.source_type or SourceType.DOCUMENTATION
     evidence = Evidence(
-        path=file.external_id, text=front.body, front_matter=front.values, tags=tags, headings=headings
+        path=file.external_id,
+        above=options.above,
+        text=front.body,
+        front_matter=front.values,
+        tags=tags,
+        headings=headings,
     )
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)
     linked = resolve_links(front.body, file.relative, options)

@@ -16,13 +16,19 @@ from pipeline.documents import SourceType
 class DecisionRules:
     """Which documents are decisions; one rule that holds is enough, an empty tuple switches a rule off."""
 
-    types: tuple[str, ...] = ("adr", "decision", "rfc")
+    types: tuple[str, ...] = ("adr", "decision", "decision-record", "architecture-decision-record", "rfc")
     """Values of the front matter keys `type` and `kind`; upper and lower case are the same."""
-    paths: tuple[str, ...] = ("**/adr/**", "**/adrs/**", "**/decisions/**")
-    """Globs over the path below the root; upper and lower case are the same."""
+    paths: tuple[str, ...] = (
+        "**/adr/**", "**/adrs/**", "**/*decisions/**", "**/*decision-record*/**", "**/rfcs/**", "**/*adr-[0-9]*",
+    )  # fmt: skip
+    """Globs over the path below the root; case does not matter, and blanks and `_` are the same as `-`.
+
+    One that ends in `/**` names a folder: what lies in it needs a further sign of a record, such as a number in its
+    name, a status or a heading. The folder may be the root itself.
+    """
     tags: tuple[str, ...] = ("decision", "adr", "rfc")
     headings: tuple[str, ...] = ("Decision", "Status")
-    """Headings that must all be there."""
+    """Headings that must all be there; those that MADR and Nygard ask for will do as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,11 @@ class SourceOptions:
     base_url: str = ""
     """Where the root can be browsed; without it a document's url is a file URI."""
     decisions: DecisionRules = field(default_factory=DecisionRules)
+
+    @property
+    def above(self) -> str:
+        """The last folders of the root's own path, for rules that look at the names of folders."""
+        return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
 
     def url_of(self, relative: str) -> str:
         """The address of the file at `relative` (slashes, below the root)."""

@@ -17,13 +17,15 @@ class TextSource(FileSource):
     """One document per text file; its external id is the path below the root."""
 
     def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options, extractor="text-1", convert=text_document)
+        super().__init__(options, extractor="text-2", convert=text_document)
 
 
 def text_document(options: SourceOptions, file: FileText) -> Document:
     """The document of one file: the whole text as it is."""
     source_type = options.source_type or SourceType.TEXT
-    evidence = Evidence(path=file.external_id, text=file.text, front_matter={}, tags=(), headings=())
+    evidence = Evidence(
+        path=file.external_id, above=options.above, text=file.text, front_matter={}, tags=(), headings=()
+    )
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)
     return Document(
         external_id=file.external_id,

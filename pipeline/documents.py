@@ -61,6 +61,29 @@ DEFAULT_KIND: Mapping[SourceType, Kind] = {
 }
 
 
+DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
+    "superseded": (
+        "superseded", "superseeded", "replaced", "ersetzt", "abgelöst", "überholt", "remplacé", "remplacée",
+    ),
+    "rejected": (
+        "rejected", "declined", "withdrawn", "abandoned", "abgelehnt", "verworfen", "zurückgezogen", "rejeté",
+        "rejetée", "abandonné", "abandonnée",
+    ),
+    "deprecated": ("deprecated", "obsolete", "veraltet", "obsolète"),
+    "proposed": (
+        "proposed", "draft", "review", "pending", "last call", "vorgeschlagen", "entwurf", "in prüfung", "proposé",
+        "proposée", "brouillon",
+    ),
+    "implementing": ("implementing", "in implementation", "in umsetzung"),
+    "implemented": ("implemented", "umgesetzt", "implémenté", "implémentée"),
+    "accepted": (
+        "accepted", "approved", "adopted", "agreed", "decided", "ratified", "angenommen", "beschlossen",
+        "akzeptiert", "genehmigt", "accepté", "acceptée", "adopté", "adoptée", "approuvé", "approuvée",
+    ),
+}  # fmt: skip
+"""`decision_status` of a decision's metadata -> words that say so; of several in one breath the first row counts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """One page, work item, PBI or file as text."""

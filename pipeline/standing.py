@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pipeline.documents import Kind
+from pipeline.documents import DECISION_STATUSES, Kind
 from pipeline.stores import StoredDocument
 
 _NO_LETTERS = re.compile(r"[^a-z]+")
@@ -16,12 +16,7 @@ _REPEATS = re.compile(r"(?:closed|resolved|done)?(?:asan?|as|an?)?dup(?:e|licate
 
 # Words as they are written in trackers and front matter, letters only.
 _DECISIONS: Mapping[str, str] = {
-    "superseded": "superseded",
-    "replaced": "superseded",
-    "rejected": "rejected",
-    "declined": "rejected",
-    "deprecated": "deprecated",
-    "obsolete": "deprecated",
+    word: status for status in ("superseded", "rejected", "deprecated") for word in DECISION_STATUSES[status]
 }
 _WORK: Mapping[str, str] = {
     "wontfix": "closed without being done",

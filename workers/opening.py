@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from connectors import SourceOptions, open_source
-from connectors.options import DecisionRules
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 from pipeline.languages import as_metadata
@@ -124,15 +123,12 @@ _OPTIONS: Mapping[type[SourceSettings], Callable[..., Any]] = {
 
 def _common(settings: Settings, source: SourceSettings) -> dict[str, Any]:
     """What every connector is told."""
-    d = settings.rag.decisions
     fixed = source.metadata.model_dump(mode="json", exclude_none=True)
     own = {k: v for k, v in fixed.items() if k not in {"source_type", "extractors"}}
     return {
         "metadata": own | as_metadata(source.language or settings.rag.language),
         "source_type": source.metadata.source_type,
-        "decisions": DecisionRules(
-            types=d.frontmatter_types, paths=d.paths, tags=d.tags, headings=d.headings
-        ),
+        "decisions": settings.rag.decisions.rules(),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,10 +19,6 @@ from connectors.json_values import clean_text, json_able
 from connectors.markup import to_markdown
 from connectors.redaction import redact
 from pipeline.documents import Document, SourceType
-
-# Page properties at the head of a decision: `| Status | ACCEPTED |`, or a line of its own.
-_STATUS = re.compile(r"^\W*status\W*[:|]\W*([^|\n]{1,200}?)\W*$", re.IGNORECASE)
-HEAD_LINES = 60
 
 Layers = Sequence[Sequence[str]]
 
@@ -87,12 +82,12 @@ def _file_list(annex: Annex, options: ConfluenceOptions) -> str:
 
 
 def _evidence(item: Item, text: str) -> Evidence:
-    path = "/".join((item.space_key, *(title for _, title in item.ancestors), item.title))
-    status = next((m[1] for line in text.split("\n")[:HEAD_LINES] if (m := _STATUS.match(line))), "")
+    titles = (title.replace("/", "-") for title in (*(title for _, title in item.ancestors), item.title))
+    path = "/".join((item.space_key, *titles))
     return Evidence(
         path=path,
         text=text,
-        front_matter={"status": status} if status else {},
+        front_matter={},
         tags=item.labels,
         headings=list(headings_of(text)),
     )

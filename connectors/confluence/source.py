@@ -21,7 +21,7 @@ from pipeline.documents import Cursor, Finding, Listing, Page
 class ConfluenceSource:
     """Pages with their comments, and text files attached to them; external ids are those of Confluence."""
 
-    extractor = "confluence-1"
+    extractor = "confluence-2"
     walks_all = False
 
     def __init__(self, options: ConfluenceOptions, tactics: Tactics | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from connectors.decisions import DecisionRules, Evidence, decision_facts, is_decision, kind_and_facts
 from connectors.headings import headings_of
 from pipeline.documents import Kind, SourceType
+from tests.growth import assert_linear
 
 OFF = DecisionRules(types=(), paths=(), tags=(), headings=())
 
@@ -34,9 +36,21 @@ class TestRules:
             evidence(front_matter={"kind": "Decision"}),
             evidence(front_matter={"type": "page", "kind": "rfc"}),
             evidence(path="adr/0001-x.md"),
-            evidence(path="docs/ADR/2024/x.md"),
-            evidence(path="docs/adrs/x.md"),
-            evidence(path="a/decisions/x.md"),
+            evidence("# T\n\nStatus: agreed", path="docs/ADR/2024/x.md"),
+            evidence("# T\n\n| Status | Draft |", path="docs/adrs/x.md"),
+            evidence("# T\n\n## Decision\n\nx", path="a/decisions/x.md"),
+            evidence("# T\n\n## Context\n\nx", path="docs/Architecture Decision Records/x.md"),
+            evidence(path="architecture_decisions/team/ABC-ADR-XY-001.md"),
+            evidence(path="rfcs/text/0042-x.md"),
+            evidence(path="docs/team/adr-007-x.md"),
+            evidence(path="docs/team/ABC-ADR-0007-x.md"),
+            evidence(front_matter={"status": "implemented", "date": date(2024, 1, 2)}),
+            evidence(
+                "# T\n\n## Context and Problem Statement\n\n## Considered Options\n\n## Decision Outcome\n\nx"
+            ),
+            evidence("# T\n\n## Context\n\nx\n\n## Decision\n\ny\n\n## Consequences\n\nz"),
+            evidence("# Architecture Decision Record: queues\n\nx", path="queues/index.md"),
+            evidence("# ADR-7: queues\n\nx"),
             evidence(tags=("queue", "Decision")),
             evidence(tags=("rfc",)),
             evidence("# T\n\n## Status\n\nx\n\n## Decision\n\ny"),
@@ -61,11 +75,62 @@ class TestRules:
             evidence("# T\n\n## Decision\n\nok"),
             evidence("# T\n\n```\n## Status\n## Decision\n```\n"),
             evidence("# T\n\n## Status report\n\nx\n\n## Decision log\n\ny"),
+            evidence(path="adr/images.md"),
+            evidence(
+                "# Errors\n\n| Status | Meaning |\n|---|---|\n| 404 | Gone |", path="decisions/api/errors.md"
+            ),
+            evidence(path="adr/2024-01-02 notes.md"),
+            evidence("# T\n\nStatus: accepted", path="adr/README.md"),
+            evidence("# T\n\nStatus: accepted", path="decisions/index.md"),
+            evidence("# T\n\nStatus: accepted", path="docs/quadr.md"),
+            evidence(tags=("adr",), path="adr/contributing.md"),
+            evidence(front_matter={"status": "draft", "date": date(2024, 1, 2)}),
+            evidence(front_matter={"status": "accepted"}),
+            evidence("words", front_matter={"status": "accepted", "date": date(2024, 1, 2)}),
+            evidence("# T\n\n## Context\n\nx\n\n## Decision\n\ny"),
+            evidence("# Architecture Decision Records\n\nx"),
         ],
     )
     def test_no_decision(self, found: Evidence) -> None:
         assert not is_decision(DecisionRules(), found)
         assert kind_and_facts(DecisionRules(), found, SourceType.DOCUMENTATION) == (Kind.REFERENCE, {})
+
+    @pytest.mark.parametrize(
+        "found",
+        [
+            evidence(path="adr/0000-template.md"),
+            evidence(path="adr/adr-template-short.md"),
+            evidence(path="adr/TEMPLATE.md", front_matter={"type": "adr"}),
+            evidence(path="docs/templates/adr/0001-x.md"),
+            evidence("# {short title, of problem and solution}", path="adr/0001-x.md"),
+            evidence("# [short title]", path="adr/0001-x.md"),
+            evidence("# <!-- short title -->", path="adr/0001-x.md"),
+            evidence("# T", path="adr/0001-x.md", front_matter={"title": "{title}"}),
+            evidence("# 1. T\n\nDate: DATE\n\n## Status\n\nSTATUS", path="adr/0001-x.md"),
+            evidence("# T\n\n* Status: proposed | accepted | rejected", path="adr/0001-x.md"),
+            evidence("# T\n\n## Status\n\nOne of proposed, accepted or rejected.", path="adr/0001-x.md"),
+        ],
+    )
+    def test_a_template_is_no_decision(self, found: Evidence) -> None:
+        assert not is_decision(DecisionRules(), found)
+
+    def test_a_record_about_templates_is_one(self) -> None:
+        assert is_decision(
+            DecisionRules(), evidence("# 5. Use a template", path="adr/0005-use-a-template.md")
+        )
+        assert is_decision(DecisionRules(), evidence("# [ADR-5] Templates", path="adr/0005-templates.md"))
+
+    def test_the_root_may_be_the_folder_of_records(self) -> None:
+        inside = replace(evidence(path="0001-x.md"), above="docs/adr")
+        assert is_decision(DecisionRules(), inside)
+        assert not is_decision(DecisionRules(), replace(inside, above="docs/guide"))
+        assert not is_decision(DecisionRules(paths=("adr/**",)), inside), (
+            "a glob without ** starts at the root"
+        )
+
+    def test_what_a_glob_of_files_names_needs_no_further_sign(self) -> None:
+        assert is_decision(DecisionRules(paths=("**/adr/*.md",)), evidence(path="adr/images.md"))
+        assert not is_decision(DecisionRules(paths=("**/adr/*.md",)), evidence(path="adr/readme.md"))
 
     def test_rules_can_be_replaced(self) -> None:
         rules = DecisionRules(
@@ -104,6 +169,25 @@ class TestStatus:
             ("The board has accepted this.", "accepted"),
             ("Accepted. Supersedes ADR-3", "accepted"),
             ("proposed | rejected | accepted | deprecated", ""),
+            ("Under review", "proposed"),
+            ("Agreed", "accepted"),
+            ("Implementing", "implementing"),
+            ("Implemented in 2.1", "implemented"),
+            ("Withdrawn", "rejected"),
+            ("Abandoned", "rejected"),
+            ("Obsolete", "deprecated"),
+            ("Umgesetzt", "implemented"),
+            ("Approuvée", "accepted"),
+            ("✅ Accepted", "accepted"),
+            ("~~Proposed~~ Accepted", "accepted"),
+            ("<!-- proposed | accepted -->\nRejected", "rejected"),
+            ("- [ ] Proposed\n- [x] Accepted\n- [ ] Rejected", "accepted"),
+            ("Proposed → Accepted → Deprecated", "deprecated"),
+            ("Proposed, not yet accepted", "proposed"),
+            ("Not accepted", ""),
+            ("It will be implemented in spring.", ""),
+            ("Accepted, partially superseded by ADR-9", "accepted"),
+            ("![status](https://badges.example/badge/status-in%20review-blue)", "proposed"),
             ("Unclear", ""),
             ("", ""),
         ],
@@ -114,7 +198,24 @@ class TestStatus:
         assert facts(text).get("decision_status", "") == expected
 
     @pytest.mark.parametrize(
-        "head", ["Status: accepted", "* Status: accepted", "- **Status**: Accepted", "**Status:** accepted"]
+        "head",
+        [
+            "Status: accepted",
+            "* Status: accepted",
+            "- **Status**: Accepted",
+            "**Status:** accepted",
+            "> Status: Accepted",
+            "**Date:** 2024-01-02 | **Status:** accepted",
+            "| Status | Accepted |",
+            "| | |\n|---|---|\n| **Status** | Accepted on 2024-01-02 |",
+            "| Field | Value |\n|---|---|\n| Status | `Accepted` |",
+            "| Status | Accepted |\n|---|---|\n| Scope | All |",
+            "| Version | Status | Author |\n|---|---|---|\n| 1 | Accepted | Ann |",
+            "<table>\n<tr><th>Status</th>\n<td><b>Accepted</b></td></tr></table>",
+            "![status](https://badges.example/badge/status-accepted-green)",
+            "![](https://badges.example/badge/ADR%20Status-Accepted-green.svg?style=flat)",
+            '<img src="green.svg" alt="Status: accepted">',
+        ],
     )
     def test_a_line_in_the_head_tells(self, head: str) -> None:
         assert facts(f"# T\n\n{head}\n\n## Context\n\nStatus: rejected")["decision_status"] == "accepted"
@@ -136,6 +237,9 @@ class TestStatus:
             ("Accepted, then superseded by [7. Use Valkey](0007.md)", "7. Use Valkey"),
             ("Accepted\n\nSuperseded by ADR-007", "ADR-007"),
             ("Replaced by ADR-007", "ADR-007"),
+            ("Superseded by ADR-007 on 2025-01-01", "ADR-007"),
+            ("Ersetzt durch ADR-007", "ADR-007"),
+            ("![](https://badges.example/badge/status-superseded_by_ADR--007-red)", "ADR-007"),
         ],
     )
     @pytest.mark.req("001-065")
@@ -158,6 +262,20 @@ class TestStatus:
     def test_a_successor_in_front_matter(self, front: dict[str, Any]) -> None:
         assert facts("# T", **front) == {"decision_status": "superseded", "superseded_by": "ADR-007"}
 
+    @pytest.mark.parametrize(
+        ("value", "expected"), [("[ADR-007](7.md)", "ADR-007"), ("N/A", ""), ("none", ""), ("", "")]
+    )
+    def test_a_successor_in_a_table(self, value: str, expected: str) -> None:
+        found = facts(f"# T\n\n| Status | Accepted |\n| Superseded by: | {value} |\n| Supersedes | ADR-001 |")
+
+        assert found.get("superseded_by", "") == expected
+        assert found["decision_status"] == ("superseded" if expected else "accepted")
+
+    def test_what_is_no_head_does_not_tell(self) -> None:
+        body = "\n\n## Options\n\nStatus: rejected\n\n| Status | Rejected |\n\n### Status\n\nReplaced by nothing."
+        assert facts("# T\n\n## Status\n\nAccepted" + body) == {"decision_status": "accepted"}
+        assert facts("# T\n\n```\nStatus: accepted\n```\n") == {}
+
     def test_an_unfilled_template_names_no_successor(self) -> None:
         assert facts("# T\n\n* Status: proposed | accepted | superseded by ADR-0005\n") == {}
 
@@ -179,6 +297,10 @@ class TestDay:
             ("# T\n\n## Status\n\nSuperseded by ADR-7 on 2025-01-01", {}, ""),
             ("# T\n\n## Status\n\nAccepted on 2024-02-31\n", {}, ""),
             ("# T\n\n## Status\n\nAccepted\n", {"date": "spring"}, ""),
+            ("# T\n\n| Date | Oct 4, 2023 |\n", {}, "2023-10-04"),
+            ("# T\n\n| Date | insert date |\n", {}, ""),
+            ("# T\n\n**Decision date**: 11-April-2023\n", {}, "2023-04-11"),
+            ("# T\n\n## Date\n\n16. März 2024\n", {}, "2024-03-16"),
         ],
     )
     def test_the_day_is_the_one_of_the_decision(self, text: str, front: dict[str, Any], day: str) -> None:
@@ -186,3 +308,36 @@ class TestDay:
 
     def test_nothing_said_is_nothing_known(self) -> None:
         assert facts("# T\n\ntext") == {}
+
+
+class TestDeciders:
+    @pytest.mark.parametrize(
+        ("text", "front", "names"),
+        [
+            ("# T\n\n* Deciders: Ann Lee, @bob\n", {}, "Ann Lee, @bob"),
+            ("# T\n\n* Deciders:\n  * Ann\n  * Bob\n", {}, "Ann, Bob"),
+            ("# T\n\n| Decision makers | [Ann](@ann) and Bob |\n| Author | Cy |\n", {}, "Ann, Bob"),
+            ("# T\n\n| Authors | Ann Lee - ann@firm.example |\n", {}, "Ann Lee"),
+            ("# T\n\n**Approver:** Ann <ann@firm.example>; Bob\n", {}, "Ann, Bob"),
+            ("# T\n\n* Deciders: ann@firm.example\n* Owner: Bob\n", {}, "Bob"),
+            ("# T\n\n* Deciders: [list everyone who decides]\n", {}, ""),
+            ("# T\n\n* Deciders: N/A\n", {}, ""),
+            ("# T\n\n## Deciders\n\n- Ann\n- Bob\n", {}, "Ann, Bob"),
+            ("# T\n\n## Owner\n\nWhoever has the pager of the team that runs it this week.\n", {}, ""),
+            ("# T", {"decision-makers": ["Ann", "Bob"], "author": "Cy"}, "Ann, Bob"),
+            ("# T", {"decision_makers": "Ann; Bob"}, "Ann, Bob"),
+            ("# T", {"author": "Cy"}, "Cy"),
+        ],
+    )
+    def test_who_decided_is_told_by_name(self, text: str, front: dict[str, Any], names: str) -> None:
+        assert facts(text, **front).get("deciders", "") == names
+
+
+@pytest.mark.parametrize("piece", ["| ", "\n", " ", "<tr ", "~", "<!--", "Status: ", "a@", "[", "*"])
+def test_hostile_heads_cost_linear_time(piece: str) -> None:
+    def read(text: str) -> None:
+        for head in (f"# T\n\n{text}x", f"# T\n\n## Status\n{text}x"):
+            found = evidence(head, "adr/0001-x.md", {"status": text + "x", "date": text + "x"})
+            kind_and_facts(DecisionRules(), found, SourceType.TEXT)
+
+    assert_linear(lambda size: piece * (size // len(piece)), 400_000, read)

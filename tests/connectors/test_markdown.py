@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.headings import code_lines, headings_of, plain_text, title_of
-from connectors.times import parse_time
+from connectors.times import parse_day, parse_time
 from pipeline.documents import Kind, SourceType
 from tests.connectors.notes import document, read
 from tests.growth import assert_linear
@@ -46,6 +46,11 @@ class TestDocument:
         }
         assert found.created_at == datetime(2024, 2, 3, tzinfo=UTC)
         assert found.updated_at == datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC)
+
+    def test_a_root_that_is_a_folder_of_records_tells(self, tmp_path: Path) -> None:
+        (tmp_path / "docs/adr").mkdir(parents=True)
+        assert document(tmp_path / "docs/adr", "# Rows\n\nx", name="0001-rows.md").kind is Kind.DECISION
+        assert document(tmp_path / "docs", "# Rows\n\nx", name="0001-rows.md").kind is Kind.REFERENCE
 
     @pytest.mark.req("001-065")
     def test_fixed_metadata_reaches_every_document_and_the_file_goes_first(self, tmp_path: Path) -> None:
@@ -207,3 +212,31 @@ class TestTimes:
         moment = parse_time(value)
 
         assert (moment.isoformat() if moment else None) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "day"),
+        [
+            ("2024-02-03", "2024-02-03"),
+            ("2024-02-03T23:00:00Z", "2024-02-03"),
+            ("on 2024/2/3", "2024-02-03"),
+            ("Oct 4, 2023", "2023-10-04"),
+            ("Sep 5th, 2023", "2023-09-05"),
+            ("December 11 2025", "2025-12-11"),
+            ("11-April-2023", "2023-04-11"),
+            ("8 Jun 2024", "2024-06-08"),
+            ("2019 Sep 04", "2019-09-04"),
+            ("16. März 2024", "2024-03-16"),
+            ("1er août 2024", "2024-08-01"),
+            ("05.06.2024", "2024-06-05"),
+            ("22-10-2024", "2024-10-22"),
+            ("10/22/2024", "2024-10-22"),
+            ("05/06/2024", ""),
+            ("06/06/2024", "2024-06-06"),
+            ("January, 2026", ""),
+            ("2024-02-31", ""),
+            ("4 Foo 2024", ""),
+            ("", ""),
+        ],
+    )
+    def test_a_day_is_read_in_any_usual_spelling(self, text: str, day: str) -> None:
+        assert parse_day(text) == day

@@ -25,6 +25,8 @@ def document(kind: Kind, **changes: Any) -> StoredDocument:
         (Kind.DECISION, {"decision_status": "superseded"}, "superseded"),
         (Kind.DECISION, {"decision_status": "rejected"}, "rejected"),
         (Kind.DECISION, {"decision_status": "accepted"}, None),
+        (Kind.DECISION, {"decision_status": "implementing"}, None),
+        (Kind.REFERENCE, {"status": "Withdrawn"}, "rejected"),
         (Kind.DECISION, {"status": "duplicate"}, None),
         (Kind.WORK, {"state": "Closed", "reason": "Duplicate"}, None),
         (Kind.WORK, {"resolution": "Won't fix", "status": "Duplicate"}, "closed without being done"),

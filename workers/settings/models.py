@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from connectors.options import DecisionRules
 from pipeline.languages import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingCacheSettings, EmbeddingModel, PreviousEmbedding
@@ -227,13 +228,25 @@ class DecisionSettings(Section):
     """Which documents are decisions; one match is enough."""
 
     frontmatter_types: Texts = Field(
-        default=("adr", "decision"), description="Values of `type` in the front matter."
+        default=DecisionRules.types,
+        description="Values of `type` in the front matter; a date with a status such as accepted will do as well.",
     )
-    paths: Texts = Field(default=("**/adr/**",), description="Patterns of paths.")
-    tags: Texts = Field(default=("decision", "adr", "rfc"), description="Tags or labels.")
+    paths: Texts = Field(
+        default=DecisionRules.paths,
+        description="Patterns of paths. In a folder (`/**` at the end) a document needs a further sign of a record: a"
+        " number, a status, a heading.",
+    )
+    tags: Texts = Field(default=DecisionRules.tags, description="Tags or labels.")
     headings: Texts = Field(
-        default=("Decision", "Status"), description="Headings a document has, all of them."
+        default=DecisionRules.headings,
+        description="Headings a document has, all of them; those of MADR and Nygard will do as well.",
     )
+
+    def rules(self) -> DecisionRules:
+        """For connectors."""
+        return DecisionRules(
+            types=self.frontmatter_types, paths=self.paths, tags=self.tags, headings=self.headings
+        )
 
 
 class FlowerSettings(Section):

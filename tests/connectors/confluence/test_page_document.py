@@ -151,11 +151,14 @@ def test_decisions_carry_their_status(fake: FakeConfluence, body: str, labels: l
 
 def test_decisions_are_found_by_their_place_too(fake: FakeConfluence) -> None:
     parent = fake.add_page("ENG", "Decisions", "<p>List</p>")
-    page = fake.add_page("ENG", "Use queues", "<p>We do it.</p>", parent=parent)
+    page = fake.add_page("ENG", "Use queues", "<h2>Decision</h2><p>We do it.</p>", parent=parent)
+    named = fake.add_page("ENG", "ADR 7: Queues / topics", "<p>We do it.</p>")
+    other = fake.add_page("ENG", "Photos", "<p>We do it.</p>", parent=parent)
 
     found = _documents(fake, decisions=DecisionRules(tags=(), headings=(), types=()))
 
-    assert found[page].kind is Kind.DECISION
+    assert found[page].kind is found[named].kind is Kind.DECISION
+    assert found[other].kind is Kind.REFERENCE
     assert found[parent].kind is Kind.REFERENCE
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import QueuePool
 
+from connectors.options import DecisionRules
 from pipeline.chunking import ChunkingOptions
 from pipeline.embedding import PROVIDERS
 from workers.runtime import Addresses, Runtime
@@ -150,9 +151,7 @@ def test_defaults() -> None:
         1,
     )
     assert rag.retrieval.rerank.enabled is False
-    assert "adr" in rag.decisions.frontmatter_types
-    assert rag.decisions.paths == ("**/adr/**",)
-    assert rag.decisions.headings == ("Decision", "Status")
+    assert rag.decisions.rules() == DecisionRules()
     assert rag.sources == ()
     assert (rag.timezone, rag.flower.port, rag.flower.url_prefix) == ("UTC", 0, "")
 
