@@ -22,6 +22,8 @@ SHAPE = 2
 
 UNKNOWN = "unknown"
 """Status of a decision of which neither source nor text tells one."""
+IN_FORCE = frozenset({"accepted", "implementing", "implemented"})
+ENDED = frozenset({"superseded", "rejected", "deprecated"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +95,13 @@ class PastDecision(Item):
 
     @property
     def in_force(self) -> bool:
-        """Not superseded, rejected or deprecated, as far as is known."""
-        return not self.superseded_by and self.status not in ("superseded", "rejected", "deprecated")
+        """Known to bind: what is unknown or only proposed does not."""
+        return self.status in IN_FORCE and not self.superseded_by
+
+    @property
+    def ended(self) -> bool:
+        """Known to bind no longer, or never to have bound."""
+        return self.status in ENDED or bool(self.superseded_by)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,10 @@ class Part(StrEnum):
     COMMENTS = "comments"
     DECISION = "decision"
     STATUS = "status"
+    RATIONALE = "rationale"
+    CONTEXT = "context"
+    CONSTRAINTS = "constraints"
+    CONSEQUENCES = "consequences"
     ELSEWHERE = "elsewhere"
 
 
@@ -43,9 +47,22 @@ HEADINGS: Mapping[Part, tuple[str, ...]] = {
     Part.COMMENTS: ("comments", "discussion", "kommentare", "diskussion", "commentaires"),
     Part.DECISION: (
         "decision", "decisions", "the decision", "decision outcome", "we decided", "entscheidung", "entscheid",
-        "beschluss", "décision", "décisions",
+        "beschluss", "décision", "décisions", "what", "proposal", "proposed solution",
     ),
     Part.STATUS: ("status", "state", "stand", "statut", "état"),
+    Part.RATIONALE: (
+        "rationale", "justification", "reasoning", "reasons", "why", "argument", "decision drivers", "begründung",
+        "gründe", "warum", "raisons", "pourquoi",
+    ),
+    Part.CONTEXT: (
+        "context", "context and problem statement", "background", "motivation", "problem", "problem statement", "issue",
+        "kontext", "hintergrund", "ausgangslage", "contexte",
+    ),
+    Part.CONSTRAINTS: ("constraints", "constraint", "einschränkungen", "randbedingungen", "vorgaben", "contraintes"),
+    Part.CONSEQUENCES: (
+        "consequences", "positive consequences", "negative consequences", "implications", "konsequenzen",
+        "auswirkungen", "folgen", "conséquences",
+    ),
     Part.ELSEWHERE: (
         "what's next", "whatsnext", "next steps", "see also", "further reading", "read more", "related pages",
         "references", "links", "siehe auch", "weiterführendes", "nächste schritte", "voir aussi",

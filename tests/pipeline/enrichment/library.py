@@ -75,6 +75,7 @@ LIBRARY = [
         "## Decision\n\nEvery export of invoices is streamed row by row as CSV. No export is built in memory.\n\n"
         "## Consequences\n\nProgress cannot be shown in percent.",
         decision_status="accepted",
+        deciders="Ann, Bob",
         decided_at="2025-04-02",
     ),
     decision(

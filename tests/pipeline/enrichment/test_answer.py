@@ -69,6 +69,7 @@ def test_work_that_was_given_up_says_so_with_the_last_comment(shop: Workshop) ->
 def test_decisions_in_force_come_first_with_status_and_day(shop: Workshop) -> None:
     first, second = answer(stocked(shop))["past_decisions"]
     assert (first["status"], first["decided_at"], first["superseded_by"]) == ("accepted", "2025-04-02", None)
+    assert (first["date"], first["assigned_architect"]) == ("2025-04-02", "Ann, Bob")
     assert first["decision"] == (
         "Every export of invoices is streamed row by row as CSV. No export is built in memory."
     )

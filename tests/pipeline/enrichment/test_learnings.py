@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.enrichment import Enricher, EnrichmentRequest, decisions
 from pipeline.enrichment.citations import Citations
+from pipeline.enrichment.context import Item, PastDecision
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.learnings import is_abandoned, learnings
 from pipeline.enrichment.passages import best_passages
@@ -154,11 +155,14 @@ def test_work_that_was_given_up_is_told_by_its_state_or_resolution(
         ("## Status\n\nAccepted, later superseded by ADR 9", "superseded"),
         ("Status: proposed\n\n## Decision\n\nWe wait.", "proposed"),
         ("## Statut\n\nAcceptée", "accepted"),
-        ("## Context\n\nIt was accepted by all.", None),
+        ("## Status\n\nTo be discussed", "unknown"),
+        ("## Context\n\nIt was accepted by all.", "unknown"),
     ],
 )
-def test_the_status_of_a_decision_is_read_from_its_part_of_the_text(text: str, status: str | None) -> None:
+def test_the_status_of_a_decision_is_read_from_its_part_of_the_text(text: str, status: str) -> None:
     assert decisions.status_of(found(text)) == status
+    assert decisions.status_of(found(text, decision_status="implementing")) == "implementing"
+    assert decisions.status_of(found(text, decision_status="accepted", superseded_by="ADR 9")) == "superseded"
 
 
 def test_a_decision_is_its_first_sentences_and_never_a_whole_page() -> None:
@@ -171,6 +175,91 @@ def test_a_decision_is_its_first_sentences_and_never_a_whole_page() -> None:
 def test_a_decision_without_such_a_heading_is_told_by_its_best_passage() -> None:
     one = found("Some words first.\n\nWe stream every export.", question="stream the export")
     assert [s.text for s in decisions.decision_of(one)] == ["We stream every export."]
+
+
+def test_a_decision_begins_with_what_is_decided_and_not_with_what_the_page_is_for() -> None:
+    page = "## What\n\nThis document describes our choice.\n\n| Option | Cost |\n\nWe stream every export."
+    assert [s.text for s in decisions.decision_of(found(page))] == ["We stream every export."]
+    alone = found("## Decision\n\nThis document describes our choice.")
+    assert [s.text for s in decisions.decision_of(alone)] == ["This document describes our choice."]
+
+
+CONTEXT = "## Context\n\nExports run out of memory at night.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        (
+            f"{CONTEXT}## Decision Drivers\n\n- It is very cheap\n\n## Decision Outcome\n\nChosen option: “Rows”, because rows never fill memory.",
+            ["rows never fill memory."],
+        ),
+        (
+            f"{CONTEXT}## Decision Outcome\n\nChosen option: “Rows”, because\n\n- rows always fit\n- rows are simple\n\n### More\n\n- A B C",
+            ["rows always fit", "rows are simple"],
+        ),
+        (
+            f"{CONTEXT}## Decision Outcome\n\nChosen option: “Rows”, because it comes out best (see below).",
+            ["Exports run out of memory at night."],
+        ),
+        (
+            f"{CONTEXT}## Decision\n\nWe stream, because a file is big.\n\n### Rationale\n\nRows are simple to write.",
+            ["Rows are simple to write."],
+        ),
+        (f"{CONTEXT}## Decision\n\nWe stream because files are big.", ["We stream because files are big."]),
+        (f"{CONTEXT}## Decision\n\nWe stream.", ["Exports run out of memory at night."]),
+        ("## Why\n\n| Rows | Files |\n\n{why we do it}\n\nhttps://wiki.example/why\n\nTODO", []),
+        ("## Decision\n\nWe stream.", []),
+    ],
+)
+def test_reasons_are_the_record_s_own(text: str, reasons: list[str]) -> None:
+    assert [s.text for s in decisions.rationale_of(found(text))] == reasons
+
+
+def test_constraints_are_what_binds_and_at_most_three() -> None:
+    text = (
+        "## Context\n\nAll users must log in.\n\n## Decision\n\nWe stream rows. Every export must be streamed. Files are"
+        " written only by the exporter. It was the only choice.\n\n## Consequences\n\n- Bad, because teams must learn it\n"
+        "- No team may not skip the header\n\n## Constraints\n\n- One database for all exports\n- No new servers"
+    )
+    assert [s.text for s in decisions.constraints_of(found(text))] == [
+        "Every export must be streamed.",
+        "Files are written only by the exporter.",
+        "No team may not skip the header",
+    ]
+    named = "## Constraints\n\n- One database for all exports"
+    assert [s.text for s in decisions.constraints_of(found(named))] == ["One database for all exports"]
+
+
+@pytest.mark.parametrize(
+    ("status", "superseded_by", "in_force", "ended"),
+    [
+        ("accepted", None, True, False),
+        ("implementing", None, True, False),
+        ("implemented", None, True, False),
+        ("accepted", "ADR 9", False, True),
+        ("proposed", None, False, False),
+        ("unknown", None, False, False),
+        ("rejected", None, False, True),
+        ("deprecated", None, False, True),
+        ("superseded", None, False, True),
+    ],
+)
+def test_only_what_is_known_to_hold_is_in_force(
+    status: str, superseded_by: str | None, in_force: bool, ended: bool
+) -> None:
+    item = Item(
+        ref="1",
+        title="t",
+        link="#",
+        document_id="",
+        source="s",
+        source_type="text",
+        updated_at=None,
+        age_days=None,
+    )
+    past = PastDecision(**vars(item), decision="x", status=status, superseded_by=superseded_by)
+    assert (past.in_force, past.ended) == (in_force, ended)
 
 
 def test_passages_prefer_the_chunk_that_the_search_chose_and_leave_out_the_weak() -> None:

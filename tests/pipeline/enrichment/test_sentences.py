@@ -174,7 +174,10 @@ def test_only_a_ticked_box_is_ticked() -> None:
         ("**Entscheidung**", Part.DECISION),
         ("Critères d’acceptation", Part.CRITERIA),
         ("LESSONS LEARNED", Part.LESSONS),
-        ("Decision drivers", None),
+        ("Decision drivers", Part.RATIONALE),
+        ("Context and Problem Statement", Part.CONTEXT),
+        ("Konsequenzen", Part.CONSEQUENCES),
+        ("Decision log", None),
         ("", None),
     ],
 )

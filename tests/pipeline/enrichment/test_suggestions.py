@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked, work
 from tests.pipeline.workshop import Workshop
 
@@ -67,9 +69,12 @@ def test_decisions_in_force_are_to_be_respected_and_others_not_to_be_built_on(sh
     ]
 
 
-def test_a_proposal_binds_nobody(shop: Workshop) -> None:
+@pytest.mark.parametrize(
+    ("facts", "status"), [({"decision_status": "proposed"}, "proposed"), ({}, "unknown")]
+)
+def test_a_proposal_binds_nobody(shop: Workshop, facts: dict[str, str], status: str) -> None:
     text = "## Decision\n\nInvoices are exported as CSV for the tax office."
-    stocked(shop, decision("adr/8.md", "ADR 8: CSV export of invoices", text, decision_status="proposed"))
+    stocked(shop, decision("adr/8.md", "ADR 8: CSV export of invoices", text, **facts))
     found = answer(shop)
-    assert by_ref(found, "past_decisions", "adr/8.md")["status"] == "proposed"
+    assert by_ref(found, "past_decisions", "adr/8.md")["status"] == status
     assert not any("ADR 8" in text for text in found["suggestions"])
