@@ -31,7 +31,7 @@ export interface EnrichedContext {
   /** Items that may be the same as this one. */
   likely_duplicates: Duplicate[];
   /** What similar finished work took, where the sources tell. */
-  effort_of_similar: Effort | null;
+  effort_of_similar: SimilarEffort | null;
   /** The sources, by number. */
   citations: Citation[];
   /** 0 is everything, 4 nothing could be looked up, 5 switched off. */
@@ -201,7 +201,7 @@ export interface Duplicate {
 }
 
 /** What similar finished work took. */
-export interface Effort {
+export interface SimilarEffort {
   /** For a person: `five like it: median 9 days (n = 5)`. */
   text: string;
   /** So many items tell their effort. */
@@ -228,7 +228,7 @@ export interface Citation {
   chunk: string;
   /** What kind of source it comes from. */
   source_type: string;
-  /** At most 200 characters, verbatim but for white space; a cut is marked with an ellipsis. */
+  /** At most 200 characters, verbatim but for white space, links and emphasis; a cut is marked with an ellipsis. */
   quoted: string;
 }
 

@@ -31,7 +31,7 @@ PARTS = (
     context.Suggestion,
     context.RiskHint,
     context.Duplicate,
-    context.Effort,
+    context.SimilarEffort,
     context.Citation,
 )
 DAY: Json = {"format": "date"}
@@ -65,7 +65,7 @@ TIGHTER: Mapping[tuple[str, str], Json] = {
     ("RiskHint", "severity"): {"enum": ["HIGH", "MEDIUM", "LOW"]},
     ("RiskHint", "citation"): NUMBER,
     ("Duplicate", "similarity"): PERCENT,
-    ("Effort", "n"): NUMBER,
+    ("SimilarEffort", "n"): NUMBER,
     ("Citation", "n"): NUMBER,
     ("Citation", "quoted"): {"maxLength": 200},
     ("EnrichedContext", "degradation_level"): {"minimum": 0, "maximum": 5},

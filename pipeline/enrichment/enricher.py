@@ -166,7 +166,9 @@ class Enricher:
         work = chosen.work[: self._number(request, Kind.WORK)]
         docs = chosen.docs[: self._number(request, Kind.REFERENCE)]
         efforts = [effort_of(one.hit.document.metadata, one.hit.document.created_at) for one in chosen.work]
-        similar = [self._work(one, effort, request, cited) for one, effort in zip(work, efforts, strict=False)]
+        similar = [
+            self._work(one, effort, request, cited) for one, effort in zip(work, efforts, strict=False)
+        ]
         past = self._decisions(request, chosen, self._number(request, Kind.DECISION))
         documents = [(one, self._doc(one, request, cited)) for one in docs]
         documents = [(one, doc) for one, doc in documents if doc.relevant_sections]

@@ -16,6 +16,7 @@ from pipeline.words import covered, flat, stems
 
 DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
 
+
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """One document of the answer."""

@@ -34,9 +34,10 @@ _TELLS = re.compile(
 )
 """Of a comment: it says what came of it and why."""
 _ROUTINE = re.compile(
-    r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?"
-    r"(?:tests?|docs?|documentation|readme|changelog)|committed|merged|pushed|thanks|see |done|closing|fixed (?:in|by)\b"
-    r"|implemented in\b|verified\b|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b)",
+    r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)"
+    r"|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?(?:tests?|docs?|documentation|readme|changelog)"
+    r"|committed|merged|pushed|thanks|see |done|closing|fixed (?:in|by)\b|implemented in\b|verified\b"
+    r"|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b)",
     re.IGNORECASE,
 )
 """What is done with every item teaches nothing about this one."""

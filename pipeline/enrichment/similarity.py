@@ -42,14 +42,10 @@ class Calibration:
     """... if it is not so far behind the likest one."""
 
 
-_READ = Calibration(
-    meaning=3.2, lead=8.16, words=4.83, overlap=3.67, constant=-4.68, least=0.4, behind=0.2
-)
+_READ = Calibration(meaning=3.2, lead=8.16, words=4.83, overlap=3.67, constant=-4.68, least=0.4, behind=0.2)
 CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
     "all-MiniLM-L6-v2": {
-        Kind.WORK: Calibration(
-            meaning=3.91, lead=4.27, words=4.79, constant=-3.18, least=0.5, behind=0.2
-        ),
+        Kind.WORK: Calibration(meaning=3.91, lead=4.27, words=4.79, constant=-3.18, least=0.5, behind=0.2),
         Kind.DECISION: _READ,
         Kind.REFERENCE: _READ,
     },
@@ -113,10 +109,10 @@ def is_duplicate(one: Likely, model: str, title: str) -> bool:
 
 
 def _shown(best_first: Sequence[Likely], model: Calibration) -> Iterator[Likely]:
-    for one in best_first:
-        if one.probability < max(model.least, best_first[0].probability - model.behind):
-            return
-        yield one
+    # What no longer holds must not keep out what took its place.
+    holds = next((one for one in best_first if one.hit.standing is None), None)
+    least = max(model.least, holds.probability - model.behind if holds else 0.0)
+    return (one for one in best_first if one.probability >= least)
 
 
 def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: float) -> float:

@@ -35,9 +35,9 @@ SHORT = 150
 OVERRAN, OVERRAN_FAR = 1.5, 2.0
 """What was needed as a share of the estimate: worth a hint, and a grave one."""
 _EVERYWHERE = re.compile(
-    r"\b(?:(?:unit|integration|automated|existing|regression|all) tests?|tests? (?:pass|cover|added|exist)|test coverage"
-    r"|documentation|readme|changelog|lint\w*|typecheck\w*|type check|compil\w+|ci\b|pipeline (?:is )?green|code review\w*"
-    r"|backwards? compatib\w+|no regressions?|definition of done)",
+    r"\b(?:(?:unit|integration|automated|existing|regression|all) tests?|tests? (?:pass|cover|added|exist)"
+    r"|test coverage|documentation|readme|changelog|lint\w*|typecheck\w*|type check|compil\w+|ci\b"
+    r"|pipeline (?:is )?green|code review\w*|backwards? compatib\w+|no regressions?|definition of done)",
     re.IGNORECASE,
 )
 """Criteria that any item has."""
@@ -101,9 +101,7 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
 
 
-def _risks(
-    risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]
-) -> Iterator[Suggestion]:
+def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]) -> Iterator[Suggestion]:
     """The first that is not said as a duplicate already."""
     said = {duplicate.document_id for duplicate in duplicates}
     for found, hint in risks:
@@ -155,9 +153,7 @@ def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestio
         if found.similarity >= SURE and doc.relevant_sections and doc.citations:
             quoted = clipped(doc.relevant_sections[0], SHORT)
             text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
-            yield Suggestion(
-                kind="document", ref=found.external_id, text=text, citations=doc.citations[:1]
-            )
+            yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
 def risks_of(

@@ -35,7 +35,6 @@ class Texts(Protocol):
         """
         ...
 
-
     def ids(self, refs: Collection[str]) -> Sequence[UUID]:
         """The work items that a source knows by one of these ids.
 

@@ -225,7 +225,9 @@ _SCORE = itemgetter(-5)
 
 def _ranked(rows: Sequence[tuple[Any, ...]]) -> list[Ranked]:
     return [
-        Ranked(ChunkScores(row[0], row[1], *row[-11:-5]), *row[-5:], text=text)
+        Ranked(
+            ChunkScores(row[0], row[1], *row[-11:-5]), row[-5], row[-4], row[-3], row[-2], row[-1], text=text
+        )
         for row, text in zip(rows, _texts(rows), strict=True)
     ]
 

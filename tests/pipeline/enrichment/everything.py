@@ -8,10 +8,10 @@ from pipeline.documents import Json
 from pipeline.enrichment.context import (
     Citation,
     Duplicate,
-    Effort,
     EnrichedContext,
     PastDecision,
     RiskHint,
+    SimilarEffort,
     SimilarWork,
     Suggestion,
     TechnicalDoc,
@@ -140,7 +140,7 @@ WHOLE = EnrichedContext(
             duplicate_of="PBI-3",
         )
     ],
-    effort_of_similar=Effort(
+    effort_of_similar=SimilarEffort(
         text="five like it: median 9 days (n = 5)", n=5, median_days=9.0, median_points=8.0
     ),
     citations=[
