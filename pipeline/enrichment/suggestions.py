@@ -114,7 +114,7 @@ def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplica
 
 def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> list[Suggestion]:
     """Criteria that similar finished items had and this one lacks; the best fitting of each item."""
-    own = stems(request.question)
+    own = stems(request.text)
     taken: list[frozenset[str]] = []
     made: list[Suggestion] = []
     for found in work:
