@@ -10,7 +10,7 @@ WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
 _SHORTEST = 3
 _CONTROLS = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _STOP = frozenset(
     re.findall(
@@ -65,4 +65,4 @@ def flat(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text on one line, without characters that control a screen or turn the direction of what follows."""
-    return _CONTROLS.sub("", flat(text))
+    return flat(_CONTROLS.sub("", text))

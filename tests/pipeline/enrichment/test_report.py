@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from pipeline.documents import Json
 from pipeline.enrichment import EnrichedContext, static_context
 from pipeline.enrichment.report import Form, document, folder
+from pipeline.enrichment.report_html import html
 from pipeline.words import printable
 from tests.pipeline.enrichment.everything import ITEM, MARK, NO_LOCK, STREAMED, STREAMING
 
@@ -141,6 +142,7 @@ def test_addresses_lead_where_they_say(link: str, href: str) -> None:
 
 
 HOSTILE = [
+    "1 \x00",
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     "# Heading",
@@ -232,6 +234,13 @@ def test_characters_that_control_a_screen_or_turn_the_direction_are_left_out() -
         page.encode()
         assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069\u200b\u061c\ufeff]", page)
     assert printable("👩\u200d🚀 می\u200cخواهم") == "👩\u200d🚀 می\u200cخواهم", "joiners are letters' own"
+
+
+def test_markdown_that_is_not_ours_is_no_html_either() -> None:
+    seen = Seen(
+        html("<script>alert(1)</script> <b>x</b> [a](javascript:alert(1))\n\n<div>y</div>", "a</title><b>")
+    )
+    assert not {"script", "b", "div", "a"} & set(seen.tags)
 
 
 # Several items -------------------------------------------------------------------------------------
