@@ -106,8 +106,14 @@ def _page(item: Json) -> Iterator[str]:
     if sources:
         yield "## Sources"
         yield "\n".join(
-            f"{n}. {_linked(named(s), s)}: “{_safe(s['quoted'])}”" for n, s in sorted(sources.items())
+            f"{n}. {_source(one)}: “{_safe(one['quoted'])}”" for n, one in sorted(sources.items())
         )
+
+
+def _source(one: Json) -> str:
+    linked, told = _linked(named(one), one), named(one)
+    # Without a link, the path is how to find it.
+    return linked if linked != _safe(told) or str(one["ref"]) in told else f"{linked} ({_safe(one['ref'])})"
 
 
 def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:
@@ -169,7 +175,7 @@ def _changed(one: Json) -> str:
 
 
 def _why(one: Json) -> str:
-    return f"*Shown for: {_safe(one['why'])}*" if one.get("why") else ""
+    return f"*Why shown: {_safe(one['why'])}*" if one.get("why") else ""
 
 
 def _each(texts: Sequence[str], one: Json, sources: Mapping[int, Json]) -> Iterator[str]:

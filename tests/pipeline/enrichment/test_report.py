@@ -68,7 +68,7 @@ def test_a_page_tells_all_that_an_answer_has() -> None:
         "MEDIUM PBI-7 took 21 points and was estimated at 13. [2]",
         "Effort of five like it: median 9 days (n = 5)",
         "84 % Closed Duplicate · closed as duplicate of PBI-3 · took 21 points, estimated 13; 12 days",
-        "Shown for: export, invoices, CSV",
+        "Why shown: export, invoices, CSV",
         f"{STREAMING} [1]",
         f"{NO_LOCK} [2]",
         "52 % given up Removed Won't fix",
@@ -126,6 +126,14 @@ def test_only_addresses_of_the_web_become_links(link: str, form: Form) -> None:
     page = document([bad], form)
     assert Seen(page).links == []
     assert "](" not in page
+
+
+def test_a_source_without_an_address_is_told_by_its_path() -> None:
+    seen = Seen(document([_with(ITEM, lambda key, text: "#" if key == "link" else text)], "html"))
+    sources = seen.text.rpartition("Sources")[2]
+    assert "ADR 3: Exports are streamed (adr/0003.md): “" in sources
+    assert "PBI-7 Export invoices as CSV: “" in sources
+    assert "adr/0003.md" not in Seen(document([ITEM], "html")).text
 
 
 @pytest.mark.parametrize(
