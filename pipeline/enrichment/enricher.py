@@ -85,15 +85,21 @@ class Enricher:
         self.now = now
 
     def enrich(
-        self, request: EnrichmentRequest, *, exclude: Collection[UUID] = (), project_id: UUID | None = None
+        self,
+        request: EnrichmentRequest,
+        *,
+        exclude: Collection[UUID] = (),
+        projects: Sequence[UUID] | None = None,
     ) -> EnrichedContext:
-        """The context of a PBI, without the documents `exclude` and without the PBI's own.
+        """The context of a PBI out of these projects, without the documents `exclude` and without the PBI's own.
+
+        `projects` None looks into all of the tenant's.
 
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
         left_out = {*exclude, *self._own(request)}
-        answers = {kind: self._search(request, kind, left_out, project_id) for kind in SECTIONS}
+        answers = {kind: self._search(request, kind, left_out, projects) for kind in SECTIONS}
         question = stems(request.question)
         best = {
             kind: [
@@ -129,16 +135,19 @@ class Enricher:
         request: EnrichmentRequest,
         kind: Kind,
         exclude: Collection[UUID],
-        project_id: UUID | None,
+        projects: Sequence[UUID] | None,
     ) -> SearchResults:
-        if not self._number(request, kind):
+        if not self._number(request, kind) or (projects is not None and not projects):
             return SearchResults()
         return self.search(
             SearchRequest(
                 text=request.question,
                 k=max(CANDIDATES, self._most(request, kind)),
                 filter=replace(
-                    request.filter, kinds=(kind,), exclude=tuple(sorted(exclude)), project_id=project_id
+                    request.filter,
+                    kinds=(kind,),
+                    exclude=tuple(sorted(exclude)),
+                    projects=tuple(projects or ()),
                 ),
                 explain=True,
             )

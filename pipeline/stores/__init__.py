@@ -65,7 +65,8 @@ class Filter:
     until: datetime | None = None
     """On `updated_at`, else `created_at`; `until` is exclusive."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    project_id: UUID | None = None
+    projects: tuple[UUID, ...] = ()
+    """The document is of one of these."""
     exclude: tuple[UUID, ...] = ()
     """Documents left out, such as the query's own."""
 

@@ -249,7 +249,7 @@ def matches(document: StoredDocument, condition: Filter) -> bool:
         set(condition.tags) <= set(document.tags),
         condition.since is None or (moment is not None and moment >= condition.since),
         condition.until is None or (moment is not None and moment < condition.until),
-        condition.project_id is None or document.project_id == condition.project_id,
+        not condition.projects or document.project_id in condition.projects,
         document.id not in condition.exclude,
         all(k in document.metadata and same(document.metadata[k], v) for k, v in condition.metadata.items()),
     )

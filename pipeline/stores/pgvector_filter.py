@@ -34,7 +34,8 @@ CONDITIONS = {
     # Equal, not contained: {"path": "x"} is not {"path": "x", "more": 1}.
     "metadata": """not exists (select from jsonb_each(cast(%(metadata)s as jsonb)) m
                    where d.metadata -> m.key is distinct from m.value)""",
-    "project_id": "c.project_id = %(project_id)s",
+    # The document's: a source that changes its project takes it along at once, its chunks when they are next written.
+    "projects": "d.project_id = any(%(projects)s)",
     "exclude": "not c.document_id = any(%(exclude)s)",
     "texts": """not exists (select from unnest(cast(%(keys)s as text[]), cast(%(texts)s as text[])) m(key, value)
                 where (d.metadata ->> m.key = m.value or jsonb_exists(d.metadata -> m.key, m.value)) is not true)""",

@@ -143,8 +143,8 @@ def test_names_of_sources_are_looked_up_once(stock: Depot, counting: Counting) -
 
 def test_a_filter_is_never_overlooked(stock: Depot, counting: Counting) -> None:
     (vector,) = rows(1, 11)
-    for wanted in (Filter(tags=("tag1",)), Filter(metadata={"n": 3}), Filter(project_id=UUID(int=1))):
+    for wanted in (Filter(tags=("tag1",)), Filter(metadata={"n": 3}), Filter(projects=(UUID(int=1),))):
         for hit in search(stock, counting, vector, k=5, filter=wanted).hits:
             assert set(wanted.tags) <= set(hit.document.tags)
             assert wanted.metadata.items() <= hit.document.metadata.items()
-            assert wanted.project_id in (None, hit.document.project_id)
+            assert not wanted.projects or hit.document.project_id in wanted.projects

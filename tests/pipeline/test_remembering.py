@@ -54,6 +54,7 @@ def test_the_same_question_is_answered_from_memory_alike(asker: Asker) -> None:
         {"mode": "keyword"},
         {"dedupe": False},
         {"filter": Filter(kinds=(Kind.DECISION,))},
+        {"filter": Filter(projects=(UUID(int=1), UUID(int=2)))},
         {"filter": LedgerFilter(security_levels=("public",))},
         {"filter": LedgerFilter(security_levels=("internal",))},
         {"trace": True},

@@ -23,6 +23,8 @@ from pipeline.stores import pgvector_bm25 as bm25
 from pipeline.stores.pgvector_query import LedgerFilter
 from tests.pipeline.stores.depot import Counting, Depot
 
+NOBODY = UUID(int=2)
+"""Id of no document and no project."""
 WORDS = [f"word{n}" for n in range(40)]
 QUESTIONS = (
     "word3 word7 word21",
@@ -223,9 +225,10 @@ def test_a_question_without_words_is_found_by_meaning(stock: Depot) -> None:
         (Filter(kinds=(Kind.DECISION, Kind.WORK)), 1),
         (Filter(kinds=(Kind.DECISION, Kind.WORK), exclude=(UUID(int=1),)), 1),
         (Filter(exclude=(UUID(int=1),)), 1),
-        (Filter(kinds=(Kind.DECISION, Kind.WORK), project_id=UUID(int=2)), 2),
+        (Filter(kinds=(Kind.DECISION, Kind.WORK), projects=(NOBODY,)), 1),
+        (LedgerFilter(kinds=(Kind.DECISION, Kind.WORK), only=(NOBODY,)), 2),
     ],
-    ids=["documents", "but one", "all but one", "chunks"],
+    ids=["documents", "but one", "all but one", "another project", "chunks"],
 )
 def test_a_filter_on_documents_is_counted_once_a_minute(
     stock: Depot, monkeypatch: pytest.MonkeyPatch, wanted: Filter, statements: int
@@ -235,13 +238,14 @@ def test_a_filter_on_documents_is_counted_once_a_minute(
     question = SearchRequest(text="word30 word31", k=3, explain=True, filter=wanted, min_similarity=-1.0)
     summed, ranked = both(made, question)
     assert summed.hits == ranked.hits
-    assert bool(summed.hits) is (wanted.project_id is None)
-    of_documents = bool(wanted.kinds and not wanted.project_id)
+    none = NOBODY in (*wanted.projects, *getattr(wanted, "only", ()))
+    assert bool(summed.hits) is not none
+    of_documents = bool(wanted.kinds and not isinstance(wanted, LedgerFilter))
     assert sum("chunk_count" in one for one in counting.asked) == of_documents
     counting.asked.clear()
     made.search(replace(question, filter=replace(wanted, exclude=(UUID(int=9),))))
     assert [one for one in counting.asked if "chunk_count" in one] == [], "whatever is left out besides"
-    if wanted.project_id is None:
+    if not none:
         assert len(counting.asked) == statements
     later = time.monotonic() + ground.KEPT_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
@@ -265,8 +269,11 @@ def test_how_much_a_filter_lets_through_is_the_sum_of_its_documents(shared_datab
             shared_database, depot.tenant, on, LedgerFilter(**wanted), candidates=100, first=100
         )
 
-    assert width() == width(exclude=(UUID(int=1),)) == width(project_id=depot.project) == ""
+    assert width() == width(exclude=(UUID(int=1),)) == width(only=(UUID(int=1),)) == ""
     assert width(kinds=(Kind.DECISION,)) == "some"
     assert width(kinds=(Kind.WORK,)) == "many"
-    assert width(kinds=(Kind.WORK,), project_id=depot.project) == ""
+    assert width(kinds=(Kind.WORK,), only=(UUID(int=1),)) == ""
+    assert width(projects=(depot.project,)) == "many"
+    assert width(kinds=(Kind.DECISION,), projects=(depot.project, NOBODY)) == "some"
+    assert width(projects=(NOBODY,)) == "few"
     assert width(kinds=(Kind.REFERENCE,)) == "few"

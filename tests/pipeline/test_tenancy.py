@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
-from pipeline.tenancy import project_id, tenant_id
+from pipeline.tenancy import project_id, searched, tenant_id
 
-NAMES = st.text().filter(lambda text: bool(text.strip()))
+NAMES = st.text().filter(lambda text: text.strip() not in ("", "default", "shared"))
 
 
 @given(st.uuids())
@@ -51,3 +51,18 @@ def test_an_empty_text_is_refused_with_its_word(text: str) -> None:
         tenant_id(text)
     with pytest.raises(ConfigurationError, match="the project is empty"):
         project_id(tenant_id("a"), text)
+
+
+def test_a_request_looks_into_its_own_project_what_is_shared_and_what_it_names() -> None:
+    tenant = tenant_id("a")
+    shop, billing, shared = (project_id(tenant, name) for name in ("shop", "billing", "default"))
+    assert project_id(tenant, " shared ") == shared
+    assert tenant_id("shared") != tenant_id("default")
+    assert searched(tenant, shop) == tuple(sorted((shop, shared)))
+    assert searched(tenant, shared) == (shared,)
+    assert searched(tenant, shop, ["billing", "shop", str(shared)]) == tuple(sorted((shop, billing, shared)))
+    assert searched(tenant, shop, ["billing", "*"]) is None
+
+
+def test_half_a_letter_is_a_name_too() -> None:
+    assert project_id(tenant_id("a"), "x\ud83d") != project_id(tenant_id("a"), "x")

@@ -56,14 +56,15 @@ FILTERS: list[tuple[Filter, set[str]]] = [
     (Filter(metadata={"area": {"path": "x"}}), {"one"}),
     (Filter(metadata={"team": "red", "points": 1}), set()),
     (Filter(metadata={"absent": "x"}), set()),
-    (Filter(project_id=PROJECT_A), {"one", "two"}),
-    (Filter(project_id=UUID(int=0xC)), set()),
-    (Filter(project_id=PROJECT_A, kinds=(Kind.DECISION,)), {"two"}),
+    (Filter(projects=(PROJECT_A,)), {"one", "two"}),
+    (Filter(projects=(PROJECT_A, PROJECT_B)), {"one", "two", "three"}),
+    (Filter(projects=(UUID(int=0xC),)), set()),
+    (Filter(projects=(PROJECT_A,), kinds=(Kind.DECISION,)), {"two"}),
     (
         Filter(tags=("urgent",), metadata={"team": "red"}, since=DAY[0], source_types=(SourceType.PBI,)),
         {"one"},
     ),
-    (Filter(tags=("urgent",), project_id=PROJECT_B), set()),
+    (Filter(tags=("urgent",), projects=(PROJECT_B,)), set()),
 ]
 
 
@@ -90,7 +91,7 @@ def test_filters_are_applied_before_the_best_are_taken(store: VectorStore) -> No
     for _ in range(30):
         put(store, "kestrel falcon", project_id=PROJECT_A)
     put(store, "kestrel otter badger", project_id=PROJECT_B)
-    condition = Filter(project_id=PROJECT_B)
+    condition = Filter(projects=(PROJECT_B,))
     for found in (
         ask(store, "kestrel falcon", keywords=False, candidates=5, filter=condition),
         by_words(store, "kestrel falcon", candidates=5, filter=condition),

@@ -100,7 +100,7 @@ def test_a_kept_chunk_shows_the_documents_new_data(store: VectorStore) -> None:
     store.replace([replacement(new, "alpha")])
     assert [c.document for c in ask(store, "alpha")] == [new]
     assert ask(store, "alpha", filter=Filter(tags=("old",))) == []
-    assert len(ask(store, "alpha", filter=Filter(tags=("new",), project_id=PROJECT_B))) == 1
+    assert len(ask(store, "alpha", filter=Filter(tags=("new",), projects=(PROJECT_B,)))) == 1
 
 
 def test_a_new_context_is_a_new_chunk(store: VectorStore) -> None:

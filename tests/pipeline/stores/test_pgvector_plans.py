@@ -109,7 +109,7 @@ def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -
 
 
 @pytest.mark.req("001-032")
-@pytest.mark.parametrize("condition", [Filter(kinds=(Kind.DECISION,)), Filter(project_id=RARE)])
+@pytest.mark.parametrize("condition", [Filter(kinds=(Kind.DECISION,)), Filter(projects=(RARE,))])
 def test_a_filter_of_one_percent_still_fills_the_list(
     full: Depot, question: Vectors, condition: Filter
 ) -> None:
