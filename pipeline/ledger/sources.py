@@ -112,9 +112,17 @@ def retire_others(connection: Connection, ids: Sequence[UUID]) -> None:
     )
 
 
+_MOVES = text("select from source where id = :id and project_id <> :project for update")
+_MOVE = text("""
+    update document set project_id = :project
+    where id in (select id from document where source_id = :id order by id for update)""")
+
+
 def register(connection: Connection, sources: Sequence[Registration]) -> None:
-    """Make the ledger know these sources of one tenant."""
+    """Make the ledger know these sources of one tenant; one that changes its project takes its documents along."""
     for source in sources:
+        place = {"id": source.id, "project": source.project_id}
+        moves = connection.execute(_MOVES, place).first() is not None
         connection.execute(
             _REGISTER,
             {
@@ -132,6 +140,20 @@ def register(connection: Connection, sources: Sequence[Registration]) -> None:
                 "next": source.next_sync_at,
             },
         )
+        if moves:
+            connection.execute(_MOVE, place)
+
+
+def projects(connection: Connection) -> dict[UUID, str]:
+    """Those of the tenant that hold documents, with their names, by name."""
+    rows = connection.execute(
+        text("""
+            select p.id, p.name from project p
+            where exists (select from source s join document d on d.source_id = s.id
+                          where s.project_id = p.id and not d.deleted)
+            order by p.name""")
+    )
+    return {row.id: row.name for row in rows}
 
 
 def listed(connection: Connection) -> list[SourceRow]:
