@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pipeline.documents import Json
 from pipeline.enrichment.context import DISABLED, STATIC, EnrichedContext, static_context
+from pipeline.enrichment.request import plain_keys
 from pipeline.errors import ConfigurationError, LarderError, RequestRejected
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class StepOptions:
     rollout: float = 100.0
     """Per cent of all PBIs; a PBI stays on its side from run to run."""
     tenant: str = "default"
+    project: str = "default"
+    """Named by an answer for which nothing was asked, where the PBI names none."""
     at_once: int = 8
     """PBIs in flight."""
 
@@ -122,13 +125,13 @@ class EnrichContextStep:
         if self.enricher is None or not self.options.enabled or not self._rolled_out(name):
             return self._legacy(index, name, item, context, "")
         try:
-            found = dict(self.enricher.enrich(item["pbi"], item.get("scores") or {}))
+            found = dict(self.enricher.enrich(_pbi(item), item.get("scores") or {}))
         except CancelledError:
             raise  # nobody waits for any of them any more
         except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
             reason = _reason(error)
             if isinstance(error, RequestRejected) and self.fallback is None:
-                return _refused(index, name, reason)
+                return self._refused(index, name, item, reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
             self._record_fallback()
             return self._legacy(index, name, item, context, reason)
@@ -148,8 +151,15 @@ class EnrichContextStep:
                 also = f"the fallback failed, too: {_reason(error)}"
                 reason = f"{reason}; {also}" if reason else also
                 logger.warning("%s", also)
-        level = STATIC if reason else DISABLED
-        return static_context(level).to_json(), Outcome(index=index, id=name, how="empty", error=reason)
+        found = self._empty(item, static_context(STATIC if reason else DISABLED))
+        return found, Outcome(index=index, id=name, how="empty", error=reason)
+
+    def _refused(self, index: int, name: str, item: Json, reason: str) -> tuple[Json, Outcome]:
+        found = {**self._empty(item, EnrichedContext(degradation_level=0)), "error": reason}
+        return found, Outcome(index=index, id=name, how="refused", error=reason)
+
+    def _empty(self, item: Json, answer: EnrichedContext) -> Json:
+        return replace(answer, project=project_of(item) or self.options.project).to_json()
 
     def _record_fallback(self) -> None:
         for name in ("record_fallback", "recordFallback"):
@@ -172,9 +182,16 @@ def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
     pool.shutdown()
 
 
-def _refused(index: int, name: str, reason: str) -> tuple[Json, Outcome]:
-    found = {**EnrichedContext(degradation_level=0).to_json(), "error": reason}
-    return found, Outcome(index=index, id=name, how="refused", error=reason)
+def project_of(item: Json) -> str:
+    """The project that a scored PBI names; empty if none."""
+    named = plain_keys(_pbi(item)).get("project")
+    return named.strip() if isinstance(named, str) else ""
+
+
+def _pbi(item: Json) -> Json:
+    """The PBI, with the project that stands beside it."""
+    pbi: Json = item["pbi"]
+    return {**pbi, "project": item["project"]} if item.get("project") else pbi
 
 
 def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:

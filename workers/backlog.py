@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from connectors.pbi_shapes import in_words, pbi_items, top_level
 from pipeline.documents import Json
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id
+from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
 from workers.answered import CachedAnswers
 from workers.client import BULK, INTERACTIVE, Client
+from workers.projects import Scope, left_out, unknown
 from workers.runtime import Runtime
 
 MOST_INTERACTIVE = 20
 """More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+MOST_NOTICES = 5
+"""Projects that something is told of."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KEYS = ("scored_pbis", "scoredPBIs")
 _WRITTEN = ("enriched_pbis", "enrichedPBIs")
@@ -37,6 +40,8 @@ class Backlog:
     flat: bool
     """True: the file is the output of one step and no whole context; so is what comes out."""
     count: int
+    projects: Sequence[str] = ()
+    """Those that PBIs name, each once; empty for those that name none."""
     repeated: Sequence[str] = ()
     """Ids that more than one PBI has."""
 
@@ -121,7 +126,11 @@ def read_backlog(path: Path) -> Backlog:
 def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> Backlog:
     counted = Counter(pbi_id(item.get("pbi", item)) for item in items)
     return Backlog(
-        context=context, flat=flat, count=len(items), repeated=[name for name, n in counted.items() if n > 1]
+        context=context,
+        flat=flat,
+        count=len(items),
+        projects=sorted({project_of(item if "pbi" in item else {"pbi": item}) for item in items}),
+        repeated=[name for name, n in counted.items() if n > 1],
     )
 
 
@@ -165,7 +174,12 @@ def _check(path: Path, where: str, items: Sequence[Any]) -> None:
 
 
 def enrich(
-    parts: Runtime, backlog: Backlog, *, timeout: float | None, tell: Callable[[Outcome], None]
+    parts: Runtime,
+    backlog: Backlog,
+    *,
+    scope: Scope,
+    timeout: float | None,
+    tell: Callable[[Outcome], None],
 ) -> Enriched:
     """Send every PBI through the queue and put together what comes back; `tell` hears of each as it comes in."""
     begun = time.monotonic()
@@ -180,12 +194,20 @@ def enrich(
             client=client,
             priority=INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK,
             until=None if timeout is None else begun + timeout,
+            scope=scope,
         )
-        context = dict(
-            EnrichContextStep(asker, step_options(parts), on_outcome=note).execute(backlog.context)
-        )
+        options = step_options(parts)
+        options = replace(options, project=scope.project or options.project)
+        context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
     document = context["enriched_pbis"] if backlog.flat else context
     return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
+
+
+def notices(parts: Runtime, backlog: Backlog, scope: Scope) -> list[str]:
+    """What a person is told of the projects that are asked for: those without documents, and what is left out."""
+    named = [scope.project] if scope.project else backlog.projects
+    own = [name or parts.settings.project for name in named][:MOST_NOTICES]
+    return [*unknown(parts, [*own, *scope.projects]), *left_out(parts, own, scope.projects)]
 
 
 def step_options(parts: Runtime) -> StepOptions:
@@ -195,6 +217,7 @@ def step_options(parts: Runtime) -> StepOptions:
         enabled=rag.enabled and rag.feature_flags.rag_enrichment,
         rollout=rag.rollout_percentage,
         tenant=parts.settings.tenant,
+        project=parts.settings.project,
     )
 
 
@@ -216,10 +239,18 @@ class _Asker:
     client: Client
     priority: int
     until: float | None
+    scope: Scope
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
         left = None if self.until is None else max(0.1, self.until - time.monotonic())
-        return self.client.enrich(pbi, scores, priority=self.priority, deadline=left)
+        return self.client.enrich(
+            pbi,
+            scores,
+            project=self.scope.project,
+            projects=self.scope.projects,
+            priority=self.priority,
+            deadline=left,
+        )
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from pipeline.database import Database
 from pipeline.documents import Json
-from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.errors import ConfigurationError, LarderError, RequestRejected, StoreUnavailable
+from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
+from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
@@ -117,7 +117,13 @@ class Client:
         )
 
     def submit(
-        self, request: Mapping[str, Any], *, priority: int = INTERACTIVE, deadline: float | None = None
+        self,
+        request: Mapping[str, Any],
+        *,
+        project: str | None = None,
+        projects: Sequence[str] = (),
+        priority: int = INTERACTIVE,
+        deadline: float | None = None,
     ) -> UUID:
         """Ask; the id to fetch the answer with. The same question asked again costs nothing.
 
@@ -125,28 +131,48 @@ class Client:
         expired, whatever dies. `priority` is INTERACTIVE or BULK; `deadline` the seconds in which a worker must
         have begun.
 
+        The answer comes from the documents of one project and from those that the tenant shares, which are the
+        project `default`. It is `project`, else the one that the request names, else the client's own; `projects` are
+        searched besides, and `*` is all of the tenant.
+
         Raises:
             RequestRejected: it is none; the message names the field, and nothing was asked.
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
         asked = dict(request) if "pbi" in request else {"pbi": dict(request), "scores": {}}
-        EnrichmentRequest.from_json(asked)
-        return self.ask(ENRICH, asked, priority=priority, deadline=deadline)
+        asked = self._in_project(asked, project, projects)
+        own = project_id(self.tenant, str(asked["project"]))
+        return self.ask(ENRICH, asked, project=own, priority=priority, deadline=deadline)
+
+    def _in_project(self, request: Json, project: str | None, projects: Sequence[str]) -> Json:
+        """The request, checked, with the names of the projects that it is about."""
+        given: Json = {"project": project} if project else {}
+        given |= {"projects": projects} if projects else {}
+        asked = EnrichmentRequest.from_json({**_without(request, given), **given})
+        named: Json = {"project": asked.project or self._names[1]}
+        named |= {"projects": list(asked.projects)} if asked.projects else {}
+        return {**_without(request, ("project", "projects")), **named}
 
     def ask(
-        self, task: str, request: Json, *, priority: int = INTERACTIVE, deadline: float | None = None
+        self,
+        task: str,
+        request: Json,
+        *,
+        project: UUID | None = None,
+        priority: int = INTERACTIVE,
+        deadline: float | None = None,
     ) -> UUID:
         """Ask for the work of any task that answers jobs; the rest is as with `submit`."""
         seconds = self.deadline if deadline is None else deadline
         with self._store() as connection:
             if not self._known:
-                tenant, project = self._names
-                sources.ensure_tenant(connection, self.tenant, tenant, self.project, project)
+                tenant, name = self._names
+                sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(
                 connection,
                 self.tenant,
-                self.project,
+                project or self.project,
                 request,
                 task=task,
                 priority=priority,
@@ -245,10 +271,12 @@ class Client:
         pbi: Mapping[str, Any],
         scores: Mapping[str, Any] | None = None,
         *,
+        project: str | None = None,
+        projects: Sequence[str] = (),
         priority: int = INTERACTIVE,
         deadline: float | None = None,
     ) -> Json:
-        """Ask and wait: the context of one PBI.
+        """Ask and wait: the context of one PBI; its projects are those of `submit`.
 
         If there is no answer to be had, the one that this process got to the very same request a short while ago is
         given again, with level 2.
@@ -264,10 +292,9 @@ class Client:
         request = (
             dict(pbi) if scores is None and "pbi" in pbi else {"pbi": dict(pbi), "scores": dict(scores or {})}
         )
+        request = self._in_project(request, project, projects)
         try:
             found = self._asked(request, priority, seconds)
-        except RequestRejected:
-            raise
         except LarderError as error:
             metrics.fell_back(error)
             kept = self.answers.get(self.project, request)
@@ -301,3 +328,9 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _without(request: Json, names: Collection[str]) -> Json:
+    """The request without what says `project` or `projects`, however it is spelt."""
+    keys = {key for name in names for key in (PROJECT_KEYS if name == "project" else (name,))}
+    return {key: value for key, value in request.items() if not plain_keys({key: 1}).keys() & keys}

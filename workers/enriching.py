@@ -6,9 +6,11 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -29,6 +31,13 @@ logger = logging.getLogger(__name__)
 Enrich = Callable[[Json], Json]
 
 
+class EnrichIn(Protocol):
+    """Answers requests of Step 4."""
+
+    def __call__(self, request: Json, project: UUID | None = None) -> Json:
+        """The context of a PBI from the documents of a project; None is the one that the request names, or ours."""
+
+
 def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None) -> None:
     """Answer a job, if it still waits for one; never raises for the job's own sake.
 
@@ -44,7 +53,8 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
         metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
             with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
-                found = (enrich or parts.enricher_of(tenant))(claimed.request)
+                work = enrich or partial(parts.enricher_of(tenant), project=claimed.project_id)
+                found = work(claimed.request)
                 answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, answer, level_of(answer))
@@ -82,8 +92,10 @@ def _unforeseen(error: Exception) -> SearchError:
     )
 
 
-def enricher(parts: Runtime, tenant: UUID) -> Enrich:
+def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
     """What answers requests of a tenant as well as the parts allow; switched off, with level 5.
+
+    It looks into the project, into what the tenant shares, and into those that the request names in `projects`.
 
     Raises (the function that comes back):
         SearchError: the request itself is wrong.
@@ -91,18 +103,25 @@ def enricher(parts: Runtime, tenant: UUID) -> Enrich:
     """
     from pipeline.enrichment import Enricher, EnrichmentOptions, EnrichmentRequest, PgTexts, static_context
     from pipeline.fallback import Way, answer
+    from pipeline.tenancy import project_id, searched
     from workers.searching import DISABLED, retriever
 
+    def name_of(named: object, project: UUID | None) -> str:
+        return str(named or project or parts.settings.project)
+
     if not (parts.rag.enabled and parts.rag.feature_flags.rag_enrichment):
-        return lambda _request: static_context(DISABLED).to_json()
+        off = static_context(DISABLED)
+        return lambda request, project=None: replace(
+            off, project=name_of(request.get("project"), project)
+        ).to_json()
     options = EnrichmentOptions(items=parts.rag.retrieval.rerank.top_k)
     search, texts = retriever(parts, tenant), PgTexts(parts.database, tenant)
 
-    def way(level: DegradationLevel) -> Way[EnrichmentRequest, EnrichedContext]:
+    def way(level: DegradationLevel) -> Way[_Asked, EnrichedContext]:
         made = Enricher(lambda request: search.search(request, level=level), texts, options)
 
-        def run_at(request: EnrichmentRequest) -> EnrichedContext | None:
-            found = made.enrich(request)
+        def run_at(asked: _Asked) -> EnrichedContext | None:
+            found = made.enrich(asked.request, projects=asked.projects)
             empty = not (found.similar_work or found.past_decisions or found.technical_docs)
             return None if empty and level is DegradationLevel.CACHED_ONLY else found
 
@@ -110,13 +129,22 @@ def enricher(parts: Runtime, tenant: UUID) -> Enrich:
 
     ways = [way(level) for level in DegradationLevel if level < DegradationLevel.STATIC_ONLY]
 
-    def enrich(request: Json) -> Json:
+    def enrich(request: Json, project: UUID | None = None) -> Json:
         asked = EnrichmentRequest.from_json(request)
+        name = name_of(asked.project, project)
+        projects = searched(tenant, project or project_id(tenant, name), asked.projects)
         passes = (ConfigurationError, LeaseLost, SoftTimeLimitExceeded)
-        given = answer(asked, ways, health=parts.health, static=static_context, passes=passes)
-        return {**given.result.to_json(), "degradation_level": int(given.level)}
+        given = answer(
+            _Asked(asked, projects), ways, health=parts.health, static=static_context, passes=passes
+        )
+        return replace(given.result, project=name, degradation_level=int(given.level)).to_json()
 
     return enrich
+
+
+class _Asked(NamedTuple):
+    request: EnrichmentRequest
+    projects: Sequence[UUID] | None
 
 
 def level_of(answer: Json) -> int | None:

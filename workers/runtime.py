@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -16,7 +16,7 @@ from pipeline.caching import Caches, LayeredCache, MemoryCache
 from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
 from pipeline.database import Database
 from pipeline.degradation import Health
-from pipeline.documents import Json, Source, SourceType
+from pipeline.documents import Source, SourceType
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.indexing import Decision, Indexer
 from pipeline.known_models import KNOWN
@@ -33,6 +33,7 @@ from workers.settings import SOURCE_TYPES, Settings, SourceSettings
 
 if TYPE_CHECKING:
     from connectors.web import Gate
+    from workers.enriching import EnrichIn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Runtime(Models):
         super().__init__(settings)
         self.addresses = addresses
         self._chunkers: dict[tuple[str, SourceType | None, str], Chunker] = {}
-        self._enrichers: dict[UUID, Callable[[Json], Json]] = {}
+        self._enrichers: dict[UUID, EnrichIn] = {}
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
         self.patience: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
@@ -300,7 +301,7 @@ class Runtime(Models):
             crashes=self.rag.queue.max_crashes,
         )
 
-    def enricher_of(self, tenant: UUID) -> Callable[[Json], Json]:
+    def enricher_of(self, tenant: UUID) -> EnrichIn:
         """Answers requests of Step 4 from a tenant's documents."""
         from workers import enriching
 

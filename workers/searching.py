@@ -29,6 +29,7 @@ from pipeline.retrieval import (
 from pipeline.standing import age_days, remark
 from pipeline.stores import Mode
 from pipeline.stores.pgvector_query import LedgerFilter
+from pipeline.tenancy import project_id
 from workers import synonyms
 from workers.runtime import Runtime
 
@@ -48,6 +49,8 @@ class Wanted:
     kinds: Sequence[str] = ()
     tags: Sequence[str] = ()
     sources: Sequence[str] = ()
+    projects: Sequence[str] = ()
+    """Ids or names; all of the tenant's if none is named."""
     since: str | None = None
     until: str | None = None
     metadata: Sequence[str] = ()
@@ -169,6 +172,7 @@ def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> Le
         kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
         tags=tuple(wanted.tags),
         sources=_sources(parts, wanted.sources),
+        projects=tuple(sorted({project_id(parts.tenant, name) for name in wanted.projects})),
         since=since,
         until=until,
         texts=tuple(_pair(word) for word in wanted.metadata),

@@ -34,6 +34,7 @@ ID_KEYS = ("id", "pbiid", "key", "userstoryid")
 TITLE_KEYS = ("title", "name", "summary")
 DESCRIPTION_KEYS = ("description", "userstory", "body")
 CRITERIA_KEYS = ("acceptancecriteria", "criteria")
+PROJECT_KEYS = ("project", "projectid")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
 _NUMBER_KEYS = ("topk", "numbers")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -53,13 +54,18 @@ class EnrichmentRequest:
     """Section -> items at most, where the configured number is not wanted."""
     exclude: tuple[str, ...] = ()
     """Ids of documents that are the PBI itself under other names, and not to be found."""
+    project: str = ""
+    """Whose documents are searched, beside what the tenant shares: an id or a name. Empty: whoever asks knows."""
+    projects: tuple[str, ...] = ()
+    """More projects to search; `*` is all of the tenant."""
 
     @classmethod
     def from_json(cls, data: Any) -> EnrichmentRequest:
-        """`{"pbi", "scores", "filters", "topK", "numbers"}` in snake or camel case, or a bare PBI.
+        """`{"pbi", "scores", "filters", "topK", "numbers", "project", "projects"}` in any case, or a bare PBI.
 
         Filters are `sourceType` (one or a list), `tags`, `metadata`, and `dateRange` with `start` and `end` or
-        `since` and `until`; `options.topK` is read as `topK`.
+        `since` and `until`; `options.topK` is read as `topK`, `projectId` as `project`. Where no project is named
+        beside the PBI, a text `project` of the PBI itself is it.
 
         Raises:
             RequestRejected: a field is missing or of the wrong type; the message names it.
@@ -78,6 +84,8 @@ class EnrichmentRequest:
             filter=_filter(own.get("filters") or own.get("filter") or {}),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
             exclude=_texts(own.get("exclude") or (), "exclude"),
+            project=_project(own, pbi),
+            projects=tuple(filter(None, map(str.strip, _texts(own.get("projects") or (), "projects")))),
         )
         _ = request.id  # read here, where it can still be refused
         if not request.question.strip():
@@ -103,6 +111,8 @@ class EnrichmentRequest:
             "filters": {name: value for name, value in filters.items() if value},
             "numbers": self.numbers,
             **({"exclude": list(self.exclude)} if self.exclude else {}),
+            "project": self.project,
+            "projects": list(self.projects),
         }
         found: Json = json.loads(json.dumps(plain, default=str))
         return found
@@ -183,11 +193,17 @@ def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
     return plain
 
 
-def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> str:
+def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str, *, of: str = "pbi.") -> str:
     value = next((keys[name] for name in names if keys.get(name) not in (None, "", [], {})), "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _wrong(f"pbi.{field_name}", "a text", value)
+        raise _wrong(f"{of}{field_name}", "a text", value)
     return str(value).strip()
+
+
+def _project(own: Mapping[str, Any], pbi: Mapping[Any, Any]) -> str:
+    """What the request names, else the PBI; there it may be anything, and only a text is a name."""
+    of_pbi = plain_keys(pbi).get("project")
+    return _text(own, PROJECT_KEYS, "project", of="") or (of_pbi.strip() if isinstance(of_pbi, str) else "")
 
 
 def _criterion(item: Any) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from pipeline.embedding.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable
 from workers import runtime
 from workers.cli import main
+from workers.enriching import EnrichIn
 
 AWAY = Path("embedder-is-away")
 """While this file exists, questions cannot be embedded."""
@@ -28,17 +28,17 @@ _embed_query = HashingEmbedder.embed_query
 _enricher_of = runtime.Runtime.enricher_of
 
 
-def trying(self: runtime.Runtime, tenant: UUID) -> Callable[[Json], Json]:
+def trying(self: runtime.Runtime, tenant: UUID) -> EnrichIn:
     """As the real one, but a title may say POISON or SLOW and a number of seconds."""
     inner = _enricher_of(self, tenant)
 
-    def enrich(request: Json) -> Json:
+    def enrich(request: Json, project: UUID | None = None) -> Json:
         title = str(request["pbi"].get("title", ""))
         if "POISON" in title:
             os.kill(os.getpid(), signal.SIGKILL)
         if title.startswith("SLOW"):
             time.sleep(float(title.split()[1]))
-        return inner(request)
+        return inner(request, project)
 
     return enrich
 

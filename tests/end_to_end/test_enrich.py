@@ -30,6 +30,7 @@ rag:
   sources:
     - {name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}
     - {name: backlog, type: pbi_json, paths: ['./output/run-*/final-output.json'], autoIndex: false}
+    - {name: quay, type: pbi_json, paths: ['./quay.json'], project: quay, autoIndex: false}
 """
 
 
@@ -40,6 +41,7 @@ def running() -> Iterator[Fleet]:
     root.chmod(0o755)
     (root / "larder.yaml").write_text(CONFIG)
     for name, content in {
+        "quay.json": '{"pbis": [{"id": "Q-1", "title": "Warn of shallow water at the quay"}]}',
         "docs/tides.md": "# Tide tables\n\nThe bar is passable for three hours around high water.\n",
         "docs/adr/0001-clock.md": "# Use harbour time\n\n## Status\n\nAccepted\n\n## Decision\n\nTimes are local.\n",
         "output/run-2026-09-01/final-output.json": json.dumps(
@@ -107,6 +109,24 @@ def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
     again = fleet.larder("enrich", "step-3.json")
     assert json.loads(again.stdout)["enriched_pbis"] == written
     assert fleet.sql("select count(*) from enrichment_job") == before
+
+
+def test_items_of_another_project_come_when_they_are_asked_for(fleet: Fleet) -> None:
+    items = [pbi("Warn of shallow water"), {**pbi("Warn of shallow water"), "project": "quay"}]
+    (fleet.root / "two.json").write_text(json.dumps(items))
+
+    def shown(*options: str) -> tuple[list[tuple[str, set[str]]], list[str]]:
+        made = fleet.larder("enrich", "two.json", *options)
+        assert made.returncode == 0, made.stderr
+        contexts = [one["context"] for one in json.loads(made.stdout)["enriched_pbis"]]
+        found = [(c["project"], {work["ref"] for work in c["similar_work"]}) for c in contexts]
+        return found, [line for line in made.stderr.splitlines() if line.startswith("project")]
+
+    here, both = {"PBI-7"}, {"PBI-7", "Q-1"}
+    left = "project default: documents of other projects (quay) are left out; --projects '*' asks all"
+    assert shown() == ([("default", here), ("quay", both)], [left])
+    assert shown("--projects", "*") == ([("default", both), ("quay", both)], [])
+    assert shown("--project", "quay") == ([("quay", both), ("quay", both)], [])
 
 
 @pytest.mark.parametrize(

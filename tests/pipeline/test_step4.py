@@ -101,6 +101,30 @@ def test_every_pbi_comes_back_in_order_with_its_scores_and_its_context() -> None
     assert sorted(scores["overall"] for _, scores in enricher.asked) == [0, 1, 2]
 
 
+def test_a_project_beside_a_pbi_goes_with_it_and_answers_without_a_search_name_theirs() -> None:
+    items: list[Json] = [
+        {"pbi": {"id": "a", "project": "shop"}, "project": "billing"},
+        {"pbi": {"id": "b", "project": "shop"}},
+        {"pbi": {"id": "c", "project": {"key": "shop"}}},
+    ]
+    enricher = Enricher()
+    EnrichContextStep(enricher).execute({"scored_pbis": items})
+    assert {pbi["id"]: pbi["project"] for pbi, _ in enricher.asked} == {
+        "a": "billing",
+        "b": "shop",
+        "c": {"key": "shop"},
+    }
+    options = StepOptions(project="own")
+    for fails in (
+        Enricher("a", "b", "c"),
+        Enricher("a", "b", "c", error=RequestRejected("no", fix="x")),
+        None,
+    ):
+        result = EnrichContextStep(fails, options).execute({"scored_pbis": items})
+        assert [one["context"]["project"] for one in enriched(result)] == ["billing", "shop", "own"]
+        assert [one["pbi"] for one in enriched(result)] == [item["pbi"] for item in items]
+
+
 def test_other_spellings_and_bare_pbis_are_read() -> None:
     items = [{"id": "a", "title": "bare", "extra": [1]}, {"pbi": {"id": "b"}, "rank": 2}]
     for context in ({"scoredPBIs": {"scored_pbis": items}}, {"scored_pbis": items}):

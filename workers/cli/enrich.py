@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import LarderError, StoreUnavailable
 from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, resumable, written
 
 MOST_NAMED = 5
@@ -33,6 +33,16 @@ def enrich(
         float | None,
         typer.Option(min=0.1, help="Seconds for all. [default: enrichment.deadlineSeconds for each]"),
     ] = None,
+    project: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--project",
+            "--projects",
+            metavar="NAME",
+            help="Look into this project and what the tenant shares; more by commas or repeated, '*' for all. "
+            "[default: the PBI's own, else LARDER_PROJECT]",
+        ),
+    ] = None,
     config: ConfigOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -40,7 +50,9 @@ def enrich(
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
     with opened(config, as_json, data) as door:
         from workers import backlog
+        from workers.projects import Scope
 
+        scope = Scope.of(project or ())
         read = backlog.read_backlog(file)  # before any server is started for it
         if output is not None:
             backlog.check_writable(output, folder=form != "json")
@@ -52,6 +64,9 @@ def enrich(
         with _workers(door) as borrowed:
             if borrowed:
                 console.print("no workers are running: started some for this command (see `larder up`)")
+            with suppress(LarderError):  # whatever it is, each PBI says so by itself
+                for notice in backlog.notices(door.parts, read, scope):
+                    console.print(notice, markup=False, soft_wrap=True)
             with resumable(), _progress(console) as progress:
                 bar = progress.add_task("enriching", total=read.count, note="")
 
@@ -60,7 +75,7 @@ def enrich(
                         console.print(_line(outcome), markup=False)
                     progress.update(bar, advance=1, note=outcome.id)
 
-                made = backlog.enrich(door.parts, read, timeout=timeout, tell=tell)
+                made = backlog.enrich(door.parts, read, scope=scope, timeout=timeout, tell=tell)
         if output is not None:
             if form == "json":
                 backlog.write(output, made.document)

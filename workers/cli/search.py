@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -34,6 +35,14 @@ TagsOption = Annotated[
 SourcesOption = Annotated[
     list[str] | None, typer.Option("--source", help="Name of a source; may be repeated.")
 ]
+ProjectsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--project",
+        help="Only documents of this project; more by commas or repeated. Without it all projects of the tenant are "
+        "searched.",
+    ),
+]
 SinceOption = Annotated[
     str | None, typer.Option("--since", help="Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h.")
 ]
@@ -63,6 +72,7 @@ def search(
     kind: KindsOption = None,
     tag: TagsOption = None,
     source: SourcesOption = None,
+    project: ProjectsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     metadata: MetadataOption = None,
@@ -76,7 +86,7 @@ def search(
     """Find documents by meaning and by words."""
     with opened(config, as_json, data) as door:
         from pipeline.retrieval import SearchRequest
-        from workers import searching
+        from workers import projects, searching
 
         question = searching.asked(text)
         chosen = searching.mode_of(mode)
@@ -85,6 +95,7 @@ def search(
             kinds=kind or (),
             tags=tag or (),
             sources=source or (),
+            projects=projects.names_of(project or ()),
             since=since,
             until=until,
             metadata=metadata or (),
@@ -92,6 +103,8 @@ def search(
             exclude=exclude or (),
         )
         condition = searching.condition(door.parts, wanted)
+        for notice in projects.unknown(door.parts, wanted.projects) if wanted.projects else ():
+            print(notice, file=sys.stderr)
         request = SearchRequest(text=question, mode=chosen, k=k, filter=condition, explain=explain)
         found = searching.search(door.parts, request)
         door.answer(searching.to_json(door.parts, found))
@@ -181,6 +194,7 @@ def explain(
     kind: KindsOption = None,
     tag: TagsOption = None,
     source: SourcesOption = None,
+    project: ProjectsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     metadata: MetadataOption = None,
@@ -193,7 +207,7 @@ def explain(
     """Tell where a document stands, and with --query why it is found or not."""
     with opened(config, as_json, data) as door:
         from pipeline.retrieval import SearchRequest
-        from workers import explaining, searching
+        from workers import explaining, projects, searching
 
         chosen = searching.mode_of(mode)
         wanted = searching.Wanted(
@@ -201,6 +215,7 @@ def explain(
             kinds=kind or (),
             tags=tag or (),
             sources=source or (),
+            projects=projects.names_of(project or ()),
             since=since,
             until=until,
             metadata=metadata or (),

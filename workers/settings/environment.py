@@ -62,7 +62,9 @@ VARIABLES = (
         secret=True,
     ),
     Variable(name="LARDER_TENANT", key="tenant", meaning="Tenant, id or name."),
-    Variable(name="LARDER_PROJECT", key="project", meaning="Project, id or name."),
+    Variable(
+        name="LARDER_PROJECT", key="project", meaning="Project, id or name; that of requests of Step 4, too."
+    ),
     Variable(name="LARDER_DATA", key="storage.data", meaning="Folder of the embedded servers.", folder=True),
     Variable(name="RAG_ENABLED", key="enabled", meaning="Master switch."),
     Variable(name="RAG_DEFAULT_TOP_K", key="retrieval.topK", meaning="Results of a search."),

@@ -275,7 +275,10 @@ class RagSettings(Section):
         default="default", description="Id or name of the tenant of everything without its own."
     )
     project: Text = Field(
-        default="default", description="Id or name of the project of everything without its own."
+        default="default",
+        description="Id or name of the project of everything without its own. Step 4 finds the documents of the "
+        "project that a request names, else of this one, and those of `default`, which all projects of the tenant "
+        "share; `shared` is another name for it.",
     )
     timezone: Zone = Field(default="UTC", description="Time zone of the schedules.")
     language: Language = Field(

@@ -122,7 +122,8 @@ class SourceSettings(Section):
         default=None, description="Id or name. Empty: LARDER_TENANT, else the file's tenant."
     )
     project: Text | None = Field(
-        default=None, description="Id or name. Empty: LARDER_PROJECT, else the file's project."
+        default=None,
+        description="Id or name; `shared` is for all projects. Empty: LARDER_PROJECT, else the file's project.",
     )
     chunking: ChunkingSettings | None = Field(
         default=None,

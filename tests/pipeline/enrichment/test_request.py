@@ -58,6 +58,8 @@ def test_a_request_survives_json_with_all_it_does_not_know() -> None:
             },
             "topK": 5,
             "numbers": {"technical_docs": 1},
+            "projectId": " shop ",
+            "projects": "billing",
         }
     )
     again = EnrichmentRequest.from_json(request.to_json())
@@ -69,6 +71,7 @@ def test_a_request_survives_json_with_all_it_does_not_know() -> None:
     assert again.filter.tags == ("billing",)
     assert again.filter.since == datetime(2026, 1, 31, 8, tzinfo=UTC)
     assert again.numbers == {"similar_work": 5, "past_decisions": 5, "technical_docs": 1}
+    assert (again.project, again.projects) == ("shop", ("billing",))
 
 
 @pytest.mark.req("001-037")
@@ -136,6 +139,8 @@ def test_without_filters_every_source_type_is_searched() -> None:
         ({"pbi": {"title": "t"}, "topK": "three"}, "similar_work"),
         ({"pbi": {"title": "t"}, "topK": 21}, "similar_work"),
         ({"pbi": {"title": "t"}, "numbers": {"risks": 1}}, "risks"),
+        ({"pbi": {"title": "t"}, "project": ["secret"]}, "project is a list"),
+        ({"pbi": {"title": "t"}, "projects": ["a", 1]}, "projects is a list"),
     ],
 )
 def test_a_wrong_field_is_named_with_a_fix_and_without_its_value(data: Any, name: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.database import Database
 from pipeline.documents import Kind
+from pipeline.tenancy import project_id
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, titles
 from workers.cli.scores import bar
@@ -103,6 +104,7 @@ def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
         (["--metadata", "points=3"], {"Birds"}),
         (["--metadata", "team=red", "--metadata", "points=4"], set()),
         (["--metadata", "team="], set()),
+        (["--project", "default"], set()),
         (["--security-level", "internal"], {"Birds", "Otters", "Ovens"}),
         (["--security-level", "public", "--security-level", "secret"], set()),
     ],
@@ -110,6 +112,24 @@ def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
 def test_filters(run_shared: Run, options: list[str], expected: set[str]) -> None:
     shown = titles(run_shared("search", "kestrel", "--json", *options))
     assert {title.split()[0] for title in shown} == expected
+
+
+def test_a_search_in_projects_says_which_of_them_hold_nothing(run: Run, depot: Depot) -> None:
+    depot.put("A kestrel elsewhere", title="Elsewhere", project_id=project_id(depot.tenant, "other"))
+    depot.sql("update document set chunk_count = 1 where title = 'Elsewhere'")
+    depot.count()
+    here = str(depot.project)
+    assert len(titles(run("search", "kestrel", "--json"))) == 4
+    for options in (["--project", here, "--project", "other"], ["--project", f"{here},other"]):
+        assert len(titles(run("search", "kestrel", "--json", *options))) == 4
+    asked = run("search", "kestrel", "--json", "--project", here)
+    assert {title.split()[0] for title in titles(asked)} == {"Birds", "Otters", "Ovens"}
+    assert asked.stderr == ""
+    nothing = run("search", "kestrel", "--json", "--project", "otherr")
+    assert titles(nothing) == []
+    assert nothing.stderr.startswith(f"project 'otherr' holds no documents; there are {here}")
+    why = run("explain", "Elsewhere", "--query", "kestrel", "--project", here, "--json")
+    assert found(why)["query"]["detail"] == "kept out by the filter: projects"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,309 @@
+"""A request of Step 4 finds what its project has and what the tenant shares, and nothing of any other project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from pipeline.documents import Json
+from pipeline.embedding import EmbedderLimits
+from pipeline.errors import EmbedderUnavailable
+from pipeline.ledger import sources
+from pipeline.retrieval import SearchRequest
+from tests.conftest import Addresses
+from tests.fakes.tcp_proxy import TcpProxy
+from tests.workers.indexed import index
+from tests.workers.installed import installed
+from workers import backlog, embedded, enriching, registering, searching
+from workers.client import Client
+from workers.projects import Scope
+from workers.runtime import Runtime
+from workers.settings import load
+
+PROJECTS = ("shop", "billing", "shared")
+CONFIG = """
+rag:
+  embedding: {provider: hashing}
+  retrieval: {minSimilarity: 0}
+  sources:
+"""
+PBI = {
+    "id": "PBI-9",
+    "title": "Pay an invoice by card",
+    "description": "A customer pays an open invoice by card.",
+}
+
+
+def source(project: str, named: str) -> str:
+    return f"""
+    - {{name: {project}-pages, type: markdown, paths: ['./{project}/**/*.md'], project: {named}, autoIndex: false}}
+    - {{name: {project}-items, type: pbi_json, paths: ['./{project}/items.json'], project: {named}, autoIndex: false}}
+"""
+
+
+def write(folder: Path, project: str) -> None:
+    """An item, a decision and a page; all three tell in their titles whose they are."""
+    words = f"{PBI['title']}. {PBI['description']}"
+    files = {
+        f"{project}/adr/0001-card.md": f"# {project} decision: {words}\n\n## Status\n\nAccepted\n\n## Decision\n\n{words} only.\n",
+        f"{project}/pages/card.md": f"# {project} page: {words}\n\n{words}: how to do it.\n",
+        f"{project}/items.json": json.dumps(
+            {"pbis": [{"id": f"{project}-1", "title": f"{project} item: {words}", "description": words}]}
+        ),
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+@pytest.fixture
+def parts(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, broker: redis.Redis
+) -> Iterator[Runtime]:
+    """Three projects that have the same three documents, all of which fit the question."""
+    for project in PROJECTS:
+        write(tmp_path, project)
+    config = CONFIG + "".join(source(project, project) for project in PROJECTS)
+    with installed(tmp_path, addresses, servers, config) as made:
+        registering.register(made)
+        index(made)
+        yield made
+
+
+@pytest.fixture
+def client(addresses: Addresses, servers: embedded.Servers) -> Iterator[Client]:
+    with Client(addresses.app, project="shop") as made:
+        yield made
+
+
+Ask = Callable[..., Json]
+
+
+@pytest.fixture
+def ask(parts: Runtime, client: Client) -> Ask:
+    """`ask(request, project=..., projects=...)`: from the client to the answer, through the ledger."""
+
+    def through(request: Json | None = None, **where: Any) -> Json:
+        job = client.submit(request or PBI, **where)
+        enriching.run(parts, parts.tenant, job)
+        return client.result(job)
+
+    return through
+
+
+SECTIONS = ("similar_work", "past_decisions", "technical_docs")
+
+
+def owners(answer: Json) -> dict[str, set[str]]:
+    """Whose documents each section shows: the first word of their titles."""
+    shown = {name: {one["title"].split()[0] for one in answer[name]} for name in (*SECTIONS, "citations")}
+    assert {one["title"].split()[0] for one in answer["likely_duplicates"]} <= shown["similar_work"]
+    return shown
+
+
+def all_of(*projects: str) -> dict[str, set[str]]:
+    return {name: set(projects) for name in (*SECTIONS, "citations")}
+
+
+def test_a_request_finds_its_project_and_what_is_shared_in_every_section(ask: Ask) -> None:
+    found = ask()
+    assert owners(found) == all_of("shop", "shared")
+    assert "billing" not in json.dumps(found)
+    assert found["project"] == "shop"
+    assert found["degradation_level"] == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "where", "project", "seen"),
+    [
+        ({"pbi": PBI, "project": "billing"}, {}, "billing", ("billing", "shared")),
+        ({"pbi": PBI, "projectId": "billing"}, {}, "billing", ("billing", "shared")),
+        ({**PBI, "project": "billing"}, {}, "billing", ("billing", "shared")),
+        ({"pbi": {**PBI, "project": "shop"}, "project": "billing"}, {}, "billing", ("billing", "shared")),
+        ({"pbi": PBI, "project": "shop"}, {"project": "billing"}, "billing", ("billing", "shared")),
+        ({**PBI, "project": {"key": "billing"}}, {}, "shop", ("shop", "shared")),
+        (PBI, {"project": "default"}, "default", ("shared",)),
+        (PBI, {"project": "nowhere"}, "nowhere", ("shared",)),
+        (PBI, {"projects": ["billing"]}, "shop", PROJECTS),
+        ({"pbi": PBI, "projects": ["billing", "nowhere"]}, {}, "shop", PROJECTS),
+        (PBI, {"project": "nowhere", "projects": ["*"]}, "nowhere", PROJECTS),
+    ],
+)
+def test_where_the_project_is_named_and_crossing_is_asked_for(
+    ask: Ask, request_: Json, where: Json, project: str, seen: tuple[str, ...]
+) -> None:
+    found = ask(request_, **where)
+    assert (owners(found), found["project"]) == (all_of(*seen), project)
+
+
+def test_an_id_names_a_project_as_its_name_does(ask: Ask, parts: Runtime) -> None:
+    (billing,) = {one.project_id for one in parts.configured.values() if one.project == "billing"}
+    assert owners(ask(project=str(billing))) == all_of("billing", "shared")
+
+
+def test_an_installation_without_projects_is_as_before(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers
+) -> None:
+    write(tmp_path, "all")
+    config = CONFIG + source("all", "''").replace(" project: '',", "")
+    with installed(tmp_path, addresses, servers, config) as made:
+        registering.register(made)
+        index(made)
+        for project in (None, made.project):
+            assert owners(enriching.enricher(made, made.tenant)({"pbi": PBI}, project)) == all_of("all")
+        assert backlog.notices(made, backlog_of(tmp_path, PBI), Scope()) == []
+
+
+# At other levels, and what is remembered -----------------------------------------------------------
+
+
+class Away:
+    """An embedder whose service does not answer."""
+
+    dimensions = 384
+    limits = EmbedderLimits()
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+    def embed_query(self, _text: str) -> Any:
+        raise EmbedderUnavailable("the provider does not answer")
+
+
+def test_words_alone_stay_within_the_project_too(ask: Ask, parts: Runtime) -> None:
+    parts.__dict__["embedder"] = Away()
+    found = ask()
+    assert (owners(found), found["degradation_level"]) == (all_of("shop", "shared"), 3)
+
+
+def test_no_answer_of_another_project_is_given_again(ask: Ask, parts: Runtime, client: Client) -> None:
+    everywhere, own = ask(projects=["*"]), ask()
+    assert owners(everywhere) == all_of(*PROJECTS)
+    assert owners(own) == all_of("shop", "shared")
+    assert client.submit(PBI) == client.submit({"pbi": PBI, "scores": {}, "project": "shop"})
+    assert (
+        len({client.submit(PBI), client.submit(PBI, project="billing"), client.submit(PBI, projects=["*"])})
+        == 3
+    )
+
+
+def test_searches_that_are_remembered_keep_projects_apart(parts: Runtime) -> None:
+    """The second time the store is asked for less: the same words, and another filter."""
+    enrich = enriching.enricher(parts, parts.tenant)
+    for _ in range(2):
+        assert owners(enrich({"pbi": PBI, "project": "shop", "projects": ["*"]})) == all_of(*PROJECTS)
+        assert owners(enrich({"pbi": PBI, "project": "shop"})) == all_of("shop", "shared")
+        assert owners(enrich({"pbi": PBI, "project": "billing"})) == all_of("billing", "shared")
+
+
+def test_without_the_store_only_the_answer_for_the_same_projects_is_left(
+    addresses: Addresses, parts: Runtime
+) -> None:
+    with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), project="shop") as client:
+        for projects in ([], ["*"]):
+            job = client.submit({"pbi": PBI, "scores": {}}, projects=projects)
+            enriching.run(parts, parts.tenant, job)
+            client.enrich(PBI, {}, projects=projects)
+        proxy.cut()
+        own, everywhere = client.enrich(PBI, {}), client.enrich(PBI, {}, projects=["*"])
+        assert {own["degradation_level"], everywhere["degradation_level"]} == {2}
+        assert owners(own) == all_of("shop", "shared")
+        assert owners(everywhere) == all_of(*PROJECTS)
+        with pytest.raises(Exception, match="database"):
+            client.enrich(PBI, {}, project="billing")
+
+
+def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_path: Path) -> None:
+    parts.rag = parts.rag.model_copy(update={"enabled": False})
+    assert enriching.enricher(parts, parts.tenant)({"pbi": PBI, "project": "shop"})["project"] == "shop"
+    read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"})
+    made = backlog.enrich(parts, read, scope=Scope(), timeout=5, tell=lambda _outcome: None)
+    assert [item["context"]["project"] for item in made.items] == ["default", "billing"]
+
+
+# Sources that move ---------------------------------------------------------------------------------
+
+
+def test_a_source_that_changes_its_project_takes_its_documents_along(
+    ask: Ask, parts: Runtime, tmp_path: Path
+) -> None:
+    assert owners(ask()) == all_of("shop", "shared")
+    text = (tmp_path / "larder.yaml").read_text().replace("project: billing", "project: shop")
+    (tmp_path / "larder.yaml").write_text(text)
+    moved = Runtime(load(tmp_path / "larder.yaml", {}), parts.addresses)
+    registering.register(moved)
+    with moved.database.tenant(moved.tenant) as connection:
+        assert list(sources.projects(connection).values()) == ["default", "shop"]
+    moved.database.close()
+    assert owners(ask()) == all_of(*PROJECTS)
+
+
+# What a person is told -----------------------------------------------------------------------------
+
+
+def backlog_of(folder: Path, *items: Json) -> backlog.Backlog:
+    (folder / "step-3.json").write_text(json.dumps({"scored_pbis": list(items)}))
+    return backlog.read_backlog(folder / "step-3.json")
+
+
+OUTSIDE = "are left out; --projects '*' asks all"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), [f"project default: documents of other projects (billing, shop) {OUTSIDE}"]),
+        (("shop",), [f"project shop: documents of other projects (billing) {OUTSIDE}"]),
+        (("shop,billing",), []),
+        (("shop", "billing"), []),
+        (("*",), []),
+        (("shop", "*"), []),
+        (
+            ("shpo",),
+            [
+                "project 'shpo' holds no documents; there are billing, default, shop",
+                f"project shpo: documents of other projects (billing, shop) {OUTSIDE}",
+            ],
+        ),
+        (
+            ("shop", "bling"),
+            [
+                "project 'bling' holds no documents; there are billing, default, shop",
+                f"project shop: documents of other projects (billing) {OUTSIDE}",
+            ],
+        ),
+    ],
+)
+def test_what_is_left_out_and_what_holds_nothing_is_said(
+    parts: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    assert backlog.notices(parts, backlog_of(tmp_path, PBI), Scope.of(words)) == said
+
+
+def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_path: Path) -> None:
+    read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"}, {**PBI, "project": "billing"})
+    assert backlog.notices(parts, read, Scope()) == [
+        f"project default: documents of other projects (billing, shop) {OUTSIDE}",
+        f"project billing: documents of other projects (shop) {OUTSIDE}",
+    ]
+
+
+@pytest.mark.req("001-120")
+def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime) -> None:
+    def found(*projects: str) -> set[str]:
+        wanted = searching.Wanted(projects=projects)
+        request = SearchRequest(
+            text="pay an open invoice by card", k=20, filter=searching.condition(parts, wanted)
+        )
+        return {hit.document.title.split()[0] for hit in searching.search(parts, request).hits}
+
+    assert found() == set(PROJECTS)
+    assert found("billing") == {"billing"}
+    assert found("billing", "shop") == {"billing", "shop"}
+    assert found("default") == found("shared") == {"shared"}
+    assert found("nowhere") == set()
