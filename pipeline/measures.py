@@ -38,17 +38,20 @@ NAMES: Mapping[str, str] = {
 
 
 def judge(ranking: Sequence[str], relevant: Collection[str]) -> Scores:
-    """How good one ranking is; a result is relevant or not, and one named twice counts once.
+    """How good one ranking is; a result named twice counts once.
+
+    Of a mapping the values are grades: nDCG gains as many, all else only asks whether a document is relevant.
 
     Raises:
         ValueError: nothing is relevant, so that no ranking is better than another.
     """
     if not relevant:
         raise ValueError("a question without a relevant document cannot be judged")
+    grades = relevant if isinstance(relevant, Mapping) else dict.fromkeys(relevant, 1.0)
     best = list(dict.fromkeys(ranking))[:DEPTH]
-    places = [place for place, document in enumerate(best, 1) if document in relevant]
-    gain = sum(1 / math.log2(place + 1) for place in places)
-    ideal = sum(1 / math.log2(place + 1) for place in range(1, min(len(relevant), DEPTH) + 1))
+    places = [place for place, document in enumerate(best, 1) if document in grades]
+    gain = _gain([grades.get(document, 0.0) for document in best])
+    ideal = _gain(sorted(grades.values(), reverse=True)[:DEPTH])
     return Scores(
         ndcg10=gain / ideal,
         recall5=sum(place <= DEPTH // 2 for place in places) / len(relevant),
@@ -63,9 +66,13 @@ def mean(scores: Collection[Scores]) -> Scores:
     return Scores(**{f.name: sum(getattr(s, f.name) for s in scores) / count for f in fields(Scores)})
 
 
+def _gain(grades: Sequence[float]) -> float:
+    return sum(grade / math.log2(place + 1) for place, grade in enumerate(grades, 1))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Second minus first, with the interval that holds 95 % of what other questions would have shown."""
+class Interval:
+    """A figure, with what holds 95 % of the figures that other questions would have shown."""
 
     mean: float
     low: float
@@ -73,19 +80,37 @@ class Difference:
 
     @property
     def certain(self) -> bool:
-        """True if the interval leaves no room for "no difference"."""
+        """Of a difference: True if the interval leaves no room for "no difference"."""
         return self.low > 0 or self.high < 0
 
 
-def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Of the same questions measured twice, by a paired bootstrap; the same numbers give the same interval."""
-    each = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
-    if not len(each):
-        return Difference(mean=0.0, low=0.0, high=0.0)
-    chance = np.random.default_rng(_SEED)
-    drawn = chance.integers(0, len(each), size=(RESAMPLES, len(each)))
-    low, high = np.percentile(each[drawn].mean(axis=1), _INTERVAL)
-    return Difference(mean=float(each.mean()), low=float(low), high=float(high))
+def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Second minus first, of the same questions measured twice; a paired bootstrap."""
+    found = change([(value, 1.0) for value in first], [(value, 1.0) for value in second])
+    return found or Interval(mean=0.0, low=0.0, high=0.0)
+
+
+def share(parts: Sequence[tuple[float, float]]) -> Interval | None:
+    """The share that pairs of (good, judged) have in all, a pair for each question; None if nothing was judged."""
+    return change([(0.0, 1.0)] * len(parts), parts)
+
+
+def change(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> Interval | None:
+    """How much such a share differs, second minus first; None if nothing was judged in one of them.
+
+    Questions are drawn anew in pairs, and the same numbers give the same interval.
+    """
+    pairs = np.asarray([first, second], dtype=np.float64).reshape(2, -1, 2)
+    good, judged = pairs.sum(axis=1).T
+    if not judged.all():
+        return None
+    drawn = np.random.default_rng(_SEED).integers(0, len(first), size=(RESAMPLES, len(first)))
+    sums = [[column[drawn].sum(axis=1) for column in each.T] for each in pairs]
+    some = (sums[0][1] > 0) & (sums[1][1] > 0)
+    shares = [each[0][some] / each[1][some] for each in sums]
+    low, high = np.percentile(shares[1] - shares[0], _INTERVAL)
+    before, after = good / judged
+    return Interval(mean=float(after - before), low=float(low), high=float(high))
 
 
 def keeping(values: Sequence[float], share: float) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 import numpy as np
@@ -14,14 +17,12 @@ from sqlalchemy import text
 from pipeline.documents import Json
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import document_id, source_id
 from pipeline.measures import (
     DEPTH,
     NAMES,
-    Difference,
     Scores,
     best_limit,
-    difference,
+    change,
     judge,
     keeping,
     mean,
@@ -29,10 +30,11 @@ from pipeline.measures import (
 from pipeline.retrieval import SearchRequest, SearchResults
 from pipeline.stores import Filter, Mode
 from pipeline.stores.pgvector import active_index
-from workers import searching
+from workers import context_evaluation, searching
+from workers.context_evaluation import Contexts
 from workers.judged import Judged
 from workers.runtime import Runtime
-from workers.scratch import SOURCE, Show, index
+from workers.scratch import Show, document_ids, index
 
 WORST = 10
 KEPT_SHARE = 0.98
@@ -64,6 +66,8 @@ class Measured:
     answers: Mapping[str, Answer]
     failed: int
     """Documents that could not be indexed."""
+    contexts: Contexts | None = None
+    """The answers of Step 4, if it was measured."""
 
     @property
     def scores(self) -> dict[str, Scores]:
@@ -86,6 +90,7 @@ class Measured:
         seconds = [answer.seconds for answer in self.answers.values()]
         return {
             "set": self.judged.name,
+            "digest": self.judged.digest,
             "documents": len(self.judged.documents),
             "queries": len(self.answers),
             "judged": len(scores),
@@ -97,14 +102,16 @@ class Measured:
             "degraded": sum(answer.level > 0 for answer in self.answers.values()),
             "failed": self.failed,
             "worst": [{"id": query, **found.to_json()} for query, found in self.worst],
+            "questions": {query: found.to_json() for query, found in scores.items()},
+            **({"step4": self.contexts.to_json()} if self.contexts else {}),
         }
 
 
 _PERCENTILES = (("p50", 50), ("p95", 95))
 
 
-def measure(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> Measured:
-    """Index the set as a source of the runtime's tenant, then ask all questions.
+def measure(parts: Runtime, judged: Judged, mode: Mode, show: Show, items: Sequence[str] = ()) -> Measured:
+    """Index the set as a source of the runtime's tenant, then ask all questions, and enrich `items`.
 
     Raises:
         ConfigurationError: the configuration switches searching off.
@@ -120,6 +127,7 @@ def measure(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> Measured:
         tenant=parts.settings.tenant,
         answers=_ask(parts, judged, mode, show),
         failed=failed,
+        contexts=context_evaluation.answer(parts, judged, items, show) if items else None,
     )
 
 
@@ -128,7 +136,8 @@ def measure(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> Measured:
 
 def _ask(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> dict[str, Answer]:
     retriever = searching.retriever(parts)
-    names = _names(parts, judged)
+    ids = document_ids(parts, judged)
+    names = {ident: name for name, ident in ids.items()}
     answers = {}
     for number, (query, question) in enumerate(judged.queries.items()):
         show("asking", number, len(judged.queries))
@@ -136,7 +145,7 @@ def _ask(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> dict[str, An
             text=question,
             mode=mode,
             k=DEPTH,
-            filter=Filter(exclude=_own(parts, judged, query)),
+            filter=Filter(exclude=(ids[query],) if judged.self_exclude and query in ids else ()),
             explain=True,
         )
         begun = time.perf_counter()
@@ -155,34 +164,84 @@ def _answer(found: SearchResults, names: Mapping[UUID, str], seconds: float) -> 
     )
 
 
-def _names(parts: Runtime, judged: Judged) -> dict[UUID, str]:
-    source = source_id(parts.tenant, SOURCE)
-    return {document_id(source, d.external_id): d.external_id for d in judged.documents}
-
-
-def _own(parts: Runtime, judged: Judged, query: str) -> tuple[UUID, ...]:
-    return (document_id(source_id(parts.tenant, SOURCE), query),) if judged.self_exclude else ()
-
-
 # Judging ------------------------------------------------------------------------------------------
 
 
-def compare(first: Measured, second: Measured) -> Json:
-    """What the second configuration changes, measure by measure, with 95 % intervals."""
-    before, after = first.scores, second.scores
+NOISE = "noise share"
+
+
+def compare(before: Json, after: Json) -> Json:
+    """What changes from one report to the other, measure by measure, with 95 % intervals.
+
+    A measure is left out if one of them has no judged line for it.
+    """
+    first, second = _values(before), _values(after)
     found = {}
-    for field in fields(Scores):
-        each: Difference = difference(
-            [getattr(before[query], field.name) for query in before],
-            [getattr(after[query], field.name) for query in before],
-        )
-        found[NAMES[field.name]] = {
-            "difference": round(each.mean, 4),
-            "low": round(each.low, 4),
-            "high": round(each.high, 4),
-            "certain": each.certain,
-        }
+    for name in [name for name in first if name in second]:
+        one, other = first[name], second[name]
+        questions = list(dict.fromkeys((*one, *other)))
+        each = change([one.get(q, (0, 0)) for q in questions], [other.get(q, (0, 0)) for q in questions])
+        if each is not None:
+            found[name] = {
+                "difference": round(each.mean, 4),
+                "low": round(each.low, 4),
+                "high": round(each.high, 4),
+                "certain": each.certain,
+            }
     return found
+
+
+def _values(report: Json) -> dict[str, dict[str, tuple[float, float]]]:
+    """Measure -> question -> what it has, and of how much."""
+    found = {
+        name: {query: (float(scores[name]), 1.0) for query, scores in report["questions"].items()}
+        for name in NAMES.values()
+    }
+    for item, sections in report.get("step4", {}).get("items", {}).items():
+        for section, grades in sections.items():
+            good = grades.get("useful", 0) + grades.get("related", 0)
+            judged = good + grades.get("noise", 0)
+            found.setdefault(f"{section} precision", {})[item] = (good, judged)
+        total = sum((Counter(grades) for grades in sections.values()), Counter[str]())
+        noise = total["noise"]
+        found.setdefault(NOISE, {})[item] = (noise, noise + total["useful"] + total["related"])
+    return found
+
+
+def baseline(path: Path, judged: Judged, mode: Mode, items: Sequence[str]) -> Json:
+    """An earlier report on the same questions, for `compare`.
+
+    Raises:
+        ConfigurationError: it is none, or it was made of another set or of other questions.
+    """
+    try:
+        report: Json = json.loads(path.read_text(encoding="utf-8"))
+        _values(report)
+        reasons = {
+            f"the set {report['set']!r}, not {judged.name!r}": report["set"] == judged.name,
+            "other documents": report["digest"] == judged.digest,
+            f"--mode {report['mode']}, not {mode}": report["mode"] == mode,
+            "other questions": report["questions"].keys() == judged.relevant.keys(),
+            "other items of Step 4": report.get("step4", {"items": {}})["items"].keys() == set(items),
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        reasons = {"something else: it is no report of `larder eval --json`": False}
+    for reason, right in reasons.items():
+        if not right:
+            raise ConfigurationError(
+                f"--fail-if-worse: {path} was measured with {reason}",
+                fix="measure the baseline anew: `larder eval DIR --json > FILE`, with the same options",
+            )
+    return report
+
+
+def worse(comparison: Json) -> list[str]:
+    """The measures that lost more than chance explains."""
+    return [
+        name
+        for name, each in comparison.items()
+        if each["certain"] and (each["difference"] > 0) == (name == NOISE)
+    ]
 
 
 def calibrate(parts: Runtime, measured: Measured) -> Json:
@@ -209,7 +268,7 @@ def calibrate(parts: Runtime, measured: Measured) -> Json:
 def _nearest(parts: Runtime, judged: Judged) -> list[float]:
     """For each question and relevant document, the similarity of its nearest chunk: what a threshold cuts off."""
     found: list[float] = []
-    ids = {name: ident for ident, name in _names(parts, judged).items()}
+    ids = document_ids(parts, judged)
     with parts.database.tenant(parts.tenant) as connection:
         now = active_index(connection)
     for query, wanted in judged.relevant.items():

@@ -5,17 +5,27 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.documents import Cursor, Document, Finding, Kind, Listing, Page, SourceType
+from connectors.times import parse_time
+from pipeline.documents import Cursor, Document, Finding, Json, Kind, Listing, Page, SourceType
 from pipeline.errors import ConfigurationError
 from pipeline.languages import as_metadata
+from pipeline.words import flat
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
+CONTEXT = "context_judgements.tsv"
+CONTEXT_HEADER = ("item", "section", "ref", "grade")
+DOCUMENT_SECTIONS = ("similar_work", "past_decisions", "technical_docs", "likely_duplicates")
+"""Parts of a Step 4 answer that list documents."""
+SECTIONS = (*DOCUMENT_SECTIONS, "learnings", "suggestions", "risk_hints")
+"""All parts that are judged, with those that list sentences."""
+GRADES = {"0": 0, "1": 1, "2": 2}
+"""Noise, related, useful."""
 PAGE = 250
 _FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
 
@@ -27,10 +37,16 @@ class Judged:
     name: str
     documents: Sequence[Document]
     queries: Mapping[str, str]
-    relevant: Mapping[str, frozenset[str]]
-    """Question -> documents that answer it; only questions that have one."""
+    relevant: Mapping[str, Mapping[str, float]]
+    """Question -> documents that answer it, with their grades; only questions that have one."""
     self_exclude: bool
     """A question is a document of the set, which is not to be found."""
+    projects: Mapping[str, str]
+    """Document -> its project; only those that name one."""
+    requests: Mapping[str, Json]
+    """Question -> the same as a request of Step 4."""
+    context: Mapping[str, Mapping[tuple[str, str], int]]
+    """Question -> (section, ref) of a Step 4 answer -> grade; only questions that have one."""
 
     @property
     def digest(self) -> str:
@@ -63,26 +79,22 @@ def read(folder: Path, limit: int | None = None) -> Judged:
     absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
     if absent:
         raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
-    documents = [
-        Document(
-            external_id=str(row["_id"]),
-            title=str(row.get("title") or ""),
-            text=str(row.get("text") or ""),
-            source_type=SourceType.TEXT,
-            kind=Kind.REFERENCE,
-        )
-        for row in _rows(folder / CORPUS, ("_id",))
-    ]
-    rows = _rows(folder / QUERIES, ("_id", "text"))
-    queries = {str(row["_id"]): str(row["text"]) for row in islice(rows, limit)}
+    rows = list(_rows(folder / CORPUS, ("_id",)))
+    documents = [_document(row) for row in rows]
+    asked = {str(row["_id"]): row for row in _rows(folder / QUERIES, ("_id", "text"))}
+    queries = {query: str(row["text"]) for query, row in islice(asked.items(), limit)}
     excluded = _self_exclude(folder / META)
-    judgements = _Judgements(folder / JUDGEMENTS, frozenset(d.external_id for d in documents))
+    known = frozenset(d.external_id for d in documents)
+    context = _Judgements(folder / CONTEXT, known).context(asked) if (folder / CONTEXT).is_file() else {}
     judged = Judged(
         name=folder.resolve().name,
         documents=documents,
         queries=queries,
-        relevant=judgements.relevant(queries, excluded),
+        relevant=_Judgements(folder / JUDGEMENTS, known).relevant(queries, excluded),
         self_exclude=excluded,
+        projects={str(row["_id"]): row["project"] for row in rows if row.get("project")},
+        requests={query: _request(asked[query], excluded) for query in queries},
+        context={query: context[query] for query in queries if query in context},
     )
     if not judged.documents or not judged.relevant:
         what = "document" if not judged.documents else "question with a relevant document"
@@ -102,7 +114,66 @@ def _lines(path: Path) -> Iterator[str]:
                 ) from None
 
 
-def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_source_type(value: Any) -> bool:
+    try:
+        return bool(SourceType.parse(value))
+    except (ValueError, AttributeError):
+        return False
+
+
+_FACTS = ("status", "resolution", "duplicate_of", "decision_status")
+"""Metadata that a document may have beside its `metadata`."""
+_TEXT = (lambda value: isinstance(value, str), "a text")
+_TIME = (lambda value: isinstance(value, str) and parse_time(value), "a time such as 2026-01-31T08:00:00Z")
+_FIELDS: Mapping[str, tuple[Callable[[Any], object], str]] = {
+    "kind": (lambda value: value in list(Kind), f"one of {', '.join(Kind)}"),
+    "source_type": (_is_source_type, f"one of {', '.join(SourceType)}"),
+    "tags": (_are_texts, "a list of texts"),
+    "metadata": (lambda value: isinstance(value, dict), "an object"),
+    **dict.fromkeys(("created_at", "updated_at"), _TIME),
+    "acceptance_criteria": (
+        lambda value: isinstance(value, str) or _are_texts(value),
+        "a text or a list of texts",
+    ),
+    **dict.fromkeys(("url", "project", "description", *_FACTS), _TEXT),
+}
+"""What a document or a question may hold besides its text; null stands for nothing."""
+
+
+def _document(row: Json) -> Document:
+    facts = {key: row[key] for key in _FACTS if row.get(key)}
+    return Document(
+        external_id=str(row["_id"]),
+        title=str(row.get("title") or ""),
+        text=str(row.get("text") or ""),
+        source_type=SourceType.parse(row.get("source_type") or SourceType.TEXT),
+        kind=Kind(row.get("kind") or Kind.REFERENCE),
+        url=row.get("url") or "",
+        tags=tuple(row.get("tags") or ()),
+        metadata={**facts, **(row.get("metadata") or {})},
+        created_at=parse_time(row.get("created_at")),
+        updated_at=parse_time(row.get("updated_at")),
+    )
+
+
+def _request(row: Json, excluded: bool) -> Json:
+    """What the enrich worker is sent for a question; the id is what keeps an item from finding itself."""
+    whole = str(row["text"]).strip()
+    title = str(row.get("title") or whole.partition("\n")[0]).strip()
+    pbi = {
+        **({"id": str(row["_id"])} if excluded else {}),
+        "title": title,
+        "description": row.get("description") or whole.removeprefix(title).strip(),
+        "acceptance_criteria": row.get("acceptance_criteria") or [],
+    }
+    return {"pbi": pbi, **({"project": row["project"]} if row.get("project") else {})}
+
+
+def _rows(path: Path, keys: Sequence[str]) -> Iterator[Json]:
     """The objects of a file, a line each; every `_id` once, and a text that is asked for is not blank."""
     seen: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
@@ -115,6 +186,11 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
             )
         if "text" in keys and not str(row["text"]).strip():
             raise ConfigurationError(f"{path}, line {number} has an empty text", fix="take the line out")
+        for key, (fits, wanted) in _FIELDS.items():
+            if row.get(key) is not None and not fits(row[key]):
+                raise ConfigurationError(
+                    f"{path}, line {number}: {key} is not {wanted}", fix="correct it, or take it out"
+                )
         first = seen.setdefault(str(row["_id"]), number)
         if first != number:
             raise ConfigurationError(
@@ -124,7 +200,7 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def _object(line: str) -> Json | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -138,11 +214,10 @@ class _Judgements:
     documents: frozenset[str]
     """External ids of the set."""
 
-    def relevant(self, queries: Mapping[str, str], excluded: bool) -> dict[str, frozenset[str]]:
+    def relevant(self, queries: Mapping[str, str], excluded: bool) -> dict[str, dict[str, float]]:
         """Question -> documents that answer it, in the order of the questions."""
-        found: dict[str, set[str]] = {}
-        rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)
-        for number, row in enumerate(rows, 1):
+        found: dict[str, dict[str, float]] = {}
+        for number, row in self._rows():
             # A set without the header line must not lose the answer that stands in its place.
             if not row or (number == 1 and row[0] not in queries):
                 continue
@@ -151,8 +226,31 @@ class _Judgements:
                 raise self._wrong(number, "is no question, document and number with tabs between them", _FORM)
             if row[0] in queries and score > 0 and not (excluded and row[0] == row[1]):
                 self._check(number, row[1])
-                found.setdefault(row[0], set()).add(row[1])
-        return {query: frozenset(found[query]) for query in queries if query in found}
+                found.setdefault(row[0], {})[row[1]] = score
+        return {query: found[query] for query in queries if query in found}
+
+    def context(self, queries: Container[str]) -> dict[str, dict[tuple[str, str], int]]:
+        """Question -> (section, ref) -> grade; a line without a grade waits for somebody to judge it."""
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        for number, row in self._rows():
+            item, section, ref, grade = (*(cell.strip() for cell in row), "", "", "", "")[:4]
+            if not row or (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
+                continue
+            if item not in queries:
+                raise self._wrong(
+                    number, f"names no question of {QUERIES}", "correct it, or take the line out"
+                )
+            if section not in SECTIONS or not ref or grade not in GRADES:
+                fix = f"known sections are {', '.join(SECTIONS)}; grades are 0 noise, 1 related, 2 useful"
+                raise self._wrong(number, f"is not {', '.join(CONTEXT_HEADER)} with tabs between them", fix)
+            if section in DOCUMENT_SECTIONS and GRADES[grade]:
+                self._check(number, ref)
+            if found.setdefault(item, {}).setdefault((section, flat(ref)), GRADES[grade]) != GRADES[grade]:
+                raise self._wrong(number, "has another grade than a line before it", "leave one of them")
+        return found
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        return enumerate(csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE), 1)
 
     def _check(self, number: int, document: str) -> None:
         """A document that is not there can never be found: every figure would be too low."""

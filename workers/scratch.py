@@ -13,15 +13,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 from sqlalchemy import text
 
 from pipeline import migrations
-from pipeline.documents import SourceType
+from pipeline.documents import Document, SourceType
 from pipeline.errors import IndexingError
-from pipeline.ledger import Item, admission, runs, source_id, sources
+from pipeline.ledger import Item, admission, document_id, runs, source_id, sources
 from pipeline.measures import DEPTH
 from pipeline.syncing import Schedule, Syncer
+from pipeline.tenancy import project_id
 from workers import embedded, upkeep
 from workers.indexing import raise_if_stuck
 from workers.judged import Judged, JudgedSource, in_language
@@ -128,22 +130,40 @@ def _through(parts: Runtime, batch: Sequence[Item]) -> None:
         items = step.again
 
 
+def document_ids(parts: Runtime, judged: Judged) -> dict[str, UUID]:
+    """Document of the set -> its id in the scratch database."""
+    names = {d.external_id: _source_of(judged, d) for d in judged.documents}
+    return {name: document_id(source_id(parts.tenant, source), name) for name, source in names.items()}
+
+
+def _source_of(judged: Judged, document: Document) -> str:
+    """Each project is a source, for that is where a document has its project from."""
+    project = judged.projects.get(document.external_id)
+    return f"{SOURCE}-{project}" if project else SOURCE
+
+
 def _sync(parts: Runtime, judged: Judged) -> None:
     """All documents of the set into the ledger."""
-    source = JudgedSource(in_language(judged, parts.rag.language))
-    ident = source_id(parts.tenant, SOURCE)
+    parted: dict[str, list[Document]] = {}
+    for document in in_language(judged, parts.rag.language).documents:
+        parted.setdefault(_source_of(judged, document), []).append(document)
+    for name, documents in parted.items():
+        project = judged.projects.get(documents[0].external_id, parts.settings.project)
+        _sync_source(parts, name, project, JudgedSource(replace(judged, documents=documents)))
+
+
+def _sync_source(parts: Runtime, name: str, project: str, source: JudgedSource) -> None:
+    ident, project_ident = source_id(parts.tenant, name), project_id(parts.tenant, project)
     chunker = parts.chunker(SOURCE, SourceType.TEXT).version
     with parts.database.tenant(parts.tenant) as connection:
-        sources.ensure_tenant(
-            connection, parts.tenant, parts.settings.tenant, parts.project, parts.settings.project
-        )
+        sources.ensure_tenant(connection, parts.tenant, parts.settings.tenant, project_ident, project)
         registration = sources.Registration(
             id=ident,
             tenant_id=parts.tenant,
-            project_id=parts.project,
-            name=SOURCE,
+            project_id=project_ident,
+            name=name,
             kind="text",
-            config_hash=judged.digest,
+            config_hash=source.stamp() or "",
             origin="command",
         )
         sources.register(connection, [registration])
@@ -155,7 +175,7 @@ def _sync(parts: Runtime, judged: Judged) -> None:
         raise IndexingError("the set is being indexed by another command", fix="wait for it, then try again")
     where = admission.Admission(
         tenant_id=parts.tenant,
-        project_id=parts.project,
+        project_id=project_ident,
         source_id=ident,
         run_id=run,
         pipeline_version=f"{source.extractor}|{chunker}",

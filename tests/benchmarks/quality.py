@@ -9,18 +9,16 @@ indexed into an embedded server of its own; vectors are kept in the temporary fo
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import math
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -31,66 +29,31 @@ sys.path.insert(0, str(ROOT))
 from pipeline import migrations  # noqa: E402
 from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
 from pipeline.database import Database  # noqa: E402
-from pipeline.documents import Chunk, Document, Kind, SourceType  # noqa: E402
+from pipeline.documents import Chunk, Document, Kind  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
 from pipeline.indexing import centroid, cut  # noqa: E402
 from pipeline.ledger import document_id, followers, source_id, sources  # noqa: E402
+from pipeline.measures import DEPTH, judge, mean  # noqa: E402
 from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
 from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
 from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index  # noqa: E402
 from pipeline.tenancy import project_id, tenant_id  # noqa: E402
 from workers import embedded  # noqa: E402
+from workers.judged import Judged, read  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")
 SOURCE = source_id(TENANT, "set")
-DEPTH = 10
 MODES: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A set in memory."""
-
-    name: str
-    documents: Sequence[Document]
-    queries: Mapping[str, str]
-    relevant: Mapping[str, frozenset[str]]
-    self_exclude: bool
-
-
-def read(folder: Path, limit: int | None = None) -> Judged:
-    """The set in `folder`; `limit` keeps only the first questions, never fewer documents."""
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    documents = [
-        Document(
-            external_id=row["_id"],
-            title=row["title"],
-            text=row["text"],
-            source_type=SourceType.TEXT,
-            kind=Kind.WORK if meta.get("self_exclude") else Kind.REFERENCE,
-        )
-        for row in _lines(folder / "corpus.jsonl")
-    ]
-    relevant: dict[str, set[str]] = {}
-    with (folder / "qrels.tsv").open(encoding="utf-8", newline="") as handle:
-        for row in list(csv.reader(handle, delimiter="\t"))[1:]:
-            relevant.setdefault(row[0], set()).add(row[1])
-    queries = {row["_id"]: row["text"] for row in _lines(folder / "queries.jsonl")}
-    return Judged(
-        name=folder.resolve().name,
-        documents=documents,
-        queries=dict(list(queries.items())[:limit]),
-        relevant={query: frozenset(ids) for query, ids in relevant.items()},
-        self_exclude=bool(meta.get("self_exclude")),
-    )
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as handle:
-        for line in handle:
-            yield json.loads(line)
+def read_typed(folder: Path, limit: int | None) -> Judged:
+    """A set; the documents of one whose questions are its documents are work items, unless it names their kinds."""
+    judged = read(folder, limit)
+    if not judged.self_exclude or any(d.kind is not Kind.REFERENCE for d in judged.documents):
+        return judged
+    return replace(judged, documents=[replace(d, kind=Kind.WORK) for d in judged.documents])
 
 
 def chunks_of(judged: Judged) -> list[list[Chunk]]:
@@ -107,6 +70,7 @@ def _stored(document: Document) -> StoredDocument:
         source_type=document.source_type,
         kind=document.kind,
         project_id=PROJECT,
+        metadata=document.metadata,
     )
 
 
@@ -186,16 +150,19 @@ def _store(
                 "s": SOURCE,
                 "e": document.external_id,
                 "p": PROJECT,
-                "kind": document.kind.value,
                 "title": document.title,
+                "type": document.source_type,
+                "kind": document.kind,
+                "metadata": json.dumps(dict(document.metadata)),
                 "pipeline": pipeline,
             }
         )
     connection.execute(
         text("""
             insert into document (id, tenant_id, source_id, external_id, project_id, source_type, kind, title,
-                                  desired_hash, pipeline_version, indexed_pipeline, state, stage)
-            values (:id, :t, :s, :e, :p, 'text', :kind, :title, '', :pipeline, :pipeline, 'done', 'done')"""),
+                                  metadata, desired_hash, pipeline_version, indexed_pipeline, state, stage)
+            values (:id, :t, :s, :e, :p, :type, :kind, :title, cast(:metadata as jsonb), '', :pipeline, :pipeline,
+                    'done', 'done')"""),
         rows,
     )
     PgVectorStore(connection, index, TENANT).replace(batch)
@@ -206,34 +173,6 @@ def _store(
         for r in batch
     ]
     followers.note(connection, TENANT, index.id, held)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Means over the questions of a set."""
-
-    ndcg: float
-    recall5: float
-    recall10: float
-    mrr: float
-
-
-def judge(rankings: Mapping[str, Sequence[str]], relevant: Mapping[str, frozenset[str]]) -> Scores:
-    """How good rankings of document ids are; relevance is yes or no."""
-    rows = []
-    for query, ranking in rankings.items():
-        wanted = relevant.get(query, frozenset())
-        gains = [1.0 if i in wanted else 0.0 for i in ranking[:DEPTH]]
-        best = sum(1 / math.log2(n + 2) for n in range(min(len(wanted), DEPTH)))
-        rows.append(
-            (
-                sum(gain / math.log2(n + 2) for n, gain in enumerate(gains)) / best if best else 0.0,
-                sum(gains[:5]) / len(wanted) if wanted else 0.0,
-                sum(gains) / len(wanted) if wanted else 0.0,
-                next((1 / (n + 1) for n, gain in enumerate(gains) if gain), 0.0),
-            )
-        )
-    return Scores(*np.mean(rows, axis=0).tolist())
 
 
 def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list[str]]:
@@ -261,7 +200,7 @@ def similarities(judged: Judged, embedder: Embedder) -> list[float]:
     found = []
     for query, question in judged.queries.items():
         asked = embed_query_checked(embedder, question)
-        wanted = [own[i] for i in judged.relevant.get(query, ()) if i != query and len(own[i])]
+        wanted = [own[i] for i in judged.relevant.get(query, ()) if len(own[i])]
         found += [float((rows @ asked).max()) for rows in wanted]
     return found
 
@@ -297,7 +236,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     options = parser.parse_args()
     embedder = open_embedder(EmbeddingOptions())
-    sets = [read(folder, options.limit) for folder in options.folders]
+    sets = [read_typed(folder, options.limit) for folder in options.folders]
     if options.threshold:
         found = [value for judged in sets for value in similarities(judged, embedder)]
         print(f"{len(found)} relevant pairs: 98 % lie at or above {np.quantile(found, 0.02):.3f}")
@@ -313,11 +252,10 @@ def _report(retriever: Retriever, judged: Judged, modes: Sequence[Mode]) -> None
     print(f"{'':10}{'nDCG@10':>9}{'R@5':>7}{'R@10':>7}{'MRR@10':>8}{'ms':>7}")
     for mode in modes:
         begun = time.perf_counter()
-        found = judge(rankings(retriever, judged, mode), judged.relevant)
+        ranked = rankings(retriever, judged, mode)
         spent = (time.perf_counter() - begun) * 1000 / len(judged.queries)
-        print(
-            f"{mode:10}{found.ndcg:9.3f}{found.recall5:7.3f}{found.recall10:7.3f}{found.mrr:8.3f}{spent:7.0f}"
-        )
+        s = mean([judge(ranked[query], wanted) for query, wanted in judged.relevant.items()])
+        print(f"{mode:10}{s.ndcg10:9.3f}{s.recall5:7.3f}{s.recall10:7.3f}{s.mrr10:8.3f}{spent:7.0f}")
 
 
 if __name__ == "__main__":

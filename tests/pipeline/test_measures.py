@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.measures import Scores, best_limit, difference, judge, keeping, mean
+from pipeline.measures import Scores, best_limit, change, difference, judge, keeping, mean, share
 
 TEN = list("abcdefghij")
 
@@ -44,6 +44,12 @@ class TestJudge:
 
     def test_a_document_named_twice_counts_once(self) -> None:
         assert judge(["a", "a"], {"a", "b"}) == judge(["a"], {"a", "b"})
+
+    def test_grades_weigh_in_ndcg_alone(self) -> None:
+        """(1 + 2/log2(3)) / (2 + 1/log2(3)) = 2.26186 / 2.63093."""
+        found = judge(["a", "b"], {"a": 1, "b": 2})
+        assert found == scores(pytest.approx(0.85972, abs=1e-5), 1, 1, 1)
+        assert judge(["b", "x", "a"], {"a": 1, "b": 1}) == judge(["b", "x", "a"], {"a", "b"})
 
     def test_an_empty_ranking_is_worth_nothing(self) -> None:
         assert judge([], {"a"}) == scores(0, 0, 0, 0)
@@ -103,6 +109,34 @@ class TestDifference:
 
     def test_no_questions_make_no_difference(self) -> None:
         assert difference([], []).certain is False
+
+
+class TestShare:
+    def test_it_is_of_all_that_was_judged_and_not_a_mean_of_questions(self) -> None:
+        found = share([(1, 1), (0, 3)])
+        assert found is not None
+        assert (found.mean, found.low, found.high) == (0.25, 0, 1)
+
+    def test_the_interval_is_that_of_a_share(self) -> None:
+        """100 questions with one line each, 80 of them good: the error is .04, the interval 1.96 of it."""
+        found = share([(1, 1)] * 80 + [(0, 1)] * 20)
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx((0.72, 0.88), abs=0.015)
+
+    def test_without_a_judgement_there_is_none(self) -> None:
+        assert share([]) is None
+        assert share([(0, 0), (0, 0)]) is None
+
+    def test_two_are_compared_question_by_question(self) -> None:
+        before = [(1, 1), (1, 2), (0, 0), (2, 2)] * 10
+        after = [(1, 2), (0, 2), (0, 0), (2, 4)] * 10
+        found = change(before, after)
+        assert found is not None
+        assert found.mean == pytest.approx(3 / 8 - 4 / 5)
+        assert found.high < 0
+
+    def test_what_was_judged_on_one_side_only_is_not_compared(self) -> None:
+        assert change([(0, 0)], [(1, 1)]) is None
 
 
 class TestKeeping:

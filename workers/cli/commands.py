@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from workers.cli import config, enrich, index, operate, processes, reindex, search, status
-from workers.cli.eval import evaluate
+from workers.cli.eval import app as eval_app
 
 app = typer.Typer(
     name="larder",
@@ -54,8 +54,8 @@ for command in (
     operate.doctor,
 ):
     app.command()(command)
-app.command("eval")(evaluate)
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
 app.add_typer(reindex.app, name="reindex")
+app.add_typer(eval_app, name="eval")
 app.add_typer(config.app, name="config")

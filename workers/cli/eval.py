@@ -1,4 +1,4 @@
-"""The command that measures search: eval."""
+"""larder eval: search and Step 4 measured on judged questions."""
 
 from __future__ import annotations
 
@@ -9,31 +9,60 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
+from typer.core import TyperGroup
 
 from pipeline.errors import ConfigurationError
-from workers.cli.door import PARTLY, ConfigOption, Door, JsonOption, opened
+from workers.cli.door import (
+    FAILED,
+    LONG_PATIENCE,
+    PARTLY,
+    ConfigOption,
+    DataOption,
+    Door,
+    JsonOption,
+    opened,
+)
 from workers.settings import load
 
+MEASURE = "measure"
+"""The command that is meant when none is named."""
+
+
+class MeasureByDefault(TyperGroup):
+    """`larder eval DIR` is `larder eval measure DIR`; a folder that is called like a command is written ./build."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command's name before arguments that begin with no command."""
+        named = args[:1] in [[name] for name in (*self.commands, *ctx.help_option_names)]
+        return super().parse_args(ctx, args if named else [MEASURE, *args])
+
+
+app = typer.Typer(
+    cls=MeasureByDefault,
+    help="Measure search and Step 4: `larder eval DIR` is short for `larder eval measure DIR`.",
+)
 MEASURES = ("ndcg@10", "recall@5", "recall@10", "mrr@10")
 
 
+def _file(name: str, help_: str, metavar: str = "FILE") -> Any:
+    return typer.Option(name, metavar=metavar, help=help_)
+
+
+@app.command(MEASURE)
 def evaluate(
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json."),
     ],
-    rankings: Annotated[
-        Path | None,
-        typer.Option("--rankings", metavar="FILE", help="Write {query id: [document ids]} there."),
-    ] = None,
+    rankings: Annotated[Path | None, _file("--rankings", "Write {query id: [document ids]} there.")] = None,
     mode: Annotated[str, typer.Option("--mode", help="hybrid, vector or keyword.")] = "hybrid",
     compare: Annotated[
-        Path | None,
-        typer.Option("--compare", metavar="CONFIG2", help="Ask a second configuration the same questions."),
+        Path | None, _file("--compare", "Ask a second configuration the same questions.", "CONFIG2")
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Tell the thresholds this model and set ask for.")
@@ -42,54 +71,124 @@ def evaluate(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep what was indexed, so that the next time takes seconds.")
     ] = False,
+    step4: Annotated[
+        bool, typer.Option("--step4", help="Enrich all questions. [default: those in context_judgements.tsv]")
+    ] = False,
+    answers: Annotated[Path | None, _file("--answers", "Write {query id: answer of Step 4} there.")] = None,
+    ungraded: Annotated[
+        Path | None, _file("--ungraded", "Write there what Step 4 shows and nobody has judged.")
+    ] = None,
+    fail_if_worse: Annotated[
+        Path | None, _file("--fail-if-worse", "Exit 1 if worse than this --json report.", "BASELINE")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure search on judged questions; nothing that is indexed already is touched."""
+    """Measure search and Step 4 on judged questions; nothing that is indexed already is touched.
+
+    Exit codes: 0 measured, 1 worse than the baseline, 2 the set, the baseline or the configuration is wrong,
+    3 measured, but some documents could not be indexed.
+    """
     with opened(config, as_json) as door, _interruptible():
         import os
 
-        from workers import evaluation, scratch, searching
+        from workers import evaluation, searching
         from workers.judged import read
 
         chosen = searching.mode_of(mode)
-        _check(rankings, calibrate=calibrate, chosen=chosen)
+        files = {"--rankings": rankings, "--answers": answers, "--ungraded": ungraded}
+        _check(files, calibrate=calibrate, chosen=chosen)
         other = load(compare, os.environ) if compare else None
         judged = read(folder, limit)
-        with scratch.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
-            parts = scratch.open_runtime(door.settings, judged, place)
-            first = evaluation.measure(parts, judged, chosen, show)
-            told = first.to_json()
-            if calibrate:
-                told["calibration"] = evaluation.calibrate(parts, first)
-            parts.database.close()
-            if other is not None:
-                parts = scratch.open_runtime(other, judged, place)
-                second = evaluation.measure(parts, judged, chosen, show)
-                parts.database.close()
-                told["second"] = {"config": str(compare), **second.to_json()}
-                told["comparison"] = evaluation.compare(first, second)
-            if keep:
-                told["kept"] = str(place / first.tenant)
-        if rankings is not None:
-            rankings.write_text(json.dumps(first.rankings, indent=1), encoding="utf-8")
+        items = list(judged.queries if step4 else judged.context)
+        if (answers or ungraded) and not items:
+            raise ConfigurationError(
+                "no question is judged for Step 4", fix="add --step4 to enrich all of them"
+            )
+        before = evaluation.baseline(fail_if_worse, judged, chosen, items) if fail_if_worse else None
+        first, told = _measure(door, judged, chosen, items, other, calibrate=calibrate, keep=keep)
+        if other is not None:
+            told["second"]["config"] = str(compare)
+        if before is not None:
+            found = evaluation.compare(before, told)
+            worse = evaluation.worse(found)
+            told["baseline"] = {"file": str(fail_if_worse), "comparison": found, "worse": worse}
+        _write(files, first)
         door.answer(told)
         if not as_json:
             _tell(door, told, {query: judged.queries[query] for query, _ in first.worst})
+        if before is not None and _is_worse(door.console, told["baseline"]):
+            raise typer.Exit(FAILED)
         if told["failed"]:
             raise typer.Exit(PARTLY)
 
 
-def _check(rankings: Path | None, *, calibrate: bool, chosen: str) -> None:
+def _measure(
+    door: Door, judged: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The answers as configured, and the report on them and on those of another configuration."""
+    from workers import evaluation, scratch
+
+    with scratch.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
+        parts = scratch.open_runtime(door.settings, judged, place)
+        first = evaluation.measure(parts, judged, mode, show, items)
+        told = first.to_json()
+        if calibrate:
+            told["calibration"] = evaluation.calibrate(parts, first)
+        parts.database.close()
+        if other is not None:
+            parts = scratch.open_runtime(other, judged, place)
+            told["second"] = evaluation.measure(parts, judged, mode, show, items).to_json()
+            parts.database.close()
+            told["comparison"] = evaluation.compare(told, told["second"])
+        if keep:
+            told["kept"] = str(place / first.tenant)
+    return first, told
+
+
+@app.command()
+def build(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder, which only you can read.")],
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
+    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
+        from workers import set_building
+
+        door.knock()
+        made = set_building.build(door.parts, out)
+        pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_building.REASONS)
+        said = (
+            f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
+            f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
+        )
+        door.answer({"success": True, "folder": str(out), **made}, text=said)
+
+
+def _write(files: dict[str, Path | None], measured: Any) -> None:
+    """What was asked for beside the report."""
+    if place := files["--rankings"]:
+        place.write_text(json.dumps(measured.rankings, indent=1), encoding="utf-8")
+    if place := files["--answers"]:
+        place.write_text(json.dumps(measured.contexts.answers, indent=1), encoding="utf-8")
+    if place := files["--ungraded"]:
+        rows = [("item", "section", "ref", "grade", "shown"), *measured.contexts.ungraded()]
+        place.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _check(files: dict[str, Path | None], *, calibrate: bool, chosen: str) -> None:
     """Refuse now what would fail after minutes."""
     if calibrate and chosen == "keyword":
         raise ConfigurationError(
             "--calibrate needs similarities, and --mode keyword makes none", fix="leave --mode out"
         )
-    if rankings is not None and rankings.is_dir():
-        raise ConfigurationError(f"--rankings: {rankings} is a folder", fix="name a file")
-    if rankings is not None and not rankings.resolve().parent.is_dir():
-        raise ConfigurationError(f"--rankings: the folder of {rankings} does not exist", fix="make it first")
+    for option, place in files.items():
+        if place is not None and place.is_dir():
+            raise ConfigurationError(f"{option}: {place} is a folder", fix="name a file")
+        if place is not None and not place.resolve().parent.is_dir():
+            raise ConfigurationError(f"{option}: the folder of {place} does not exist", fix="make it first")
 
 
 @contextmanager
@@ -133,6 +232,10 @@ def _tell(door: Door, told: dict[str, Any], questions: dict[str, str]) -> None:
     )
     _table(console, told)
     _notes(console, told)
+    if "step4" in told:
+        _step4(console, told["step4"])
+    if "comparison" in told:
+        _changes(console, {n: one for n, one in told["comparison"].items() if n not in MEASURES})
     if "calibration" in told:
         _calibration(console, told["calibration"])
     console.print("\nanswered worst", style="bold")
@@ -165,6 +268,38 @@ def _table(console: Console, told: dict[str, Any]) -> None:
     better = "better" if found[0]["difference"] > 0 else "worse"
     told_apart = f"the second is {better}" if found[0]["certain"] else "the difference may be chance"
     console.print(f"nDCG@10: {told_apart}")
+
+
+def _step4(console: Console, told: dict[str, Any]) -> None:
+    p50, p95 = (1000 * told["seconds"][name] for name in ("p50", "p95"))
+    console.print(f"\nStep 4: {len(told['items'])} items, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold")
+    console.print(
+        f"{'':18}{'shown':>6}{'useful':>8}{'related':>9}{'noise':>7}{'unjudged':>10}{'precision':>14}{'empty':>8}"
+    )
+    for name, one in (*told["sections"].items(), ("all", told["all"])):
+        p = one["precision"]
+        precise = f"{p['mean']:.2f} {p['low']:.2f}-{p['high']:.2f}" if p else "-"
+        console.print(
+            f"{name:18}{one['shown']:6}{one['useful']:8}{one['related']:9}{one['noise']:7}{one['unjudged']:10}"
+            f"{precise:>15}{one['empty']:7}"
+        )
+    if told["degraded"]:
+        console.print(f"[yellow]{told['degraded']} items were enriched below level 0[/]")
+
+
+def _is_worse(console: Console, told: dict[str, Any]) -> bool:
+    """True if a measure is, which is said with the measure and by how much."""
+    if not told["worse"]:
+        console.print(f"\nno measure is worse than in {told['file']} beyond chance", markup=False)
+        return False
+    console.print(f"\nworse than in {told['file']}:", style="bold red", markup=False)
+    _changes(console, {name: told["comparison"][name] for name in told["worse"]})
+    return True
+
+
+def _changes(console: Console, changes: dict[str, Any]) -> None:
+    for name, one in changes.items():
+        console.print(f"  {name:28}{one['difference']:+.3f}  95 %: {one['low']:+.3f} to {one['high']:+.3f}")
 
 
 def _notes(console: Console, told: dict[str, Any]) -> None:
