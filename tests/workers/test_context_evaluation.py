@@ -90,7 +90,7 @@ def measured(parts: runtime.Runtime, judged: Judged, items: list[str]) -> evalua
     return evaluation.measure(parts, judged, "hybrid", lambda *_: None, items)
 
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "similar_work": [{"ref": "W2", "title": "Export", "learnings": ["PDF is large.", "Fonts were missing."]}],
     "past_decisions": [],
     "technical_docs": [{"ref": "R1", "title": "Exports"}],
@@ -178,7 +178,7 @@ class TestLines:
         assert [row[1] for row in filled.ungraded()] == ["similar_work", "suggestions", "suggestions"]
 
     def contexts(self, folder: Path, judged: list[tuple[str, ...]]) -> Contexts:
-        answers = {"W1": ANSWER, "W3": {"degradation_level": 0}}
+        answers: dict[str, dict[str, Any]] = {"W1": ANSWER, "W3": {"degradation_level": 0}}
         return Contexts(judged=read(write(folder, judged)), answers=answers, seconds=[0.1, 0.3])
 
 

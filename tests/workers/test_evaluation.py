@@ -296,7 +296,7 @@ class TestCommand:
         here.write(
             "second.yaml",
             CONFIG.replace(
-                "Similarity: 0", "Similarity: 0, weights: {vector: 0, keyword: 1, title: 0, rare: 0}"
+                "Similarity: 0", "Similarity: 0, weights: {vector: 0, keyword: 1, title: 0, covered: 0}"
             ),
         )
         ran = here.larder(

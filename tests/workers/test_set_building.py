@@ -109,7 +109,7 @@ class TestBuild:
     def test_it_is_a_set_with_statuses_that_can_be_measured(
         self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]
     ) -> None:
-        whole = {
+        whole: dict[str, Any] = {
             "text": "# Item A-1\n\nBadges are printed.\n\n## Resolution\n\nDuplicate of A-2.\n\n## Notes\n\nOn paper.",
             "source_type": "pbi",
             "url": f"{BOARD}/1",

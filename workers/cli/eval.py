@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -36,7 +35,7 @@ MEASURE = "measure"
 class MeasureByDefault(TyperGroup):
     """`larder eval DIR` is `larder eval measure DIR`; a folder that is called like a command is written ./build."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the default command's name before arguments that begin with no command."""
         named = args[:1] in [[name] for name in (*self.commands, *ctx.help_option_names)]
         return super().parse_args(ctx, args if named else [MEASURE, *args])
