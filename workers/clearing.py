@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
+from pipeline.ledger import auditing
 from workers.runtime import Runtime
 from workers.upkeep import refresh_tenant
 
@@ -81,9 +82,6 @@ def clear(parts: Runtime, source: str | None) -> Json:
         )
         if wanted is None:
             connection.execute(text("delete from embedding_cache"))
-        connection.execute(
-            text("select audit_append(:t, 'cli', 'clear', :what, '{}')"),
-            {"t": parts.tenant, "what": source or "everything"},
-        )
+        auditing.append(connection, parts.tenant, "clear", source or "everything", {}, by="cli")
     refresh_tenant(parts, parts.tenant)
     return {"documents": living, "chunks": chunks}

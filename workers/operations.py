@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import dead
+from pipeline.ledger import auditing, dead
 from pipeline.ledger import sources as ledger
 from workers import dispatch, registering
 from workers.control import start_run
@@ -52,16 +51,7 @@ def audit(
     by: str | None = None,
 ) -> None:
     """Append to a tenant's audit chain, in the transaction of the change itself; `by` is whoever is at the keyboard."""
-    connection.execute(
-        text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))"),
-        {
-            "tenant": tenant,
-            "actor": by or actor(),
-            "action": action,
-            "subject": subject,
-            "detail": json.dumps(detail),
-        },
-    )
+    auditing.append(connection, tenant, action, subject, detail, by=by or actor())
 
 
 # Sources ------------------------------------------------------------------------------------------
