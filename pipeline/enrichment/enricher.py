@@ -150,6 +150,7 @@ class Enricher:
                     projects=tuple(projects or ()),
                 ),
                 explain=True,
+                feedback_key=request.feedback_key,
             )
         )
 

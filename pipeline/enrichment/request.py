@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import RequestRejected
+from pipeline.feedback import key_of
 from pipeline.stores import Filter
 from pipeline.words import flat
 
@@ -134,6 +135,11 @@ class EnrichmentRequest:
     def is_own(self, ref: Any) -> bool:
         """True for an id of the PBI itself."""
         return ref is not None and str(ref) in self.own
+
+    @property
+    def feedback_key(self) -> str:
+        """Under which documents are marked for this item."""
+        return key_of(self.question, self.id)
 
     @property
     def title(self) -> str:

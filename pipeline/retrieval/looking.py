@@ -27,7 +27,7 @@ from pipeline.stores.pgvector_texts import Blend, Ranked, Text, best_texts, near
 CHUNKS_PER_DOCUMENT = 4
 """Chunks looked at first for each document wanted, by meaning alone."""
 SPARE = 5
-"""Hits read beyond those wanted, in place of such as no longer hold."""
+"""Hits read beyond those wanted, in place of such as no longer hold or are marked as noise."""
 CHUNKS_PER_HIT = 2
 """The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
 
@@ -109,6 +109,7 @@ class Look:
                 score=similarity,
                 explanation=None,
                 standing=standing(document),
+                feedback=0.0,
             )
             for document, chunk, similarity in found
             if similarity >= least
@@ -171,6 +172,7 @@ class Look:
             on.counted,
             blend,
             enough=max(1, asked.read_first),  # that it found something is to be seen
+            asked=asked.request.question_key,
             dedupe=asked.request.dedupe,
             state=state,
         )
@@ -205,7 +207,8 @@ class Look:
         kept = best_per_document(reaching) if asked.request.dedupe else reaching
         if not asked.request.trace:
             return Found(kept=self._first(ask, on.index, kept, asked), least=least, nothing=not ranked)
-        texts = read(ask, on.index.id, [r.place for r in ranked], asked.request.filter)
+        request = asked.request
+        texts = read(ask, on.index.id, [r.place for r in ranked], request.filter, request.question_key)
         passed = {r.place for r in reaching}
         below = _with_texts([r for r in ranked if r.place not in passed], texts)
         return Found(kept=_with_texts(kept, texts), least=least, nothing=not ranked, below=below)
@@ -216,10 +219,11 @@ class Look:
         Documents that no longer hold are brought down later, so as many are read as it takes to have `k` that hold.
         """
         found: list[Ranked] = []
-        at, holding, step = 0, 0, asked.read_first
-        while at < len(ranked) and (at < asked.read_first or holding < asked.k):
+        request, first = asked.request, asked.read_first + SPARE
+        at, holding, step = 0, 0, first
+        while at < len(ranked) and (at < first or holding < asked.k):
             part = ranked[at : at + step]
-            texts = read(ask, index.id, [r.place for r in part], asked.request.filter)
+            texts = read(ask, index.id, [r.place for r in part], request.filter, request.question_key)
             found += _with_texts(part, texts)
             holding += sum(text.standing is None for text in texts.values())
             at, step = at + step, 2 * step

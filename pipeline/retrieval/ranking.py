@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import cast
 from uuid import UUID
 
+from pipeline.feedback import Marks
 from pipeline.fusion import fuse, in_order, reciprocal
 from pipeline.retrieval.records import Fusion, Weights
 from pipeline.stores import Mode
@@ -101,6 +102,39 @@ def lowered(ranked: Sequence[Ranked], share: float) -> list[Ranked]:
         for r, why in zip(ranked, against, strict=True)
     ]
     return sorted(found, key=attrgetter("score"), reverse=True)
+
+
+def judged(ranked: Sequence[Ranked], k: int, spare: int) -> list[Ranked]:
+    """The same, moved by what people said of the first `k` and the `spare` behind them; each has its text.
+
+    What is marked as noise for this very question stays on the page if its score allows, but behind all others there,
+    and scores no more than they do.
+    """
+    near, rest = ranked[: k + spare], ranked[k + spare :]
+    if not any(map(_MARKS, near)):
+        return list(ranked)
+    moved = sorted(map(_moved, near), key=attrgetter("score"), reverse=True)
+    page = sorted(moved[:k], key=_noise)
+    least = min((r.score for r in page if not _noise(r)), default=math.inf)
+    page = [_scored(r, min(r.score, least)) if _noise(r) else r for r in page]
+    return [*page, *moved[k:], *rest]
+
+
+_MARKS = attrgetter("text.marks")
+
+
+def _noise(one: Ranked) -> bool:
+    marks: Marks | None = _MARKS(one)
+    return marks is not None and marks.here < 0
+
+
+def _moved(one: Ranked) -> Ranked:
+    marks: Marks | None = _MARKS(one)
+    return one if marks is None or one.score <= 0.0 else _scored(one, one.score * marks.factor)
+
+
+def _scored(one: Ranked, score: float) -> Ranked:
+    return one._replace(score=score, feedback_part=one.feedback_part + score - one.score)
 
 
 def _spread(values: Sequence[float]) -> list[float]:

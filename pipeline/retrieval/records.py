@@ -8,6 +8,7 @@ from typing import Literal
 
 from pipeline.documents import Chunk, Json
 from pipeline.embedding.identity import model_of
+from pipeline.feedback import key_of
 from pipeline.fusion import FusionWeights
 from pipeline.languages import DEFAULT
 from pipeline.queries import Intent, ProcessedQuery, Synonyms
@@ -98,6 +99,13 @@ class SearchRequest:
     """Instead of the configured one."""
     dedupe: bool = True
     """One hit per document, its best chunk; False gives every chunk its own hit."""
+    feedback_key: str = ""
+    """Names the question where people mark documents for it (`pipeline.feedback.key_of`); empty: its words do."""
+
+    @property
+    def question_key(self) -> str:
+        """Under which documents are marked for this question."""
+        return self.feedback_key or key_of(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +133,12 @@ class Explanation:
     """How much that moved the score, up or down."""
     standing_part: float = 0.0
     """What a document loses that no longer holds."""
+    feedback: float = 0.0
+    """As `Hit.feedback`."""
+    feedback_part: float = 0.0
+    """How much that moved the score, up or down."""
+    feedback_why: str = ""
+    """The same in words: `marked useful for this question, +1.0`."""
 
     def to_json(self) -> Json:
         """Raw scores first, then their parts of the score."""
@@ -142,6 +156,9 @@ class Explanation:
             "covered_part": self.covered_part,
             "rerank_part": self.rerank_part,
             "standing_part": self.standing_part,
+            "feedback": self.feedback,
+            "feedback_part": self.feedback_part,
+            "feedback_why": self.feedback_why,
             "min_similarity": self.min_similarity,
         }
 
@@ -157,6 +174,8 @@ class Hit:
     explanation: Explanation | None = None
     standing: Standing | None = None
     """What speaks against the document, such as a decision that has been replaced."""
+    feedback: float = 0.0
+    """What people said of the document, as a shift in log-odds from -3 to 1; 0 in a search by meaning alone."""
 
     @property
     def id(self) -> str:

@@ -70,7 +70,7 @@ def key_of(request: SearchRequest, index: SearchIndex, way: str) -> str:
     """
     names = names_of(request.filter)
     values = values_of(request.filter, names) if names else ""
-    how = (request.mode, request.k, request.min_similarity, request.dedupe)
+    how = (request.mode, request.k, request.min_similarity, request.dedupe, request.feedback_key)
     return _hash(f"{index.id} {index.model} {way} {how} {names} {values} {request.text}")
 
 
@@ -101,7 +101,7 @@ def given_again(ask: Ask, index: SearchIndex, kept: bytes, request: SearchReques
         scores = [float(row["score"]) for row in rows]
     except (ValueError, TypeError, KeyError):
         return None  # written by another version of ours
-    found, now = reread(ask, index.id, places, request.filter)
+    found, now = reread(ask, index.id, places, request.filter, request.question_key)
     if not now or now != then or any(place not in found for place in places):
         return None
     return [
@@ -111,6 +111,7 @@ def given_again(ask: Ask, index: SearchIndex, kept: bytes, request: SearchReques
             score=score,
             explanation=explanation if request.explain else None,
             standing=found[place].standing,
+            feedback=found[place].shift,
         )
         for place, score, explanation in zip(places, scores, explained, strict=True)
     ]

@@ -19,8 +19,8 @@ from pipeline.queries import process
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.retrieval import remembering
 from pipeline.retrieval.ground import Ground, known, look
-from pipeline.retrieval.looking import Asked, Found, Look
-from pipeline.retrieval.ranking import looked_at, lowered
+from pipeline.retrieval.looking import SPARE, Asked, Found, Look
+from pipeline.retrieval.ranking import judged, looked_at, lowered
 from pipeline.retrieval.records import (
     CACHED_ONLY,
     FULL,
@@ -219,7 +219,7 @@ class Retriever:
             )
         kept, level = self._second_look(found.kept, found.level, asked)
         if asked.mode != "vector":
-            kept = lowered(kept, self.options.weights.outdated)
+            kept = judged(lowered(kept, self.options.weights.outdated), asked.k, SPARE)
         least = found.least if asked.explain else None
         shown, beyond = kept[: asked.k], kept[asked.k :] if asked.request.trace else ()
         return shown, SearchResults(
@@ -260,6 +260,7 @@ def _hits(ranked: Sequence[Ranked], least: float | None) -> list[Hit]:
             chunk=one.text.chunk,
             score=one.score,
             standing=one.text.standing,
+            feedback=one.text.shift,
             explanation=None if least is None else _explanation(one, least),
         )
         for one in ranked
@@ -268,7 +269,7 @@ def _hits(ranked: Sequence[Ranked], least: float | None) -> list[Hit]:
 
 
 def _explanation(ranked: Ranked, least: float) -> Explanation:
-    candidate = ranked.candidate
+    candidate, marks = ranked.candidate, ranked.text.marks if ranked.text else None
     return Explanation(
         similarity=candidate.similarity,
         bm25=candidate.bm25,
@@ -284,4 +285,7 @@ def _explanation(ranked: Ranked, least: float) -> Explanation:
         rerank=ranked.rerank,
         rerank_part=ranked.rerank_part,
         standing_part=ranked.standing_part,
+        feedback=marks.shift if marks else 0.0,
+        feedback_part=ranked.feedback_part,
+        feedback_why=marks.why if marks else "",
     )

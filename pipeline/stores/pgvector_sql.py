@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from pipeline.feedback import OF_DOCUMENT
 from pipeline.stores import pgvector_bm25 as bm25
 from pipeline.stores.pgvector_filter import CONDITIONS, condition, of_chunks, of_documents
 
@@ -117,7 +118,8 @@ def nearest(shape: Shape, first: int, top: int, *, dedupe: bool, whole: bool) ->
               order by f.document_id, f.distance, f.ord) b
         order by b.distance, b.document_id, b.ord limit {top}"""
     where = f"{_asked(shape)} and {_VISIBLE}"
-    return _texts(shape.number, f"({best}) as w", where, f"w.similarity, {centroid}, w.rows", few=True)
+    more = f"w.similarity, {centroid}, w.rows"
+    return _texts(shape.number, f"({best}) as w", where, more, few=True, marks="null")
 
 
 @lru_cache(MOST_SHAPES)
@@ -188,7 +190,8 @@ def best(shape: Shape, top: int, *, dedupe: bool, state: bool = False) -> str:
 def texts(index: int, names: tuple[str, ...], *, state: bool = False) -> str:
     """The chunks of `ids` and `ords` that a filter of these names lets through, with their documents.
 
-    With `state` one more column tells it, and no row comes back unless the index is the active one.
+    The column after the times of a document is its `Marks` for the question `asked`. With `state` one more column tells
+    it, and no row comes back unless the index is the active one.
     """
     places = "unnest(cast(%(ids)s as uuid[]), cast(%(ords)s as integer[])) as w(document_id, ord)"
     if state:
@@ -349,7 +352,9 @@ _CHUNK = "select c.document_id, c.ord, c.version, c.content, c.context, c.projec
 _DOCUMENT = "select d.* from document d"
 
 
-def _texts(index: int, wanted: str, where: str, more: str = "null", *, few: bool = False) -> str:
+def _texts(
+    index: int, wanted: str, where: str, more: str = "null", *, few: bool = False, marks: str = OF_DOCUMENT
+) -> str:
     """Chunks `w` with their documents; laterals keep the planner from reading more than these rows.
 
     `few` says that a limit already tells the planner so: without laterals it is a tenth faster.
@@ -363,7 +368,7 @@ def _texts(index: int, wanted: str, where: str, more: str = "null", *, few: bool
             cross join lateral ({_DOCUMENT} where d.id = w.document_id offset 0) d"""
     return f"""
         select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, {_ABOUT},
-               {more}
+               {marks}, {more}
         from {wanted} {rows}
         join source s on s.id = d.source_id
         where {where}"""

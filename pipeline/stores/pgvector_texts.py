@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
+from pipeline.feedback import Marks
 from pipeline.filling import filled
 from pipeline.standing import Standing, standing
 from pipeline.stores import Candidate, Filter, StoredDocument, StoreQuery, pgvector_sql
@@ -29,6 +30,13 @@ class Text(NamedTuple):
     chunk: Chunk
     standing: Standing | None
     """What speaks against the document."""
+    marks: Marks | None = None
+    """What people said of it."""
+
+    @property
+    def shift(self) -> float:
+        """In log-odds, what that adds to its relevance."""
+        return self.marks.shift if self.marks else 0.0
 
 
 class Ranked(NamedTuple):
@@ -43,6 +51,7 @@ class Ranked(NamedTuple):
     rerank: float | None = None
     rerank_part: float = 0.0
     standing_part: float = 0.0
+    feedback_part: float = 0.0
     text: Text | None = None
     """None until it is read, which is done for those alone that can come to be shown."""
 
@@ -107,23 +116,32 @@ class LedgerCandidate(Candidate):
 
 
 def read(
-    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter
+    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter, asked: str = ""
 ) -> dict[tuple[UUID, int], Text]:
-    """These chunks with their documents; what is gone or kept out by the filter is left out."""
-    return _read(ask, index, wanted, condition)[0]
+    """These chunks with their documents; what is gone or kept out by the filter is left out.
+
+    `asked` is the key of the question that people may have marked documents for.
+    """
+    return _read(ask, index, wanted, condition, asked)[0]
 
 
 def reread(
-    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter
+    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter, asked: str
 ) -> tuple[dict[tuple[UUID, int], Text], str]:
     """The same and the state they were read in; nothing if the index is not the active one."""
-    return _read(ask, index, wanted, condition, state=True)
+    return _read(ask, index, wanted, condition, asked, state=True)
 
 
 def _read(
-    ask: Ask, index: int, wanted: Sequence[tuple[UUID, int]], condition: Filter, *, state: bool = False
+    ask: Ask,
+    index: int,
+    wanted: Sequence[tuple[UUID, int]],
+    condition: Filter,
+    asked: str,
+    *,
+    state: bool = False,
 ) -> tuple[dict[tuple[UUID, int], Text], str]:
-    places = {"ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]}
+    places = {"asked": asked, "ids": [w[0] for w in wanted], "ords": [w[1] for w in wanted]}
     names = names_of(condition)
     statement = pgvector_sql.texts(index, names, state=state)
     rows = ask(statement, {**values_of(condition, names), **places}, one_plan=True)
@@ -175,12 +193,14 @@ def best_texts(
     blend: Blend,
     *,
     enough: int,
+    asked: str = "",
     dedupe: bool = True,
     state: bool = False,
 ) -> Best | None:
     """The first `query.top` of both arms; with `dedupe` one of a document, with `state` that of the data.
 
-    They end after `enough` of them if all of these hold: the others are there to take the place of one that does not.
+    They end after `enough` of them if all of these hold and nobody said anything of any, for the question `asked` or
+    another: the others are there to take the place of one that is lowered by that, or their own is raised.
 
     None if this statement cannot tell: a question without words has one arm alone, and one may have more lexemes than
     words. `counted` is as of the last refresh.
@@ -204,6 +224,7 @@ def best_texts(
         **values_of(query.filter, shape.filter),
         **given,
         **blend.values(),
+        "asked": asked,
         "vector": HalfVector(query.vector),
     }
     statement = pgvector_sql.best(shape, query.top, dedupe=dedupe, state=state)
@@ -214,13 +235,15 @@ def best_texts(
     if len(set(map(_SCORE, rows))) < len(rows):
         rows.sort(key=lambda row: (-row[-5], row[0], row[1]))
     chunks = _ranked(rows[:enough])
-    if any(one.text is not None and one.text.standing for one in chunks):
+    if any(map(_MARKS, rows)) or any(one.text is not None and one.text.standing for one in chunks):
         chunks += _ranked(rows[enough:])
     return Best(chunks, (rows[0][-12] or "") if rows else "")
 
 
 _SCORE = itemgetter(-5)
 """Of a row of `pgvector_sql.best`."""
+_MARKS = itemgetter(15)
+"""Of a row of `pgvector_sql.texts`."""
 
 
 def _ranked(rows: Sequence[tuple[Any, ...]]) -> list[Ranked]:
@@ -264,15 +287,15 @@ _KINDS = {member.value: member for member in Kind}
 
 def _texts(rows: Sequence[tuple[Any, ...]]) -> list[Text]:
     """Rows of `pgvector_sql.texts`, in their order; a document that several chunks belong to is made once."""
-    documents: dict[tuple[int, int], tuple[StoredDocument, Standing | None]] = {}
+    documents: dict[tuple[int, int], tuple[StoredDocument, Standing | None, Marks | None]] = {}
     found = []
     for row in rows:
         key = row[0].int, row[2]  # numbers, which are looked up five times as fast as ids
         of = documents.get(key)
         if of is None:
-            document = _document(row, row[8])
-            of = documents[key] = document, standing(document)
-        found.append(Text(of[0], _chunk(row), of[1]))
+            document, marks = _document(row, row[8]), row[15]
+            of = documents[key] = document, standing(document), Marks(*marks) if marks else None
+        found.append(Text(of[0], _chunk(row), of[1], of[2]))
     return found
 
 

@@ -1,0 +1,338 @@
+"""What is said of documents moves them in answers: within bounds, for one tenant, and no answer is kept from before."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, get_args
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from pipeline import feedback
+from pipeline.database import Database
+from pipeline.documents import Kind
+from pipeline.enrichment import EnrichmentRequest
+from pipeline.errors import RequestRejected
+from pipeline.feedback import Marks, Question, Verdict, key_of
+from pipeline.retrieval import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults
+from pipeline.stores import Filter
+from tests.pipeline.enrichment.library import PBI, enricher, stocked
+from tests.pipeline.remembering import Asker
+from tests.pipeline.stores.depot import Depot
+from tests.pipeline.workshop import Workshop, document
+
+ASKED = "kestrel over fields"
+TEXTS = {
+    "one": "the kestrel hovers over wide fields",
+    "two": "a kestrel hovers over fields of rye",
+    "three": "kestrel nests in old church towers over there",
+    "four": "an otter swims, no kestrel",
+    "five": "kilns fire clay, a kestrel looks on",
+}
+
+
+@pytest.fixture
+def shop(shop: Workshop) -> Workshop:
+    shop.admit(*(document(name, words) for name, words in TEXTS.items()))
+    shop.index()
+    return shop
+
+
+def say(shop: Workshop, name: str, verdict: str, question: str = ASKED, item: str = "") -> Any:
+    """What was said before; `undo` takes it back."""
+    asked = Question(key=key_of(question, item), item=item or question, asked={"text": question})
+    with shop.database.tenant(shop.tenant) as connection:
+        if verdict == "undo":
+            return feedback.undo(connection, asked.key, shop.id(name))
+        (wanted,) = [v for v in get_args(Verdict) if v == verdict]
+        return feedback.give(connection, shop.tenant, asked, shop.id(name), wanted)
+
+
+def search(shop: Workshop, words: str = ASKED, **changes: Any) -> list[Hit]:
+    options = RetrievalOptions(**changes.pop("options", {}))
+    made = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, options)
+    plain: dict[str, Any] = {"k": 4, "min_similarity": -1.0, "explain": True}
+    return list(made.search(SearchRequest(text=words, **{**plain, **changes})).hits)
+
+
+def names(shop: Workshop, hits: list[Hit]) -> list[str]:
+    known = {shop.id(name): name for name in TEXTS}
+    return [known[hit.document.id] for hit in hits]
+
+
+def of(shop: Workshop, hits: list[Hit], name: str) -> Hit:
+    (hit,) = [hit for hit in hits if hit.document.id == shop.id(name)]
+    return hit
+
+
+# The rule -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("marks", "shift"),
+    [
+        (Marks(0, 0), 0.0),
+        (Marks(1, 0), 1.0),
+        (Marks(-1, 0), -3.0),
+        (Marks(0, 2), 0.3),
+        (Marks(0, -2), -0.3),
+        (Marks(0, 50), 0.6),
+        (Marks(0, -50), -0.6),
+        (Marks(1, 50), 1.0),
+        (Marks(-1, -50), -3.0),
+        (Marks(-1, 50), -2.4),
+    ],
+)
+def test_the_shift_has_bounds(marks: Marks, shift: float) -> None:
+    assert marks.shift == pytest.approx(shift)
+    assert 0.75 <= marks.factor <= 1.25
+    assert math.copysign(1, marks.factor - 1) == math.copysign(1, shift)
+
+
+@pytest.mark.parametrize(
+    ("marks", "why"),
+    [
+        (Marks(1, 0), "marked useful for this question, +1.0"),
+        (Marks(-1, 0), "marked noise for this question, -3.0"),
+        (Marks(0, 1), "marked useful for others (net +1), +0.15"),
+        (Marks(-1, 2), "marked noise for this question and useful for others (net +2), -2.7"),
+        (Marks(0, 0), ""),
+    ],
+)
+def test_it_says_why(marks: Marks, why: str) -> None:
+    assert marks.why == why
+
+
+def test_a_question_is_its_item_or_its_words() -> None:
+    assert key_of("Export  the\nInvoices ") == key_of("export the invoices") != key_of("export the invoice")
+    assert key_of("anything", "PBI-7") == key_of("", "PBI-7") != key_of("PBI-7")
+    request = EnrichmentRequest.from_json({"id": "PBI-7", "title": "Export", "description": "now"})
+    assert request.feedback_key == key_of("", "PBI-7")
+    nameless = EnrichmentRequest.from_json({"title": "Export", "description": "now"})
+    assert nameless.feedback_key == key_of(nameless.question)
+
+
+# Its effect on a search ---------------------------------------------------------------------------
+
+
+def test_useful_raises_within_bounds_and_only_for_this_tenant(
+    shop: Workshop, shared_database: Database
+) -> None:
+    before = search(shop)
+    last = names(shop, before)[-1]
+    say(shop, last, "useful")
+    other = Workshop(shared_database, uuid4(), uuid4())
+    other.admit(*(document(name, words) for name, words in TEXTS.items()))
+    other.index()
+    after = search(shop)
+    marked, plain = of(shop, after, last), of(shop, before, last)
+    assert (marked.feedback, plain.feedback) == (1.0, 0.0)
+    assert marked.score == pytest.approx(plain.score * (1 + 0.25 * math.tanh(1)))
+    assert [hit.feedback for hit in search(other)] == [0.0] * 4
+    with other.database.tenant(other.tenant) as connection:
+        assert feedback.listed(connection) == []
+    assert [hit.score for hit in after] == sorted((hit.score for hit in after), reverse=True)
+
+
+@pytest.mark.parametrize("how", [{}, {"mode": "keyword"}, {"options": {"fusion": "rrf"}}, {"trace": True}])
+def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how: dict[str, Any]) -> None:
+    before = search(shop, k=5, **how)
+    first = names(shop, before)[0]
+    say(shop, first, "noise")
+    after = search(shop, k=5, **how)
+    assert names(shop, after)[-1] == first
+    assert {hit.id for hit in after} == {hit.id for hit in before}
+    assert of(shop, after, first).feedback == -3.0
+    scores = [hit.score for hit in after]
+    assert scores == sorted(scores, reverse=True)
+    for hit in after:
+        e = hit.explanation
+        assert e is not None
+        parts = (e.vector_part, e.keyword_part, e.title_part, e.rare_part, e.standing_part, e.feedback_part)
+        assert sum(parts) == pytest.approx(hit.score)
+
+
+def test_one_just_behind_the_page_comes_onto_it(shop: Workshop) -> None:
+    """With equal texts only what was said tells them apart."""
+    for n in range(4):
+        shop.admit(document(f"same {n}", "a heron stands in the shallow water", title="Heron"))
+    shop.index()
+    shown = [hit.document.id for hit in search(shop, "heron shallow water", k=3)]
+    (left,) = {shop.id(f"same {n}") for n in range(4)} - set(shown)
+    with shop.database.tenant(shop.tenant) as connection:
+        asked = Question(key=key_of("Heron  shallow WATER"), item="heron", asked={})
+        feedback.give(connection, shop.tenant, asked, left, "useful")
+    for changes in ({}, {"mode": "keyword"}, {"options": {"fusion": "rrf"}}, {"trace": True}):
+        assert search(shop, "heron shallow water", k=3, **changes)[0].document.id == left
+
+
+def test_other_questions_move_a_little(shop: Workshop) -> None:
+    before = of(shop, search(shop), "two")
+    for n in range(3):
+        say(shop, "two", "useful", f"another question {n}")
+    say(shop, "two", "noise", "one more question")
+    after = of(shop, search(shop), "two")
+    assert after.feedback == pytest.approx(0.3)
+    assert after.score == pytest.approx(before.score * (1 + 0.25 * math.tanh(0.3)))
+    assert after.explanation is not None
+    assert after.explanation.feedback_why == "marked useful for others (net +2), +0.3"
+    for n in range(20):
+        say(shop, "two", "noise", f"bad question {n}")
+    assert of(shop, search(shop), "two").feedback == -0.6
+
+
+def test_the_newest_of_very_many_count(shop: Workshop) -> None:
+    for verdict, age in (("noise", 2), ("useful", 1)):
+        shop.sql(
+            """insert into feedback (tenant_id, document_id, query_hash, verdict, at)
+               select :t, :d, cast(:v as text) || n, :v, now() - make_interval(days => :age)
+               from generate_series(1, :most) n""",
+            t=shop.tenant,
+            d=shop.id("two"),
+            v=verdict,
+            age=age,
+            most=feedback.MOST_COUNTED,
+        )
+    assert of(shop, search(shop), "two").feedback == 0.6
+    say(shop, "two", "noise")
+    shop.sql("update feedback set at = now() - interval '3 days' where query_hash = :k", k=key_of(ASKED))
+    assert of(shop, search(shop), "two").feedback == pytest.approx(-2.4), (
+        "what is said of this question always"
+    )
+
+
+def test_an_item_is_asked_about_under_its_id(shop: Workshop) -> None:
+    say(shop, "two", "noise", "whatever it says", item="PBI-7")
+    assert of(shop, search(shop), "two").feedback == pytest.approx(-0.15)
+    assert of(shop, search(shop, feedback_key=key_of("", "PBI-7")), "two").feedback == -3.0
+
+
+def test_undone_it_is_as_it_was(shop: Workshop) -> None:
+    before = search(shop)
+    assert say(shop, "one", "noise") is None
+    assert say(shop, "one", "useful") == "noise", "a second verdict replaces the first"
+    assert of(shop, search(shop), "one").feedback == 1.0
+    assert say(shop, "one", "undo") == "useful"
+    assert say(shop, "one", "undo") is None
+    assert search(shop) == before
+
+
+def test_by_meaning_alone_nothing_is_moved(shop: Workshop) -> None:
+    before = search(shop, mode="vector")
+    say(shop, names(shop, before)[0], "noise")
+    assert search(shop, mode="vector") == before
+
+
+def test_all_chunks_of_a_document_are_moved(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+    long = depot.put("a kestrel hovers", "a kestrel rests", "a kestrel eats", title="long")
+    depot.put("a kestrel sleeps", title="short")
+    depot.count()
+    asked = Question(key=key_of("kestrel"), item="kestrel", asked={})
+    with shared_database.tenant(depot.tenant) as connection:
+        feedback.give(connection, depot.tenant, asked, long, "noise")
+    made = Retriever(shared_database, depot.tenant, lambda _index: depot.embedder)
+    found = made.search(SearchRequest(text="kestrel", dedupe=False, min_similarity=-1.0)).hits
+    assert [hit.feedback for hit in found] == [0.0, -3.0, -3.0, -3.0]
+
+
+@pytest.mark.req("001-098")
+def test_no_answer_is_kept_from_before(shop: Workshop) -> None:
+    asker = Asker(shop.database, shop.tenant, shop.embedder)
+    for verdict, shift in (("noise", -3.0), ("useful", 1.0), ("undo", 0.0)):
+        asker.search(ASKED)
+        assert asker.search(ASKED).remembered
+        say(shop, "one", verdict)
+        found = asker.search(ASKED)
+        assert not found.remembered
+        assert of(shop, list(found.hits), "one").feedback == shift
+        again = asker.search(ASKED)
+        assert again == replace(found, remembered=True)
+
+
+def test_the_same_words_for_two_items_are_two_answers(shop: Workshop) -> None:
+    asker = Asker(shop.database, shop.tenant, shop.embedder)
+    say(shop, "one", "noise", item="PBI-7")
+    plain, item = asker.search(ASKED), asker.search(ASKED, feedback_key=key_of("", "PBI-7"))
+    assert not item.remembered
+    assert of(shop, list(plain.hits), "one").feedback == pytest.approx(-0.15)
+    assert of(shop, list(item.hits), "one").feedback == -3.0
+
+
+def test_step_4_asks_under_the_items_id(shared_database: Database) -> None:
+    shop = stocked(Workshop(shared_database, uuid4(), uuid4()))
+    seen: list[SearchRequest] = []
+    made = enricher(shop)
+    search = made.search
+
+    def noting(request: SearchRequest) -> SearchResults:
+        seen.append(request)
+        return search(request)
+
+    made.search = noting
+    made.enrich(EnrichmentRequest.from_json(PBI))
+    assert {request.feedback_key for request in seen} == {key_of("", "PBI-99")}
+    say(shop, "PBI-7", "noise", item="PBI-99")
+    (asked,) = [request for request in seen if request.filter.kinds == (Kind.WORK,)]
+    hits = search(asked).hits
+    assert [hit.feedback for hit in hits if hit.document.id == shop.id("PBI-7")] == [-3.0]
+
+
+# The rows -----------------------------------------------------------------------------------------
+
+
+def test_what_was_said_goes_with_its_document(shop: Workshop) -> None:
+    say(shop, "one", "useful")
+    say(shop, "two", "useful")
+    shop.sql("delete from document where id = :id", id=shop.id("one"))
+    with shop.database.tenant(shop.tenant) as connection:
+        assert [row["ref"] for row in feedback.listed(connection)] == ["two"]
+
+
+def test_a_removal_stamps_once_and_not_for_what_hangs_on_it(shop: Workshop) -> None:
+    """Each stamp is a row's new version, and a source may have a hundred thousand documents."""
+    for name in TEXTS:
+        say(shop, name, "useful")
+    with shop.database.tenant(shop.tenant) as connection:
+        stamps = (
+            "select sum(pg_stat_get_xact_tuples_updated(oid)) from pg_class where relname = 'change_stamp'"
+        )
+        before = connection.execute(text(stamps)).scalar_one()
+        connection.execute(text("delete from document"))
+        assert connection.execute(text("select count(*) from feedback")).scalar() == 0
+        assert connection.execute(text(stamps)).scalar_one() - before <= 1
+
+
+def test_another_tenants_document_is_not_marked(shop: Workshop, shared_database: Database) -> None:
+    other = Workshop(shared_database, uuid4(), uuid4())
+    asked = Question(key=key_of(ASKED), item=ASKED, asked={})
+    with other.database.tenant(other.tenant) as connection:
+        before = connection.execute(text("select count(*) from feedback")).scalar()
+        with pytest.raises(RequestRejected, match="no document"):
+            feedback.give(connection, other.tenant, asked, shop.id("one"), "useful")
+        assert connection.execute(text("select count(*) from feedback")).scalar() == before == 0
+
+
+def test_names_are_cut_for_people_and_questions_are_kept(shop: Workshop) -> None:
+    long = "kestrel " * 100
+    say(shop, "one", "useful", long)
+    with shop.database.tenant(shop.tenant) as connection:
+        (row,) = feedback.listed(connection, [key_of(long)])
+        assert (len(row["item"]), row["question"]) == (200, {"text": long})
+        assert feedback.listed(connection, [key_of("other")]) == []
+
+
+def test_documents_are_found_by_an_index(shop: Workshop) -> None:
+    """For the removal of a document, which looks up what hangs on it."""
+    rows = shop.sql(
+        "select indexdef from pg_indexes where tablename = 'feedback' and indexdef like '%btree (document_id,%'"
+    )
+    assert len(rows) == 1
+
+
+def test_a_filter_is_kept(shop: Workshop) -> None:
+    say(shop, "one", "useful")
+    only = search(shop, filter=Filter(exclude=(shop.id("one"),)))
+    assert "one" not in names(shop, only)
