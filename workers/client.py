@@ -19,7 +19,7 @@ from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from pipeline.tenancy import project_id, tenant_id
-from workers import metrics
+from workers import feedback, metrics
 from workers.answered import CachedAnswers
 from workers.bell import Bell
 from workers.ends import EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob, answer_of
@@ -314,6 +314,21 @@ class Client:
                 f"no answer within {seconds:g} seconds",
                 fix="see `larder status` for what the workers do, or allow more time",
             ) from None
+
+    def feedback(
+        self, item: str, ref: str, verdict: str, *, source: str | None = None, by: str = "client"
+    ) -> Json:
+        """Say that a document is `useful` or `noise` for an item, or `undo` that; what was said of it before ends.
+
+        `item` is the id of a PBI that was asked about or of an indexed document, or a question's text; `ref` the `ref`
+        or `document_id` of an answer, with the name of its `source` if several have it; `by` whoever says so.
+
+        Raises:
+            ConfigurationError: one of them is unknown or means several; the message says what there is.
+            StoreUnavailable: the database does not answer; nothing was said.
+        """
+        with self._store() as connection:
+            return feedback.mark(connection, self.tenant, item, ref, verdict, source=source, by=by)
 
     def close(self) -> None:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""

@@ -187,6 +187,8 @@ def _ranked(hit: Hit, rank: int, shown: int) -> Verdict:
         score += f" (lowered: {hit.standing.why})"
     elif said := remark(hit.document):
         score += f" ({said})"
+    if hit.explanation is not None and hit.explanation.feedback_why:
+        score += f" ({hit.explanation.feedback_why})"
     if rank <= shown:
         return Verdict(
             found=True, reason="found", sentence=f"found: rank {rank}, {score}", rank=rank, hit=hit

@@ -150,7 +150,14 @@ def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how
     for hit in after:
         e = hit.explanation
         assert e is not None
-        parts = (e.vector_part, e.keyword_part, e.title_part, e.rare_part, e.standing_part, e.feedback_part)
+        parts = (
+            e.vector_part,
+            e.keyword_part,
+            e.title_part,
+            e.covered_part,
+            e.standing_part,
+            e.feedback_part,
+        )
         assert sum(parts) == pytest.approx(hit.score)
 
 

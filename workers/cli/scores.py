@@ -17,6 +17,7 @@ PARTS = (
     ("all words", "covered", "covered_part"),
     ("reranker", "rerank", "rerank_part"),
     ("outdated", None, "standing_part"),
+    ("feedback", "feedback", "feedback_part"),
 )
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FIXED = 10

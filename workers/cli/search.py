@@ -156,6 +156,8 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
         against = Text(" " * INDENT + said, style="yellow", no_wrap=True)
         against.truncate(width, overflow="ellipsis")
         console.print(against, soft_wrap=True)
+    if hit.explanation is not None and hit.explanation.feedback_why:
+        console.print(Text(" " * INDENT + hit.explanation.feedback_why, style="magenta"), soft_wrap=True)
     room = width - INDENT
     best = passage(hit.chunk.content, question, length=LINES * room - LINES * 8)
     body = Text(best.text)
@@ -330,5 +332,7 @@ _PARTS = (
 def _scores(parts: dict[str, Any] | None) -> Sequence[tuple[str, str]]:
     known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in _PARTS]
     rows = [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]
-    lost = (parts or {}).get("standing_part")
-    return [*rows, ("  outdated", f"{lost:.3f} of the score")] if lost else rows
+    moved = (("  outdated", "standing_part"), ("  feedback", "feedback_part"))
+    return rows + [
+        (name, f"{by:.3f} of the score") for name, part in moved if (by := (parts or {}).get(part))
+    ]

@@ -1,0 +1,258 @@
+"""larder feedback: who is meant, what is said and taken back, how it looks in 80 columns, and a set for larder eval."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pipeline.documents import Kind
+from pipeline.feedback import key_of
+from pipeline.ledger import jobs
+from pipeline.retrieval import Explanation
+from tests.conftest import Addresses
+from tests.pipeline.stores.depot import Depot
+from tests.workers.cli.asking import Run, found, id_of
+from workers.cli.scores import show_scores
+from workers.client import Client
+from workers.judged import read
+
+OTTERS = "Otters"
+
+
+@pytest.fixture(autouse=True)
+def named(depot: Depot) -> Depot:
+    """The documents have the external ids that sources give them."""
+    depot.sql("update document set external_id = coalesce(metadata ->> 'source_path', 'x')")
+    depot.sql("update document set external_id = 'PBI-12' where title = :t", t=OTTERS)
+    depot.sql(
+        "insert into document_body (document_id, tenant_id, version, body)"
+        " select id, tenant_id, desired_version, 'Body of ' || title from document"
+    )
+    return depot
+
+
+def submitted(depot: Depot, pbi: dict[str, Any]) -> None:
+    with depot.database.tenant(depot.tenant) as connection:
+        jobs.submit(connection, depot.tenant, depot.project, {"pbi": pbi, "scores": {}})
+
+
+def of(run: Run, words: str, title: str) -> Any:
+    results = found(run("search", words, "--explain", "--json"))["results"]
+    (one,) = [r for r in results if r["metadata"]["title"].startswith(title)]
+    return one["explanation"]
+
+
+def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
+    words = "kestrel towers barns"
+    said = found(run("feedback", words, "docs/birds/kestrel.md", "useful", "--json"))
+    assert said == {
+        "success": True,
+        "item": words,
+        "item_title": "",
+        "ref": "docs/birds/kestrel.md",
+        "title": "Birds [red]of prey[/red]: the kestrel",
+        "source": "wiki",
+        "document_id": id_of(depot, "Birds"),
+        "verdict": "useful",
+        "before": None,
+    }
+    told = of(run, "Kestrel  towers barns", "Birds")
+    assert (told["feedback"], told["feedback_why"]) == (1.0, "marked useful for this question, +1.0")
+    assert told["feedback_part"] > 0
+    again = run("feedback", words, id_of(depot, "Birds"), "noise")
+    assert again.stdout == f"docs/birds/kestrel.md is noise for {words}, no longer useful\n"
+    assert of(run, words, "Birds")["feedback"] == -3.0
+    (row,) = found(run("feedback", "--list", words.upper(), "--json"))["feedback"]
+    assert (row["verdict"], row["ref"], row["kind"]) == ("noise", "docs/birds/kestrel.md", "decision")
+    assert row["by"].startswith("cli:")
+    assert found(run("feedback", "--list", "PBI-12", "--json"))["feedback"] == []
+    for undo in (["undo"], ["--undo"]):
+        done = run("feedback", words, "docs/birds/kestrel.md", *undo)
+        assert done.stdout == f"docs/birds/kestrel.md is no longer noise for {words}\n"
+        run("feedback", words, "docs/birds/kestrel.md", "noise")
+    run("feedback", words, "docs/birds/kestrel.md", "undo")
+    assert of(run, words, "Birds")["feedback"] == 0
+    twice = run("feedback", words, "docs/birds/kestrel.md", "undo")
+    assert twice.exit_code == 2
+    assert "is not marked for" in twice.stderr
+
+
+def test_what_was_said_is_audited_without_the_questions_text(run: Run, depot: Depot) -> None:
+    run("feedback", "a secret question", "PBI-12", "useful")
+    run("feedback", "a secret question", "PBI-12", "undo")
+    rows = depot.sql("select action, subject, detail, actor from audit order by id")
+    assert [(row.action, row.subject) for row in rows] == [
+        ("feedback.useful", "PBI-12"),
+        ("feedback.undo", "PBI-12"),
+    ]
+    assert rows[0].detail == {"question": key_of("a secret question")}
+    assert rows[0].actor.startswith("cli:")
+
+
+def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot: Depot) -> None:
+    for title in ("Old title", "New title"):
+        submitted(
+            depot,
+            {
+                "pbi_id": "PBI-99",
+                "title": title,
+                "description": "As a warden",
+                "acceptance_criteria": ["It flies"],
+            },
+        )
+    submitted(depot, {"id": "PBI-100", "title": "PBI-99"})
+    said = found(run("feedback", "PBI-99", "PBI-12", "useful", "--json"))
+    assert (said["item"], said["item_title"]) == ("PBI-99", "New title")
+    depot.sql("delete from enrichment_job")
+    said = found(run("feedback", "PBI-99", "docs/ovens.md", "noise", "--json"))
+    assert said["item_title"] == "New title", "known from what was said before"
+    (row, _) = depot.sql("select query_hash, question from feedback order by at desc")
+    assert row.query_hash == key_of("", "PBI-99")
+    assert row.question == {
+        "title": "New title",
+        "description": "As a warden",
+        "acceptance_criteria": ["It flies"],
+    }
+
+
+def test_an_item_is_an_indexed_document_and_quotes_make_it_text(run: Run, depot: Depot) -> None:
+    said = found(run("feedback", "PBI-12", "docs/ovens.md", "useful", "--json"))
+    assert (said["item"], said["item_title"]) == ("PBI-12", OTTERS)
+    said = found(run("feedback", '"PBI-12"', "docs/ovens.md", "useful", "--json"))
+    assert (said["item"], said["item_title"]) == ("PBI-12", "")
+    hashes = {row.query_hash for row in depot.sql("select query_hash from feedback")}
+    assert hashes == {key_of("", "PBI-12"), key_of("PBI-12")}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["PBI-77", "PBI-12", "useful"], "'PBI-77' is no PBI that Step 4 was asked about"),
+        (["", "PBI-12", "useful"], "there is no question"),
+        (["a question", "ovens", "useful"], "like it are docs/ovens.md"),
+        (["a question", "PBI-12", "good"], "'good' is no verdict"),
+        (["a question", "PBI-12", "useful", "--source", "wiki"], "no document of source 'wiki'"),
+        (["a question", "PBI-12"], "--list, or --export DIR"),
+        (["a question", "PBI-12", "useful", "--undo"], "--list, or --export DIR"),
+        (["--list", "--export", "x"], "--list, or --export DIR"),
+        ([], "--list, or --export DIR"),
+        (["--export", "new"], "nobody has marked"),
+        (["--export", "."], "not empty"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_there_is(run: Run, args: list[str], said: str) -> None:
+    result = run("feedback", *args)
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_document_of_several_sources_is_named_with_its_source(run: Run, depot: Depot) -> None:
+    depot.put("Another tracker's otters", title="Second", source="board")
+    depot.sql("update document set external_id = 'PBI-12' where title = 'Second'")
+    wrong = run("feedback", "a question", "PBI-12", "useful")
+    assert wrong.exit_code == 2
+    assert "'PBI-12' is in several sources: board, tracker" in wrong.stderr
+    said = found(run("feedback", "a question", "PBI-12", "useful", "--source", "board", "--json"))
+    assert (said["title"], said["source"]) == ("Second", "board")
+
+
+def test_what_a_source_has_removed_is_not_marked_and_can_be_unmarked(run: Run, depot: Depot) -> None:
+    run("feedback", "a question", "PBI-12", "useful")
+    depot.sql("update document set deleted = true, hidden = true where external_id = 'PBI-12'")
+    refused = run("feedback", "a question", "PBI-12", "noise")
+    assert refused.exit_code == 2
+    assert "its source tracker has removed it" in refused.stderr
+    assert "Otters (removed)" in run("feedback", "--list").stdout
+    assert "nobody has marked" in run("feedback", "--export", "new").stderr
+    assert run("feedback", "a question", "PBI-12", "undo").exit_code == 0
+    assert run("feedback", "--list").stdout == "nothing is marked\n"
+
+
+def test_a_screen_of_80_columns(run: Run) -> None:
+    run("feedback", "kestrel towers barns", "docs/birds/kestrel.md", "noise")
+    run("feedback", "another kestrel question", "PBI-12", "useful")
+    shown = run("search", "kestrel towers barns", "--explain").stdout
+    assert "     marked noise for this question, -3.0\n" in shown
+    assert "     marked useful for others (net +1), +0.15\n" in shown
+    assert " feedback" in shown
+    told = run("explain", "PBI-12", "--query", "another kestrel question").stdout
+    assert "(marked useful for this question, +1.0)" in told
+    assert "  feedback" in told
+    listed = run("feedback", "--list").stdout
+    assert "another kestrel question" in listed
+    assert "PBI-12  Otters" in listed
+    assert max(len(line) for line in (shown + listed).splitlines()) <= 80
+
+
+def test_it_exports_a_set_that_can_be_measured(run: Run, depot: Depot, tmp_path: Path) -> None:
+    submitted(depot, {"id": "PBI-99", "title": "Count birds", "acceptance_criteria": ["All of them"]})
+    run("feedback", "PBI-99", "PBI-12", "useful")
+    run("feedback", "PBI-99", "docs/birds/kestrel.md", "noise")
+    run("feedback", "where do ovens stand", "docs/ovens.md", "useful")
+    told = found(run("feedback", "--export", "set", "--json"))
+    assert told == {"success": True, "folder": "set", "documents": 3, "queries": 2, "useful": 2, "noise": 1}
+    folder = tmp_path / "set"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    judged = read(folder)
+    asked = f"q-{key_of('where do ovens stand')[:12]}"
+    assert judged.queries == {asked: "where do ovens stand", "PBI-99": "Count birds\nAll of them"}
+    assert {query: set(docs) for query, docs in judged.relevant.items()} == {
+        asked: {"docs/ovens.md"},
+        "PBI-99": {"PBI-12"},
+    }
+    assert {d.external_id for d in judged.documents} == {"PBI-12", "docs/ovens.md", "docs/birds/kestrel.md"}
+    with (folder / "context_judgements.tsv").open(encoding="utf-8") as handle:
+        rows = list(csv.reader(handle, delimiter="\t"))
+    assert rows[0] == ["item", "section", "ref", "grade"]
+    assert sorted(rows[1:]) == [
+        ["PBI-99", "past_decisions", "docs/birds/kestrel.md", "0"],
+        ["PBI-99", "similar_work", "PBI-12", "2"],
+        [asked, "technical_docs", "docs/ovens.md", "2"],
+    ]
+    corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text("utf-8").splitlines()]
+    (otters,) = [row for row in corpus if row["_id"] == "PBI-12"]
+    assert (otters["kind"], otters["source_type"], otters["text"]) == (Kind.WORK, "pbi", "Body of Otters")
+    assert otters["metadata"]["team"] == "blue"
+
+
+def test_the_client_says_the_same(addresses: Addresses, depot: Depot) -> None:
+    with Client(addresses.app, tenant="acme") as client:
+        said = client.feedback("where do ovens stand", id_of(depot, "Ovens"), "useful", by="ada")
+        assert (said["ref"], said["verdict"], said["before"]) == ("docs/ovens.md", "useful", None)
+        assert [(r.given_by, r.verdict) for r in depot.sql("select given_by, verdict from feedback")] == [
+            ("ada", "useful")
+        ]
+        assert client.feedback("where do ovens stand", "docs/ovens.md", "undo")["before"] == "useful"
+    assert depot.sql("select actor from audit order by id")[0].actor == "ada"
+
+
+def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Explanation(
+        similarity=0.8,
+        bm25=12.125,
+        overlap=0.5,
+        title=0.25,
+        covered=0.5,
+        centroid=0.7,
+        vector_part=0.2,
+        keyword_part=0.2,
+        title_part=0.1,
+        covered_part=0.1,
+        min_similarity=0.3,
+        rerank=3.125,
+        rerank_part=0.1,
+        standing_part=-0.1,
+        feedback=-3.0,
+        feedback_part=-0.1,
+    )
+    show_scores(Console(width=80), [SimpleNamespace(score=0.625, explanation=told)] * 10, 100)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "10. 0.625" in shown
+    assert "-3.000" in shown
