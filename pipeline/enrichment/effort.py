@@ -55,7 +55,7 @@ class Effort:
         work = ", ".join(
             f"{verb} {amount}" for verb, amount in (("took", took), ("estimated", expected)) if amount
         )
-        return f"{work}; {days}" if work and days else work or f"took {days}"
+        return f"{work}; {days}" if work and days else work or f"done after {days}"
 
 
 def effort_of(metadata: Mapping[str, Any], created_at: datetime | None = None) -> Effort | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import RequestRejected
 from pipeline.feedback import key_of
@@ -175,7 +176,7 @@ class EnrichmentRequest:
         """What is searched for: the title, the beginning of the description, and the criteria."""
         parts = (
             _beginning(self.title, LONGEST_TITLE),
-            _beginning(self.description, LONGEST_DESCRIPTION),
+            _beginning(prose_of(self.description), LONGEST_DESCRIPTION),
             _beginning("\n".join(self.criteria), LONGEST_CRITERIA),
         )
         return "\n".join(part for part in parts if part.strip())

@@ -129,6 +129,7 @@ def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: 
         + model.overlap * (overlap or 0.0)
         + model.constant
         + (OUTDATED if hit.standing else 0.0)
+        + hit.feedback
     )
     return 1.0 / (1.0 + math.exp(-odds))
 

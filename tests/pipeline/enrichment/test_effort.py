@@ -30,7 +30,7 @@ MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
         ({"actual_points": 3, "actual_hours": 20, "estimated_hours": 16}, "took 20 hours, estimated 16"),
         ({"story_points": 8, "estimated_points": 5}, "estimated 5 points"),
         ({"story_points": 1, "resolved_at": "2025-02-20T10:00:00+00:00"}, "estimated 1 point; 1 day"),
-        ({"closed_at": "2025-02-22T01:00:00+02:00"}, "took 1 day"),
+        ({"closed_at": "2025-02-22T01:00:00+02:00"}, "done after 1 day"),
         (
             {"resolved_at": "2025-02-25T10:00:00+00:00", "closed_at": "2025-12-01T10:00:00+00:00"},
             "took 5 days",
