@@ -37,9 +37,10 @@ _MARK = re.compile(r"\s*(?:>\s?)*(?:(?:[-*+•]|\d{1,3}[.)])(?:\s+(?:\[[ xX]\](?
 _WHERE = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
 _WITHIN_WORDS = "a|b|em|font|i|kbd|nobr|small|span|strong|sub|sup|tt|u"
 _TAGS = (
-    "big|blockquote|br|center|col|colgroup|dd|details|div|dl|dt|figcaption|figure|h[1-6]|hr|iframe|li|ol|p|picture"
-    "|section|source|summary|table|tbody|td|tfoot|th|thead|tr|ul"
+    "big|blockquote|br|center|dd|details|div|dl|dt|figcaption|figure|h[1-6]|hr|iframe|li|ol|p|picture"
+    "|section|source|summary|ul"
 )
+"""Around blocks; those of a table stay, without them its cells would pass for sentences."""
 _MARKUP = re.compile(
     rf"""(?P<code>`+[^`\n]*`+)
     |\[!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
@@ -52,7 +53,7 @@ _MARKUP = re.compile(
     |\{{(?:anchor|color|panel|quote|toc)(?::[^{{}}\n]*)?\}}
     |^[ \t]*\{{:[^{{}}\n]*\}}[ \t]*(?=\r?$)|[ \t]\{{\#[\w.:-]+\}}[ \t]*(?=\r?$)
     |^[ \t]*:{{3,}}[ \t]*\w*(?:\[(?P<note>[^\[\]\n]*)\])?|^[ \t]*(?:!!!|\?\?\?)\+?[ \t]+\w+
-    |^[ \t]*(?:>[ \t]?)+\[!\w+\][-+]?""",
+    |^[ \t]*(?:>[ \t]?)+\[!\w+\][-+]?|^[ \t]*(?:h[1-6]|bq)\.(?=\s)""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
 _ALT = re.compile(r"""\balt\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)')""", re.IGNORECASE)
@@ -61,12 +62,11 @@ _FEWEST_WORDS = 4
 """Of a picture's text; fewer name it and say nothing."""
 
 NOISE = re.compile(
-    r"""\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*
-    |[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
+    r"""[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
     |(?:n/?a|tb[ad]|none|todo|no\ response|not\ applicable)\.?
-    |\[[^\[\]]*\]\(\#[^()\s]*\)|\[?\[_?TOC_?\]\]?
+    |\[[^\[\]]*\]\(\#[^()\s]*\)|\[?\[_?TOC_?\]\]?|\[[^\[\]]+\]:\s*<?data:.*
     |\+\+\+\ .{1,60}\bclone\ of\ .*|(?:this\ bug|bug\ \d+)\ has\ been\ marked\ as\ a\ duplicate\ of\ .{1,60}
-    |from\ bugzilla\ helper:?|user[- ]?agent\s*:\s*mozilla.*|build\ ?(?:id|identifier|naam)\s*:.*
+    |from\ bugzilla\ helper:?
     |reproducible\s*:\s*(?:always|sometimes|didn't\ try|couldn't\ reproduce|rarely|once|n/?a).{0,20}
     |created\ (?:an\ )?attachment\b.*|\(?in\ reply\ to\ .{1,80}?comment\ \#?\d+\)?
     |.{0,5}SPDX-(?:License-Identifier|FileCopyrightText)\s*:.*
@@ -74,9 +74,9 @@ NOISE = re.compile(
     |(?-i:</?[A-Z]\w*(?:\s[^<>]*)?/?>)""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""A line of nothing else."""
+"""A line of nothing else. Links, browsers and builds stay: what shares them is often about the same."""
 _UNDERLINE = re.compile(r"-+|=+")
-_LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
+_LINK = re.compile(r"\[[^\[\]]*\]\(")
 _COPYRIGHT = re.compile(
     r"\W*(?:copyright\W+(?:\(c\)|\d{4}|©)|\(c\)\s+\d{4}|©|all rights reserved).*", re.IGNORECASE
 )

@@ -38,9 +38,14 @@ _MACHINE = re.compile(
     r"|^(?:at\s+[\w$.]+\(|Caused by:|Exception in thread|Traceback \(|\W?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d[:,.\d])"
     r"|^(?:\$|>>>|//|/\*|@@|\||</?[\w:-]+(?:\s[^<>]*)?>|`[^`]*`\W*$|[\w.-]+\s?=\s?\S+$)|\)\s*[;{]$|[{}]$"
     r"|^(?:import|package|public|private|protected|static|def|class|function|const|var|let|return)\s.*[;{]$"
-    r"|<!--|\{\{|\{%|\[(?:insert|describe|enter|your)\b[^\[\]]*\](?!\()",
+    r"|^(?:[Uu]ser[- ]?[Aa]gent|Build ?(?:[Ii]d|[Ii]dentifier|naam))\s*:"
+    r"|</?t(?:able|d|h|r)\b|<!--|\{\{[<%]|\{%|Mozilla/\d\.\d\s*\(|\[(?:insert|describe|enter|your)\b[^\[\]]*\](?!\()",
 )
 """Marks of what a machine wrote, reads or fills in: levels, frames, rulers, JSON, ids, rows, code, templates."""
+_TITLE = re.compile(r"\*\*[^*:]{1,40}\*\*\W*")
+"""A few bold words stand for a heading."""
+_RAW = re.compile(r"[^\s\u0250-\U0010ffff]{100}")
+"""No word of an alphabet is so long."""
 _PROSE = 0.7
 """Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
 
@@ -123,7 +128,17 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
                     continue
                 seen.add((block.headings, text))
                 found.append(sentence)
-    return [replace(s, text=worded(s.text)) for s in found if is_prose(s.text)]
+    return list(_prose(found))
+
+
+def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
+    """Those that may be quoted; what stands around the others is no longer next to each other."""
+    apart = 0
+    for sentence in sentences:
+        if is_prose(sentence.text):
+            yield replace(sentence, text=worded(sentence.text), paragraph=sentence.paragraph + apart)
+        else:
+            apart += 1
 
 
 def is_prose(text: str) -> bool:
@@ -133,11 +148,13 @@ def is_prose(text: str) -> bool:
     """
     words = worded(text)
     plain = sum(c.isalnum() or c == " " for c in words)
-    if plain < _PROSE * len(words) or not any(map(str.isalpha, words)):
+    if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
         return False
-    if is_label(words) or NOISE.fullmatch(words) or _MACHINE.search(text):
+    if is_label(words) or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
     said = _URL.sub(" ", _LINK.sub(" ", text))
+    if _RAW.search(said):
+        return False
     return said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS
 
 

@@ -64,9 +64,9 @@ def test_what_is_said_about_licences_stays() -> None:
         ("+++ This bug was initially created as a clone of Bug #12 +++\nWords.", ["Words."]),
         ("*** This bug has been marked as a duplicate of bug 7 ***", []),
         ("Reproducible: Always\nWords.", ["Words."]),
-        ("https://a.b/c\n\n- https://a.b\n* <https://a.b>\n- Words.", ["- Words."]),
+        ("- https://a.b\n\nUser-Agent: Mozilla/5.0", ["- https://a.b", "User-Agent: Mozilla/5.0"]),
         ("See https://a.b for more.\n- [Guide](https://a.b)", ["See https://a.b for more.", "- [Guide](https://a.b)"]),
-        ("The form, see\nhttps://a.b\nhas two fields.", ["The form, see", "https://a.b", "has two fields."]),
+        ("The form, see\n[Two](#two)\nhas two fields.", ["The form, see", "[Two](#two)", "has two fields."]),
         ("## Contents\n\n- [One](#one)\n  - [Two](#two)\n\n## One\n\nWords.", ["## One", "Words."]),
         ("## Logs\n\n_No response_\n\n## Cause\n\nWords.", ["## Cause", "Words."]),
         ("# Title\n\n## Risks\n\nN/A\n\n### Costs\n- TBD\n", ["# Title"]),
@@ -80,6 +80,7 @@ def test_what_is_said_about_licences_stays() -> None:
         ('{{< note >}}\nA {{< tooltip text="Pod" id="pod" >}} runs.\n{{% /note %}}', ["A Pod runs."]),
         ("## Types {#types}\n\nWords.\n{: .no_toc}", ["## Types", "Words."]),
         ("import Tabs from '@theme/Tabs';\n<Tabs>\nWords.\n</Tabs>\nimport os", ["Words.", "import os"]),
+        ("h2. Why\nbq. Words.\n\n[image1]: <data:image/png;base64,Zm9v>", ["Why", "Words."]),
         ("1.\n- \n- [ ] \n- [ ] Do it.", ["- [ ] Do it."]),
     ],
 )  # fmt: skip
@@ -107,7 +108,7 @@ def test_a_label_goes_only_if_nothing_follows(text: str, left: list[str]) -> Non
 
 @pytest.mark.parametrize("fence", ["```{}```", "~~~~sh\n{}~~~~", "- ```\n  {}  ```", "> ```\n{}> ```"])
 def test_code_stays_as_it_is(fence: str) -> None:
-    code = fence.format("\n<!-- a -->\n![b](c.png)\n<br>\nN/A\nhttps://a.b\n-----\nLabel:\n")
+    code = fence.format("\n<!-- a -->\n![b](c.png)\n<br>\nN/A\n[c](#c)\n-----\nLabel:\n")
     text = f"Words.\n\n{code}\n\nMore."
     assert prose_of(text) == text
 

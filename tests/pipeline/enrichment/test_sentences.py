@@ -66,6 +66,11 @@ def test_code_that_was_cut_is_no_sentence_in_any_chunk() -> None:
         "https://example.org/a/b",
         "See also [the guide](a.md), [the manual](b.md) and https://example.org.",
         "For more information, see [this page](https://example.org).",
+        "User Agent: Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101",
+        "<td>Words of a</td><td>table of them</td>",
+        "Version 2 (Mozilla/5.0 (X11; Linux) Gecko/20100101) it is.",
+        "**Answering guidance.**",
+        "Zm9v" * 30,
         "Steps to reproduce:",
         "**Notes:**",
         "N/A",
@@ -89,10 +94,21 @@ def test_what_nobody_wrote_to_be_read_is_no_prose(text: str) -> None:
     assert texts(text) == []
 
 
+def test_what_stands_around_no_prose_is_not_next_to_each_other() -> None:
+    content = "One is here. See [two](a.md). Three is there. Four."
+    found = sentences_of([Chunk(ord=0, content=f"{content}\n\nFive.")])
+    assert [s.text for s in found] == ["One is here.", "Three is there.", "Four.", "Five."]
+    one, three, four, five = [s.paragraph for s in found]
+    assert one < three == four < five
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "Accepted",
+        "Call {{mvn site}} first of all.",
+        "**Decision: rejected.**",
+        "設定" * 60,
         "Export by mail",
         "We use [Vault](https://vault.example) for secrets of the server.",
         "The error went away; nobody knows why.",
