@@ -35,23 +35,15 @@ _MARK = re.compile(r"\s*(?:>\s?)*(?:(?:[-*+•]|\d{1,3}[.)])(?:\s+(?:\[[ xX]\](?
 """What stands before the words of a line: quotation, item of a list, box."""
 
 _WHERE = r"\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)|\[[^\[\]\n]*\]"
-_WITHIN_WORDS = "a|b|em|font|i|kbd|nobr|small|span|strong|sub|sup|tt|u"
-_TAGS = (
-    "big|blockquote|br|center|dd|details|div|dl|dt|figcaption|figure|h[1-6]|hr|iframe|li|ol|p|picture"
-    "|section|source|summary|ul"
-)
-"""Around blocks; those of a table stay, without them its cells would pass for sentences."""
 _MARKUP = re.compile(
     rf"""(?P<code>`+[^`\n]*`+)
     |\[!\[[^\[\]\n]*\](?:{_WHERE})\](?:{_WHERE})
     |!\[(?P<alt>[^\[\]\n]*)\](?:{_WHERE})
     |!(?=\S)[^!\s|]*\.(?:bmp|gif|jpe?g|png|svg|webp)(?:\|[^!\n]*)?!
     |<img\b(?P<img>[^<>]*)>
-    |(?P<mention>(?<=[ \t(])</?(?!br)\w+>(?=[ \t.,;:)]+[^\s<]))
-    |</?(?:(?P<block>{_TAGS})|(?P<inline>{_WITHIN_WORDS}))\b(?:\s[^<>]*)?/?>
     |\{{\{{(?P<shortcode>[<%][^{{}}\n]*)[%>]\}}\}}|\{{%[^{{}}\n]*%\}}
     |\{{(?:anchor|color|panel|quote|toc)(?::[^{{}}\n]*)?\}}
-    |^[ \t]*\{{:[^{{}}\n]*\}}[ \t]*(?=\r?$)|[ \t]\{{\#[\w.:-]+\}}[ \t]*(?=\r?$)
+    |^[ \t]*\{{:[^{{}}\n]*\}}[ \t]*(?=\r?$)
     |^[ \t]*:{{3,}}[ \t]*\w*(?:\[(?P<note>[^\[\]\n]*)\])?|^[ \t]*(?:!!!|\?\?\?)\+?[ \t]+\w+
     |^[ \t]*(?:>[ \t]?)+\[!\w+\][-+]?|^[ \t]*(?:h[1-6]|bq)\.(?=\s)""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
@@ -62,7 +54,8 @@ _FEWEST_WORDS = 4
 """Of a picture's text; fewer name it and say nothing."""
 
 NOISE = re.compile(
-    r"""[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
+    r"""\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*
+    |[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
     |(?:n/?a|tb[ad]|none|todo|no\ response|not\ applicable)\.?
     |\[[^\[\]]*\]\(\#[^()\s]*\)|\[?\[_?TOC_?\]\]?|\[[^\[\]]+\]:\s*<?data:.*
     |\+\+\+\ .{1,60}\bclone\ of\ .*|(?:this\ bug|bug\ \d+)\ has\ been\ marked\ as\ a\ duplicate\ of\ .{1,60}
@@ -74,9 +67,9 @@ NOISE = re.compile(
     |(?-i:</?[A-Z]\w*(?:\s[^<>]*)?/?>)""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""A line of nothing else. Links, browsers and builds stay: what shares them is often about the same."""
+"""A line of nothing else. Browsers and builds stay: what shares them is often about the same."""
 _UNDERLINE = re.compile(r"-+|=+")
-_LINK = re.compile(r"\[[^\[\]]*\]\(")
+_LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
 _COPYRIGHT = re.compile(
     r"\W*(?:copyright\W+(?:\(c\)|\d{4}|©)|\(c\)\s+\d{4}|©|all rights reserved).*", re.IGNORECASE
 )
@@ -230,10 +223,8 @@ def _marks(line: str) -> int:
 
 def _words(match: re.Match[str]) -> str:
     """What remains of markup: its words, if it has any."""
-    if match["code"] or match["mention"]:
+    if match["code"]:
         return match[0]
-    if match["block"]:
-        return f"{_GONE} "
     if match["shortcode"]:
         said = _SAID.search(match["shortcode"])
         return _GONE + ((said[1] or said[2] or "") if said else "")

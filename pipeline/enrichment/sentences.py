@@ -24,6 +24,9 @@ _URL = re.compile(r"<?(?:https?|ftp)://\S+")
 _EMPHASIS = re.compile(
     r"(?<![\w*])(\*{1,3})(?=\S)([^*]+)(?<=\S)\1(?![\w*])|(?<!\w)(__(?=[^_]*\s)|_)(?=\S)([^_]+)(?<=\S)\3(?!\w)"
 )
+_TAG = re.compile(r"</?[a-zA-Z][\w-]*(?:\s[^<>]{0,200})?/?>")
+_ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
+"""Where links into a page lead, as some generators of sites write it behind a heading."""
 _NESTED = 2
 """Emphasis within emphasis."""
 _POINTING = stems(
@@ -159,8 +162,10 @@ def is_prose(text: str) -> bool:
 
 
 def worded(text: str) -> str:
-    """A text without the marks of links and emphasis."""
+    """A text without the marks of links and emphasis, and without tags unless it quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
+    if "<" in line and "`" not in line:
+        line = _TAG.sub(lambda m: " " if m[0][:3].lower() == "<br" else "", line)
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
     return flat(line)
@@ -258,7 +263,7 @@ def _start(line: str) -> _Start:
     if not line.strip() or _RULE.match(line):
         return _Start()
     if match := _HEADING.match(line):
-        return _Start(heading=(len(match[1]), worded(match[2])))
+        return _Start(heading=(len(match[1]), worded(_ANCHOR.sub("", match[2]))))
     if match := _ITEM.match(line):
         return _Start(text=line[match.end() :], item=True, ticked=(match[1] or " ") in "xX")
     if match := _QUOTE.match(line):

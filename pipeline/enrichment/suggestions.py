@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
@@ -20,7 +21,11 @@ from pipeline.words import covered, likeness, stems
 
 MOST = 5
 """In one answer."""
-MOST_CRITERIA = 2
+MOST_CRITERIA = 1
+CLOSE = 70
+"""Similarity from which an item is close enough to borrow a criterion from."""
+SHARED = 2
+"""Words at least that a borrowed criterion has in common with this item."""
 MOST_OF_A_KIND = 2
 HAD = 0.6
 """Of a criterion's words: a PBI that has so many of them has the criterion."""
@@ -34,6 +39,8 @@ SHORT = 150
 """Characters of a quotation inside of a suggestion."""
 OVERRAN, OVERRAN_FAR = 1.5, 2.0
 """What was needed as a share of the estimate: worth a hint, and a grave one."""
+_NUMBER = re.compile(r"^#?\d{1,3}[.):]?\s+")
+"""What some trackers write before a criterion."""
 _EVERYWHERE = re.compile(
     r"\b(?:(?:unit|integration|automated|existing|regression|all) tests?|tests? (?:pass|cover|added|exist)"
     r"|test coverage|documentation|readme|changelog|lint\w*|typecheck\w*|type check|compil\w+|ci\b"
@@ -120,7 +127,7 @@ def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citation
     for found in work:
         if len(made) == MOST_CRITERIA:
             break
-        if found.similarity < SURE or not is_done(found):
+        if found.similarity < CLOSE or not is_done(found):
             continue
         sentence = _lacking(found, own, taken)
         if sentence is not None:
@@ -137,9 +144,10 @@ def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citation
 
 
 def _lacking(found: Found, own: frozenset[str], taken: list[frozenset[str]]) -> Sentence | None:
-    for sentence in sorted(under(found.sentences, Part.CRITERIA), key=found.fits, reverse=True):
+    told = (replace(s, text=_NUMBER.sub("", s.text)) for s in under(found.sentences, Part.CRITERIA))
+    for sentence in sorted(told, key=found.fits, reverse=True):
         words = stems(sentence.text)
-        if not words & own or _EVERYWHERE.search(sentence.text):
+        if len(words & own) < SHARED or _EVERYWHERE.search(sentence.text):
             continue
         if covered(words, own) < HAD and all(likeness(words, other) < ALIKE for other in taken):
             taken.append(words)

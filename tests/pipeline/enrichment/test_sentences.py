@@ -138,11 +138,18 @@ def test_what_somebody_wrote_is_prose(text: str) -> None:
         ),
         ("Read [it][1] or [that|https://a.b] at 2 * 3 * 4.", "Read it or that at 2 * 3 * 4."),
         ("The [OM]() stores what ![the picture](a.png) shows.", "The OM stores what the picture shows."),
+        ('The H<sub>2</sub>O is<br>in <a href="x">the tank</a>.', "The H2O is in the tank."),
+        ("The `<div>` element and a List<String> stay.", "The `<div>` element and a List<String> stay."),
     ],
 )
 def test_links_and_emphasis_are_read_as_their_words(text: str, said: str) -> None:
     assert worded(text) == said
     assert texts(f"## {text}\n\n{text}") == [said]
+
+
+def test_an_anchor_behind_a_heading_is_no_part_of_it() -> None:
+    (sentence,) = sentences_of([Chunk(ord=0, content="## Types {#types}\n\nThere are two of them.")])
+    assert sentence.heading == "Types"
 
 
 def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:
