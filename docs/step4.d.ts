@@ -287,6 +287,8 @@ export interface EnrichmentRequest {
   project?: string;
   /** More projects to search; `*` is every one of the tenant. */
   projects?: string | string[];
+  /** Ids under which the PBI itself is known; its own need not be among them. */
+  exclude?: string | string[];
 }
 
 /** What may be found; all if nothing is said. */

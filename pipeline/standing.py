@@ -69,7 +69,12 @@ def standing(document: StoredDocument) -> Standing | None:
     if _TELL[document.kind].isdisjoint(document.metadata):  # as of most; each search asks it of all it found
         return None
     why = _why(document)
-    return None if why in {None, _DUPLICATE} or duplicate_of(document) else Standing(why=str(why))
+    return None if why is None or repeats(document) else Standing(why=why)
+
+
+def repeats(document: StoredDocument) -> bool:
+    """Whether it is a duplicate, be its master known or not."""
+    return duplicate_of(document) is not None or _why(document) == _DUPLICATE
 
 
 def duplicate_of(document: StoredDocument) -> str | None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
+
+from jsonschema import Draft202012Validator
 
 from pipeline.enrichment import GENERATORS, context
 from pipeline.enrichment.request import MOST_ITEMS
@@ -79,6 +82,35 @@ def main() -> None:
     made = schema()
     SCHEMA.write_text(written(made), encoding="utf-8")
     TYPES.write_text(declarations(made), encoding="utf-8")
+
+
+def complaints(answer: Json, pbi: Json | None = None) -> list[str]:
+    """What the published contract has against an answer; additions, which it allows, are told too."""
+    whole = {"enriched_pbis": {"enriched_pbis": [{"pbi": pbi or {}, "scores": {}, "context": answer}]}}
+    return [f"{error.json_path}: {error.message[:200]}" for error in _closed().iter_errors(whole)]
+
+
+@cache
+def _closed() -> Draft202012Validator:
+    """The published contract, with every object closed that is open for additions only."""
+    closed = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    for part in objects(closed["$defs"]):
+        part["additionalProperties"] = (
+            part["additionalProperties"] is not True and part["additionalProperties"]
+        )
+    return Draft202012Validator(closed, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+def objects(part: Any) -> Iterator[Json]:
+    """Every description of an object, however deep."""
+    if isinstance(part, dict):
+        if "properties" in part:
+            yield part
+        for inner in part.values():
+            yield from objects(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from objects(inner)
 
 
 def written(made: Json) -> str:
@@ -218,6 +250,10 @@ def _asked() -> Json:
                 "project": {"description": "The project that is searched.", "type": "string"},
                 "projects": {
                     "description": "More projects to search; `*` is every one of the tenant.",
+                    **texts,
+                },
+                "exclude": {
+                    "description": "Ids under which the PBI itself is known; its own need not be among them.",
                     **texts,
                 },
             },

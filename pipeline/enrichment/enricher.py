@@ -102,11 +102,7 @@ class Enricher:
         answers = {kind: self._search(request, kind, left_out, projects) for kind in SECTIONS}
         question = stems(request.question)
         best = {
-            kind: [
-                one
-                for one in likely(answer, kind, question)
-                if not request.is_own(one.hit.document.metadata.get("pbi_id"))
-            ][: self._most(request, kind)]
+            kind: likely(answer, kind, question)[: self._most(request, kind)]
             for kind, answer in answers.items()
         }
         level = max(answer.degradation_level for answer in answers.values())
@@ -139,7 +135,7 @@ class Enricher:
     ) -> SearchResults:
         if not self._number(request, kind) or (projects is not None and not projects):
             return SearchResults()
-        return self.search(
+        found = self.search(
             SearchRequest(
                 text=request.question,
                 k=max(CANDIDATES, self._most(request, kind)),
@@ -153,6 +149,9 @@ class Enricher:
                 feedback_key=request.feedback_key,
             )
         )
+        # Left out before the likest is compared with the others: of a cache it may be the PBI itself.
+        hits = [hit for hit in found.hits if not request.is_own(hit.document.metadata.get("pbi_id"))]
+        return replace(found, hits=hits)
 
     def _number(self, request: EnrichmentRequest, kind: Kind) -> int:
         return request.numbers.get(SECTIONS[kind], self.options.items)

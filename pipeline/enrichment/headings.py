@@ -29,16 +29,18 @@ class Part(StrEnum):
 HEADINGS: Mapping[Part, tuple[str, ...]] = {
     Part.LESSONS: (
         "lessons learned", "lessons learnt", "lessons", "lesson", "learnings", "what we learned", "what we learnt",
-        "retrospective", "what went well", "what went wrong",
-        "erkenntnisse", "gelerntes", "was wir gelernt haben", "lehren",
+        "retro", "retrospective", "postmortem", "post-mortem", "post mortem", "what went well", "what went wrong",
+        "erkenntnisse", "gelerntes", "was wir gelernt haben", "lehren", "retrospektive", "rückblick",
         "leçons", "leçons apprises", "enseignements", "retour d'expérience", "ce que nous avons appris",
+        "rétrospective",
     ),
     Part.RESOLUTION: (
         "resolution", "solution", "fix", "root cause", "lösung", "behebung", "ursache", "résolution", "cause",
     ),
     Part.OUTCOME: (
-        "outcome", "outcomes", "result", "results", "closing comment", "ergebnis", "ergebnisse", "abschluss",
-        "résultat", "résultats", "bilan",
+        "outcome", "outcomes", "result", "results", "closing comment", "final summary", "implementation notes",
+        "ergebnis", "ergebnisse", "abschluss", "abschlussbericht", "umsetzungsnotizen", "implementierungsnotizen",
+        "résultat", "résultats", "bilan", "résumé final", "notes d'implémentation", "notes de mise en œuvre",
     ),
     Part.CRITERIA: (
         "acceptance criteria", "acceptance criterion", "definition of done", "akzeptanzkriterien",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
 from pipeline.enrichment.sentences import Sentence, shortened
+from pipeline.standing import repeats
 
 MOST = 2
 """Sentences of one item."""
@@ -60,9 +61,10 @@ def is_abandoned(found: Found) -> bool:
 
 
 def is_done(found: Found) -> bool:
-    """True for work that its source calls finished, and nobody gave up or took up again."""
+    """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
     state = status_of(found) or ""
-    return bool(_DONE.search(state)) and not _REOPENED.search(state) and not is_abandoned(found)
+    ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
+    return ended and not is_abandoned(found) and not repeats(found.hit.document)
 
 
 def learnings(found: Found) -> list[Sentence]:

@@ -105,7 +105,7 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
 
 def is_duplicate(one: Likely, model: str, title: str) -> bool:
     """Whether an item may be the very same as one of this title."""
-    if flat(one.hit.document.title).casefold() == title.casefold():
+    if title and flat(one.hit.document.title).casefold() == title.casefold():
         return True
     least = DUPLICATES.get(model_of(model))
     return least is not None and one.by == "meaning" and _meaning(one.hit) >= least

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
@@ -60,14 +61,15 @@ def suggested(
     cited: Citations,
 ) -> list[Suggestion]:
     """At most MOST: duplicates and decisions first, then what went wrong before, criteria, and documents to link."""
-    made = [
-        *_duplicates(work, duplicates, cited),
-        *_decisions(past, cited),
-        *_risks(risks, duplicates),
-        *_criteria(request, work, cited),
-        *_documents(docs),
-    ]
-    return made[:MOST]
+    made = chain(
+        _duplicates(work, duplicates, cited),
+        _decisions(past, cited),
+        _risks(risks, duplicates),
+        islice(_criteria(request, work, cited), MOST_CRITERIA),
+        _documents(docs),
+    )
+    # One after the other, so that nothing is cited for a suggestion that is not made.
+    return list(islice(made, MOST))
 
 
 def _duplicates(
@@ -119,28 +121,22 @@ def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplica
             return
 
 
-def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> list[Suggestion]:
+def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> Iterator[Suggestion]:
     """Criteria that similar finished items had and this one lacks; the best fitting of each item."""
     own = stems(request.text)
     taken: list[frozenset[str]] = []
-    made: list[Suggestion] = []
     for found in work:
-        if len(made) == MOST_CRITERIA:
-            break
         if found.similarity < CLOSE or not is_done(found):
             continue
         sentence = _lacking(found, own, taken)
         if sentence is not None:
             quoted = clipped(sentence.text, SHORT)
-            made.append(
-                Suggestion(
-                    kind="acceptance_criterion",
-                    ref=found.external_id,
-                    text=f"Add what {named(found)} asked for and this item lacks: “{quoted}”",
-                    citations=(cited.cite(found, sentence),),
-                )
+            yield Suggestion(
+                kind="acceptance_criterion",
+                ref=found.external_id,
+                text=f"Add what {named(found)} asked for and this item lacks: “{quoted}”",
+                citations=(cited.cite(found, sentence),),
             )
-    return made
 
 
 def _lacking(found: Found, own: frozenset[str], taken: list[frozenset[str]]) -> Sentence | None:

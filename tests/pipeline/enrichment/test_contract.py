@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from tests.pipeline.enrichment.everything import EVERYTHING
 from tests.pipeline.enrichment.library import answer, stocked
 from tests.pipeline.enrichment.worded import ANSWER
 from tests.pipeline.workshop import Workshop
-from tests.step4_contract import SCHEMA, TYPES, schema, written
+from tests.step4_contract import SCHEMA, TYPES, complaints, objects, schema, written
 from tests.typescript import declarations
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def test_both_files_are_what_make_contract_writes() -> None:
 def test_every_property_is_described() -> None:
     bare = [
         name
-        for part in _objects(PUBLISHED["$defs"])
+        for part in objects(PUBLISHED["$defs"])
         for name, one in part["properties"].items()
         if "$ref" not in one and not one.get("description")
     ]
@@ -41,18 +41,6 @@ def test_every_property_is_described() -> None:
 
 
 # What is written ----------------------------------------------------------------------------------
-
-
-def complaints(context: Json, pbi: Json | None = None) -> list[str]:
-    """What the contract has against an answer; additions, which it allows, are told too."""
-    whole = {"enriched_pbis": {"enriched_pbis": [{"pbi": pbi or {}, "scores": {}, "context": context}]}}
-    closed = copy.deepcopy(PUBLISHED)
-    for part in _objects(closed["$defs"]):
-        part["additionalProperties"] = (
-            part["additionalProperties"] is not True and part["additionalProperties"]
-        )
-    validator = Draft202012Validator(closed, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(whole)]
 
 
 def test_an_answer_that_has_everything_has_every_key_of_the_contract() -> None:
@@ -155,6 +143,8 @@ TITLED = {"title": "Export"}
         ({"pbi": TITLED, "filters": {"tags": "a", "source_types": ["confluence"], "since": "2026-01-31"}}, True),
         ({"pbi": TITLED, "filters": {"date_range": {"start": "2026-01-31"}, "metadata": {"team": "a"}}}, True),
         ({"pbi": TITLED, "top_k": 0, "numbers": {"similar_work": 20}, "project": "a", "projects": ["b"]}, True),
+        ({"pbi": TITLED, "exclude": ["a", "b"]}, True),
+        ({"pbi": TITLED, "exclude": "a"}, True),
         ({"scores": {}, "pbi": "text"}, False),
         ({"pbi": {"title": ["a"]}}, False),
         ({"pbi": {"id": {"n": 1}, "title": "a"}}, False),
@@ -162,6 +152,7 @@ TITLED = {"title": "Export"}
         ({"pbi": TITLED, "top_k": 21}, False),
         ({"pbi": TITLED, "top_k": "3"}, False),
         ({"pbi": TITLED, "numbers": {"stories": 1}}, False),
+        ({"pbi": TITLED, "exclude": [1]}, False),
         ({"pbi": TITLED, "filters": {"colour": "red"}}, False),
         ({"pbi": TITLED, "filters": {"tags": [1]}}, False),
         ({"pbi": TITLED, "filters": {"metadata": ["a"]}}, False),
@@ -176,18 +167,6 @@ def test_the_schema_accepts_a_request_exactly_if_step_4_does(request_: Json, goo
     else:
         with pytest.raises(RequestRejected):
             EnrichmentRequest.from_json(request_)
-
-
-def _objects(part: Any) -> Iterator[Json]:
-    """Every description of an object, however deep."""
-    if isinstance(part, dict):
-        if "properties" in part:
-            yield part
-        for inner in part.values():
-            yield from _objects(inner)
-    elif isinstance(part, list):
-        for inner in part:
-            yield from _objects(inner)
 
 
 def _unwritten(value: Any, part: Json, where: str) -> list[str]:
