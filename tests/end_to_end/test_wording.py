@@ -32,8 +32,9 @@ rag:
 PBI = {
     "id": "PBI-7",
     "title": "Export invoices as CSV",
+    "status": "Done",
     "description": f"Export of invoices.\n\n## Lessons learned\n\n{LESSON}\n\n{PAGE}",
-    "acceptance_criteria": ["Umlauts survive the trip through the spreadsheet"],
+    "acceptance_criteria": ["Umlauts survive every export"],
 }
 
 

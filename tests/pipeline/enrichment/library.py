@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
 from pipeline.enrichment import EnrichedContext, Enricher, EnrichmentRequest, PgTexts
+from pipeline.enrichment.context import IN_FORCE
 from pipeline.retrieval import RetrievalOptions, Retriever
 from tests.pipeline.workshop import Workshop, document
+from tests.step4_contract import complaints
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -66,13 +68,16 @@ LIBRARY = [
         reason="Won't fix",
     ),
     work(
-        "PBI-9", "Brew coffee in the lobby", "## Description\n\nVisitors shall get an espresso.", status="New"
+        "PBI-9",
+        "Show the load of the build machine",
+        "## Description\n\nDevelopers shall see why a build waits.",
+        status="New",
     ),
     decision(
         "adr/0003.md",
-        "ADR 3: Exports are streamed",
-        "## Status\n\nAccepted\n\n## Context\n\nExports of invoices filled the memory.\n\n"
-        "## Decision\n\nEvery export of invoices is streamed row by row as CSV. No export is built in memory.\n\n"
+        "ADR 3: Exports of invoices as CSV are streamed",
+        "## Status\n\nAccepted\n\n## Context\n\nExports of invoices for the tax office filled the memory.\n\n"
+        "## Decision\n\nEvery export of invoices as CSV is streamed row by row. No export is built in memory.\n\n"
         "## Consequences\n\nProgress cannot be shown in percent.",
         decision_status="accepted",
         deciders="Ann, Bob",
@@ -80,8 +85,9 @@ LIBRARY = [
     ),
     decision(
         "adr/0001.md",
-        "ADR 1: Export of invoices as CSV by mail",
-        "## Status\n\nSuperseded by ADR 3\n\n## Decision\n\nInvoices are exported as CSV at night and mailed.",
+        "ADR 1: Export of invoices as CSV for the tax office by mail",
+        "## Status\n\nSuperseded by ADR 3\n\n## Decision\n\nInvoices are exported as CSV at night and mailed by a clerk"
+        " to the tax office.",
         decision_status="superseded",
         superseded_by="ADR 3",
     ),
@@ -128,13 +134,40 @@ def answer(shop: Workshop, pbi: Mapping[str, Any] | None = None, **wanted: Any) 
 
 
 def checked(shop: Workshop, context: EnrichedContext) -> Json:
-    """The answer, once each of its sentences was found in the chunk that it names."""
+    """The answer, once it was seen to be what every answer is, over the chunks of the store."""
+    return sound(context, lambda chunk: chunk_text(shop, chunk))
+
+
+def sound(context: EnrichedContext, text_of: Callable[[str], str]) -> Json:
+    """The answer, once it was seen to be what every answer is: complete, in order, few, and verbatim.
+
+    Args:
+        context: the answer.
+        text_of: the text of a chunk (`document_id:ord`) on one line.
+    """
     data = context.to_json()
+    assert complaints(data) == []
     quoted = {c["n"]: c["quoted"] for c in data["citations"]}
     assert sorted(quoted) == list(range(1, len(quoted) + 1))
     for citation in data["citations"]:
         assert len(citation["quoted"]) <= 200
-        assert bare(citation["quoted"]) in chunk_text(shop, citation["chunk"])
+        if citation["quoted"] != citation["title"]:
+            assert bare(citation["quoted"]) in text_of(citation["chunk"])
+    _verbatim(data, quoted)
+    _in_order(data)
+    _few_and_bound(data)
+    hinted = {hint["citation"] for hint in data["risk_hints"]}
+    used = {
+        n
+        for part in ("similar_work", "past_decisions", "technical_docs", "suggestion_details")
+        for i in data[part]
+        for n in i["citations"]
+    }
+    assert used | hinted == set(quoted)
+    return data
+
+
+def _verbatim(data: Json, quoted: Mapping[int, str]) -> None:
     for item in data["similar_work"]:
         assert [quoted[n] for n in item["citations"]] == item["learnings"]
     for item in data["past_decisions"]:
@@ -144,20 +177,41 @@ def checked(shop: Workshop, context: EnrichedContext) -> Json:
         for n, section in zip(item["citations"], item["relevant_sections"], strict=True):
             assert section.endswith(quoted[n])
             assert len(section) <= 200
-    assert data["suggestions"] == [s["text"] for s in data["suggestion_details"]]
+    shown = " ".join(" ".join([*quoted.values(), *_sections(data)]).split())
     for suggestion in data["suggestion_details"]:
-        assert suggestion["citations"]
         for lifted in re.findall(r": “(.*)”$", suggestion["text"]):
-            whole = " ".join(" ".join(quoted.values()).split())
-            assert bare(lifted) in whole
-    used = {
-        n
-        for part in ("similar_work", "past_decisions", "technical_docs", "suggestion_details")
-        for i in data[part]
-        for n in i["citations"]
-    }
-    assert used == set(quoted)
-    return data
+            assert bare(lifted) in shown
+
+
+def _sections(data: Json) -> list[str]:
+    return [section for item in data["technical_docs"] for section in item["relevant_sections"]]
+
+
+def _in_order(data: Json) -> None:
+    """Percentages fall with rank, where no status changes the order."""
+    for section in ("similar_work", "technical_docs", "likely_duplicates"):
+        similarities = [item["similarity"] for item in data[section]]
+        assert similarities == sorted(similarities, reverse=True)
+    ended = [item["status"] in ("superseded", "rejected", "deprecated") for item in data["past_decisions"]]
+    assert ended == sorted(ended)
+
+
+def _few_and_bound(data: Json) -> None:
+    """Suggestions are few, each of a source that is no other's for the same thing, and bind only to what binds."""
+    details = data["suggestion_details"]
+    assert data["risk_flags"] == []
+    assert len(details) <= 5
+    assert data["suggestions"] == [s["text"] for s in details]
+    assert all(s["citations"] and s["ref"] for s in details)
+    assert len({(s["kind"], s["ref"]) for s in details}) == len(details)
+    refs_of = {n["n"]: n["ref"] for n in data["citations"]}
+    assert all(refs_of[n] == s["ref"] for s in details for n in s["citations"])
+    status_of = {item["ref"]: item["status"] for item in data["past_decisions"]}
+    for suggestion in details:
+        if suggestion["text"].startswith("Respect the decision"):
+            assert status_of[suggestion["ref"]] in IN_FORCE
+        if suggestion["text"].startswith("Do not build on"):
+            assert status_of[suggestion["ref"]] in ("superseded", "rejected", "deprecated")
 
 
 def bare(quotation: str) -> str:

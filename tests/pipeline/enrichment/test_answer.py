@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection
 
-from pipeline.documents import Kind
+from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, PgTexts, prompt_block
 from pipeline.enrichment.texts import DocumentText
 from pipeline.errors import StoreUnavailable
@@ -26,7 +26,9 @@ from tests.pipeline.enrichment.library import (
     manual,
     refs,
     stocked,
+    work,
 )
+from tests.pipeline.enrichment.stock import Stock, hit
 from tests.pipeline.workshop import DIMENSIONS, Workshop
 
 
@@ -52,8 +54,6 @@ def test_similar_work_tells_what_was_learned_how_it_ended_and_how_old_it_is(shop
     assert best["learnings"] == [
         "Streaming the rows kept the memory flat.",
         "Building the file in memory crashed twice.",
-        "The export runs on a replica now.",
-        "It no longer locks the invoice table.",
     ]
     assert (best["status"], best["outcome"], best["abandoned"]) == ("Done", "Fixed", False)
     assert (best["updated_at"], best["age_days"]) == ("2026-05-01", 31)
@@ -71,8 +71,9 @@ def test_decisions_in_force_come_first_with_status_and_day(shop: Workshop) -> No
     assert (first["status"], first["decided_at"], first["superseded_by"]) == ("accepted", "2025-04-02", None)
     assert (first["date"], first["assigned_architect"]) == ("2025-04-02", "Ann, Bob")
     assert first["decision"] == (
-        "Every export of invoices is streamed row by row as CSV. No export is built in memory."
+        "Every export of invoices as CSV is streamed row by row. No export is built in memory."
     )
+    assert first["rationale"] == "Exports of invoices for the tax office filled the memory."
     assert (second["status"], second["superseded_by"]) == ("superseded", "ADR 3")
 
 
@@ -109,10 +110,11 @@ def test_a_document_shows_the_passage_that_fits_and_not_its_beginning(shop: Work
     ]
 
 
-def test_a_passage_is_at_most_200_characters_even_of_one_endless_sentence(shop: Workshop) -> None:
+def test_a_passage_is_at_most_200_characters_even_of_one_endless_sentence() -> None:
     endless = "some filler words and " * 8 + "the tax office reads CSV of invoices and " + "other words " * 13
-    found = answer(stocked(shop, manual("guides/tax.md", "CSV for the tax office", endless)))
-    (section, *_) = by_ref(found, "technical_docs", "guides/tax.md")["relevant_sections"]
+    text = f"# CSV for the tax office\n\n{endless}"
+    found = Stock([hit(1, text, title="CSV for the tax office", kind=Kind.REFERENCE)]).answer(PBI)
+    (section, *_) = found["technical_docs"][0]["relevant_sections"]
     assert 100 < len(section) <= 200
     assert "the tax office reads CSV of invoices" in section
     assert section.startswith("… "), "the title is not repeated as a heading"
@@ -122,12 +124,26 @@ def test_a_passage_is_at_most_200_characters_even_of_one_endless_sentence(shop: 
 def test_of_a_document_of_code_alone_nothing_is_quoted(shop: Workshop) -> None:
     code = manual("guides/code.md", "Export invoices", "```\nexport_invoices(csv=True)  # tax office\n```")
     found = answer(stocked(shop, code))
-    assert by_ref(found, "technical_docs", "guides/code.md")["relevant_sections"] == []
+    assert "guides/code.md" not in refs(found, "technical_docs"), "nothing of it could be shown"
 
 
 def test_a_number_as_id_leaves_out_no_decision_or_manual_of_that_name(shop: Workshop) -> None:
     pbi = {**PBI, "id": "guides/export.md"}
     assert refs(answer(stocked(shop), pbi), "technical_docs") == ["guides/export.md"]
+
+
+def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_items_alone(
+    shop: Workshop,
+) -> None:
+    stocked(shop)
+    texts = PgTexts(shop.database, shop.tenant)
+    assert list(texts.ids(("PBI-7", "nobody"))) == [shop.id("PBI-7")]
+    assert list(texts.ids(("adr/0003.md", "guides/export.md"))) == []
+    assert list(texts.ids(())) == []
+    other = Workshop(shop.database, shop.tenant, shop.project, name="other notes")
+    other.admit(work("PBI-7", "Of another source", "Text."))
+    assert {*texts.ids(("PBI-7",))} == {shop.id("PBI-7"), other.id("PBI-7")}
+    assert list(PgTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
 
 
 def test_excluded_documents_stay_out(shop: Workshop) -> None:
@@ -200,10 +216,62 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
         def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
             raise StoreUnavailable(f"no answer for {len(document_ids)} documents")
 
+        def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+            raise StoreUnavailable(f"no answer for {len(refs)} ids")
+
     found = checked(shop, enricher(shop, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))
     assert found["degradation_level"] == 2
     assert refs(found, "similar_work")[0] == "PBI-7"
     assert found["citations"]
+
+
+TOOK: Json = {
+    "actual_points": 21,
+    "estimated_points": 13,
+    "started_at": "2026-01-01T08:00:00+00:00",
+    "resolved_at": "2026-01-13T17:00:00+00:00",
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "effort"),
+    [
+        ({"status": "Done"}, "took 21 points, estimated 13; 12 days"),
+        ({"status": "In progress"}, None),
+        ({"status": "Reopened"}, None),
+        ({"status": "Closed", "resolution": "Won't fix"}, None),
+        ({"status": "Closed", "resolution": "Duplicate"}, None),
+        ({"status": "Closed", "duplicate_of": "PBI-1"}, None),
+        ({}, None),
+    ],
+)
+def test_what_an_item_took_is_told_of_finished_work_alone(facts: Json, effort: str | None) -> None:
+    found = Stock([hit(1, **TOOK, **facts)]).answer({"title": "Export invoices"})
+    assert found["similar_work"][0]["effort"] == effort
+
+
+def test_three_finished_items_tell_what_such_work_takes_beyond_those_shown() -> None:
+    def told(*states: str) -> Json | None:
+        hits = [
+            hit(
+                n,
+                status=state,
+                story_points=n,
+                started_at="2026-01-01T08:00:00Z",
+                closed_at=f"2026-01-1{n}T08:00:00Z",
+            )
+            for n, state in enumerate(states, 1)
+        ]
+        effort: Json | None = Stock(hits).answer({"title": "Export"}, topK=1)["effort_of_similar"]
+        return effort
+
+    assert told("Done", "Done", "Open") is None
+    assert told("Done", "Done", "Closed") == {
+        "text": "three like it: median 11 days (n = 3)",
+        "n": 3,
+        "median_days": 11,
+        "median_points": 2,
+    }
 
 
 def test_the_library_of_these_tests_is_complete(shop: Workshop) -> None:

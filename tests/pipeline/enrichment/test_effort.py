@@ -33,7 +33,7 @@ MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
         ({"closed_at": "2025-02-22T01:00:00+02:00"}, "done after 1 day"),
         (
             {"resolved_at": "2025-02-25T10:00:00+00:00", "closed_at": "2025-12-01T10:00:00+00:00"},
-            "took 5 days",
+            "done after 5 days",
         ),
     ],
 )

@@ -3,106 +3,314 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.documents import Json
+from pipeline.documents import Json, Kind
 from pipeline.enrichment import Enricher, EnrichmentRequest
-from pipeline.enrichment.enricher import EnrichmentOptions
-from pipeline.retrieval import Explanation, Hit, SearchRequest, SearchResults
-from tests.pipeline.enrichment.library import PBI, answer, checked, enricher, refs, stocked, work
+from pipeline.enrichment.similarity import CANDIDATES, DUPLICATES, Likely, is_duplicate, likely
+from pipeline.retrieval import Hit, SearchRequest, SearchResults
+from pipeline.standing import Standing
+from pipeline.stores import Filter
+from pipeline.words import stems
+from tests.connectors.outputs import read
+from tests.pipeline.enrichment.library import (
+    LIBRARY,
+    PBI,
+    answer,
+    by_ref,
+    checked,
+    enricher,
+    refs,
+    stocked,
+    work,
+)
+from tests.pipeline.enrichment.stock import FAR, MINILM, SAME, Stock, explained, hit
 from tests.pipeline.workshop import MODEL, Workshop
+
+SAMPLE = Path(__file__).resolve().parents[3] / "deploy/sample"
+COFFEE = {
+    "id": "COFFEE-1",
+    "title": "Descale the coffee machine",
+    "description": "The espresso in the kitchen tastes of limestone, so somebody has to descale the machine monthly.",
+}
+STEPS = [n / 100 for n in range(101)]
+KINDS = pytest.mark.parametrize("kind", list(Kind))
+
+
+# An item's own document, and its twins --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "pbi",
+    ("pbi", "wanted"),
     [
-        {"id": "PBI-7", "title": "Quite another title", "description": "Export invoices as CSV"},
-        {
-            "id": "OTHER",
-            "title": "Export  invoices as csv",
-            "description": "As a billing clerk I want to export invoices as CSV, so that the tax office can\nread them.",
-        },
+        ({"id": "PBI-7", "title": "Quite another title", "description": "Export invoices as CSV"}, {}),
+        ({**PBI, "title": "Export invoices as CSV"}, {"exclude": ["PBI-1", "PBI-7"]}),
     ],
 )
-def test_the_items_own_document_is_left_out_by_id_or_by_title_and_text(shop: Workshop, pbi: Json) -> None:
-    found = answer(stocked(shop), pbi)
+def test_own_is_what_has_the_items_id_or_one_that_the_request_calls_its_own(
+    shop: Workshop, pbi: Json, wanted: Json
+) -> None:
+    found = answer(stocked(shop), pbi, **wanted)
     assert "PBI-7" not in refs(found, "similar_work")
     assert found["likely_duplicates"] == []
+    assert "PBI-7" not in str(found["suggestions"])
+
+
+@pytest.mark.parametrize(
+    ("own", "left"), [({}, ["D-1", "D-2"]), ({"id": "D-1"}, ["D-2"]), ({"id": "D-3"}, ["D-1", "D-2"])]
+)
+def test_own_is_known_by_the_id_of_its_source_too(own: Json, left: list[str]) -> None:
+    hits = [hit(1), hit(2), hit(3, "A page of that name.", kind=Kind.REFERENCE)]
+    found = Stock(hits).answer({"title": "Export invoices", **own})
+    assert refs(found, "similar_work") == left
+    assert refs(found, "technical_docs") == ["D-3"]
+    assert refs(Stock(hits).answer({"title": "Export"}, exclude=["D-2", "D-1"]), "similar_work") == []
+
+
+def test_items_filed_again_word_for_word_are_shown_and_flagged(shop: Workshop) -> None:
+    items = list(read(SAMPLE)[0].values())
+    stocked(shop, *items)
+    every = [d for d in [*items, *LIBRARY] if d.kind is Kind.WORK][:20]
+    assert len(every) == 20
+    for n, document in enumerate(every):
+        title, _, text = document.text.removeprefix("# ").partition("\n")
+        assert title == document.title
+        found = answer(shop, {"id": f"NEW-{n}", "title": title, "description": text})
+        assert refs(found, "similar_work")[0] == document.external_id
+        assert refs(found, "likely_duplicates") == [document.external_id]
 
 
 def test_an_item_of_the_same_title_and_another_text_is_shown_as_a_likely_duplicate(shop: Workshop) -> None:
     found = answer(
-        stocked(shop), {"id": "N", "title": "Export invoices as CSV", "description": "Of invoices."}
+        stocked(shop), {"id": "N", "title": "Export invoices as csv", "description": "Of invoices."}
     )
     assert refs(found, "likely_duplicates") == ["PBI-7"]
     (check,) = [s for s in found["suggestion_details"] if s["kind"] == "duplicate"]
-    assert "“Export invoices as CSV” (PBI-7)" in check["text"]
+    assert check["text"].startswith(
+        "Check whether “Export invoices as CSV” (PBI-7, Done) already covers this: "
+    )
 
 
-def doctored(shop: Workshop, **changes: Any) -> Enricher:
-    """An enricher whose search gives every hit this explanation and level."""
+def test_work_that_was_closed_as_a_duplicate_names_its_master(shop: Workshop) -> None:
+    closed = work(
+        "PBI-71",
+        "Export of invoices as CSV for the tax office",
+        "## Description\n\nAs a billing clerk I want a CSV export of invoices.",
+        status="Closed",
+        resolution="Duplicate",
+        duplicate_of="PBI-7",
+    )
+    found = answer(stocked(shop, closed), {**PBI, "title": closed.title})
+    item = by_ref(found, "similar_work", "PBI-71")
+    assert (item["duplicate_of"], item["abandoned"]) == ("PBI-7", False)
+    assert by_ref(found, "likely_duplicates", "PBI-71")["duplicate_of"] == "PBI-7"
+    (text,) = [s["text"] for s in found["suggestion_details"] if s["ref"] == "PBI-71"]
+    assert text.startswith(
+        "Check whether “Export of invoices as CSV for the tax office” (PBI-71, closed as duplicate of PBI-7)"
+    )
+
+
+def test_the_items_own_document_found_in_a_cache_keeps_no_other_out() -> None:
+    own = hit(1, title="Export", pbi_id="P-1", told=explained(1.0, overlap=1.0))
+    other = hit(2, told=explained(_weakest(Kind.WORK)))
+    found = Stock([own, other], away=True).answer({"id": "P-1", "title": "Unlike"})
+    assert refs(found, "similar_work") == ["D-2"]
+    assert found["degradation_level"] == 2
+
+
+# What is worth showing ------------------------------------------------------------------------------
+
+
+def without_vectors(shop: Workshop) -> Enricher:
+    """An enricher while no embedder answers."""
     real = enricher(shop).search
-    level = changes.pop("level", 0)
 
     def search(request: SearchRequest) -> SearchResults:
         found = real(request)
+        hits = [
+            replace(one, explanation=replace(one.explanation, similarity=None, centroid=None))
+            for one in found.hits
+            if one.explanation
+        ]
+        return replace(found, hits=hits, degradation_level=3)
 
-        def changed(hit: Hit) -> Hit:
-            explanation = hit.explanation
-            assert isinstance(explanation, Explanation)
-            return replace(hit, explanation=replace(explanation, **changes))
-
-        return replace(found, hits=[changed(h) for h in found.hits], degradation_level=level)
-
-    return enricher(shop, search=search, options=EnrichmentOptions(duplicate_thresholds={MODEL: 0.77}))
+    return enricher(shop, search=search)
 
 
-def test_without_an_embedder_likeness_is_that_of_words_and_chance_words_do_not_count(shop: Workshop) -> None:
-    stocked(shop)
-    degraded = doctored(shop, similarity=None, level=3)
-    found = checked(shop, degraded.enrich(EnrichmentRequest.from_json(PBI)))
-    assert found["degradation_level"] == 3
+@pytest.mark.parametrize("level", [0, 3])
+def test_an_item_that_is_like_nothing_gets_nothing(shop: Workshop, level: int) -> None:
+    enriching = without_vectors(stocked(shop)) if level else enricher(stocked(shop))
+    request = EnrichmentRequest.from_json({"pbi": COFFEE})
+    asked = SearchRequest(text=request.question, filter=Filter(kinds=(Kind.WORK,)), explain=True)
+    assert enriching.search(asked).hits, "there is something to turn down"
+    found = checked(shop, enriching.enrich(request))
+    assert found["degradation_level"] == level
+    parts = ("similar_work", "past_decisions", "technical_docs", "suggestions", "risk_hints", "citations")
+    assert [part for part in (*parts, "likely_duplicates") if found[part]] == []
+    assert found["effort_of_similar"] is None
+
+
+def test_without_an_embedder_likeness_is_that_of_words(shop: Workshop) -> None:
+    request = EnrichmentRequest.from_json({"pbi": PBI})
+    found = checked(shop, without_vectors(stocked(shop)).enrich(request))
     assert refs(found, "similar_work") == ["PBI-7"]
-    item = found["similar_work"][0]
-    assert item["similarity_by"] == "words"
-    assert 30 <= item["similarity"] <= 100
+    assert found["similar_work"][0]["similarity_by"] == "words"
     assert found["likely_duplicates"] == []
 
 
-@pytest.mark.req("002-007")
-def test_a_document_below_the_threshold_is_no_knowledge_unless_it_has_the_rarest_words(
-    shop: Workshop,
-) -> None:
-    stocked(shop)
-    request = EnrichmentRequest.from_json(PBI)
-    far = doctored(shop, similarity=0.3, min_similarity=0.37, rare=0.1).enrich(request).to_json()
-    assert far["similar_work"] == far["past_decisions"] == far["technical_docs"] == far["suggestions"] == []
-    near = doctored(shop, similarity=0.38, min_similarity=0.37, rare=0.1).enrich(request).to_json()
-    assert "PBI-7" in refs(near, "similar_work")
-    assert [s for s in near["suggestion_details"] if s["kind"] == "acceptance_criterion"] == [], (
-        "too far to borrow from"
+def ask(*hits: Hit, kind: Kind = Kind.WORK, model: str = MINILM, question: str = "") -> list[Likely]:
+    return likely(SearchResults(hits=hits, model=model), kind, stems(question))
+
+
+def numbers(found: list[Likely]) -> list[int]:
+    return [one.hit.document.id.int for one in found]
+
+
+def _weakest(kind: Kind) -> float:
+    """The least likeness in meaning that is shown of a document found alone."""
+    return next(s for s in STEPS if ask(hit(kind=kind, told=explained(s)), kind=kind))
+
+
+@KINDS
+def test_what_is_far_is_not_shown_and_what_is_near_is(kind: Kind) -> None:
+    assert ask(hit(kind=kind, told=explained(FAR)), kind=kind) == []
+    (near,) = ask(hit(kind=kind, told=explained(SAME)), kind=kind)
+    assert near.probability > 0.7
+    assert near.by == "meaning"
+    assert FAR < _weakest(kind) < SAME
+
+
+@KINDS
+def test_what_would_do_alone_is_left_out_far_behind_a_better_one(kind: Kind) -> None:
+    weak = hit(1, kind=kind, told=explained(_weakest(kind)))
+    best = hit(2, kind=kind, told=explained(1.0, overlap=1.0))
+    assert numbers(ask(weak, kind=kind)) == [1]
+    assert numbers(ask(weak, best, kind=kind)) == [2]
+
+
+@KINDS
+def test_what_no_longer_holds_loses_and_does_not_keep_out_what_took_its_place(kind: Kind) -> None:
+    new = hit(1, kind=kind, told=explained(_weakest(kind)))
+    old = replace(
+        hit(2, kind=kind, told=explained(1.0, overlap=1.0)), standing=Standing(why="superseded by 1")
     )
-    rare = doctored(shop, similarity=0.3, min_similarity=0.37, rare=0.4).enrich(request).to_json()
-    assert "PBI-7" in refs(rare, "similar_work")
+    assert numbers(ask(old, new, kind=kind)) == [2, 1]
+    (holds,) = ask(replace(old, standing=None), kind=kind)
+    (ended,) = ask(old, kind=kind)
+    assert ended.probability < holds.probability
+    assert ask(replace(new, standing=old.standing), kind=kind) == []
 
 
-def test_likely_duplicates_reach_the_models_threshold_within_the_first_five(shop: Workshop) -> None:
-    more = [
-        work(f"TWIN-{n}", f"Export invoices as CSV, part {n}", "## Description\n\nCSV.") for n in range(7)
+@KINDS
+def test_the_same_likeness_says_more_where_others_have_less(kind: Kind) -> None:
+    def probability(of_others: float) -> float:
+        others = [hit(n, kind=kind, told=explained(of_others)) for n in range(2, CANDIDATES)]
+        return ask(hit(1, kind=kind, told=explained(0.8)), *others, kind=kind)[0].probability
+
+    assert probability(0.1) > probability(0.5) > probability(0.7)
+
+
+@KINDS
+def test_few_candidates_are_compared_with_what_is_usual_elsewhere(kind: Kind) -> None:
+    lone = ask(hit(told=explained(0.7), kind=kind), kind=kind)
+    among = ask(
+        hit(told=explained(0.7), kind=kind),
+        *(hit(n, kind=kind, told=explained(0.25)) for n in range(2, CANDIDATES)),
+        kind=kind,
+    )
+    assert numbers(lone) == numbers(among) == [1]
+    assert lone[0].probability == pytest.approx(among[0].probability, abs=0.02)
+    assert ask(kind=kind) == []
+
+
+@KINDS
+def test_chunk_document_words_and_rare_words_all_speak_for_a_document(kind: Kind) -> None:
+    def probability(**told: float) -> float:
+        text = "Export invoices" if told.pop("words", 0) else "Nothing in common"
+        (one,) = ask(
+            hit(1, text, kind=kind, told=explained(**{"similarity": 0.7, "centroid": 0.7, **told})),
+            kind=kind,
+            question="export of invoices",
+        )
+        return one.probability
+
+    plain = probability()
+    assert plain < min(probability(similarity=0.9), probability(centroid=0.9), probability(words=1))
+    assert plain <= probability(overlap=0.5)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), max_size=20))
+def test_the_likest_come_first_each_at_a_probability_and_in_whatever_order_they_were_found(
+    given_: list[tuple[float, float, float, bool]],
+) -> None:
+    hits = [
+        replace(
+            hit(n, told=explained(similarity, centroid, overlap)),
+            standing=Standing(why="rejected") if ended else None,
+        )
+        for n, (similarity, centroid, overlap, ended) in enumerate(given_)
     ]
-    stocked(shop, *more)
-    request = EnrichmentRequest.from_json({"pbi": PBI, "topK": 1})
-    flagged = doctored(shop, similarity=0.77).enrich(request)
-    assert len(flagged.similar_work) == 1
-    assert len(flagged.likely_duplicates) == 5
-    assert doctored(shop, similarity=0.76).enrich(request).likely_duplicates == []
+    found = ask(*hits)
+    chances = [one.probability for one in found]
+    assert chances == sorted(chances, reverse=True)
+    assert all(0 < chance <= 1 for chance in chances)
+    assert {*numbers(found)} == {*numbers(ask(*reversed(hits)))}
 
 
-def test_similarity_stays_between_0_and_100(shop: Workshop) -> None:
-    stocked(shop)
-    request = EnrichmentRequest.from_json(PBI)
-    for cosine, percent in ((1.0000001, 100), (-0.2, 0), (0.555, 56)):
-        found = doctored(shop, similarity=cosine, rare=1.0).enrich(request)
-        assert {item.similarity for item in found.similar_work} == {percent}
+@pytest.mark.req("002-007")
+def test_a_document_below_the_configured_similarity_is_none_unless_it_has_the_rarest_words() -> None:
+    assert numbers(ask(hit(told=explained(0.8, least=0.37)))) == [1]
+    assert ask(hit(told=explained(0.8, least=0.81))) == []
+    assert numbers(ask(hit(told=explained(0.8, least=0.81, overlap=0.9)))) == [1]
+
+
+@pytest.mark.parametrize("model", [MODEL, "openai/text-embedding-unheard-of", ""])
+def test_of_a_model_without_judged_pairs_only_the_words_count(model: str) -> None:
+    question = "export invoices as csv for the tax office"
+    for similarity in (0.0, 1.0):
+        told = explained(similarity, least=-1.0)
+        (one,) = ask(hit(1, question, told=told), hit(2, told=told), model=model, question=question)
+        assert (one.hit.document.id.int, one.by) == (1, "words")
+    assert one.probability == ask(hit(1, question), model=model, question=question)[0].probability
+
+
+def test_one_hit_without_vectors_makes_it_a_comparison_of_words() -> None:
+    question = "export invoices as csv for the tax office"
+    hits = (hit(1, question), hit(2, told=explained(None)))
+    (one,) = ask(*hits, question=question)
+    assert (one.hit.document.id.int, one.by) == (1, "words")
+    assert one.probability == ask(*hits, model=MODEL, question=question)[0].probability
+
+
+# What may be the very same --------------------------------------------------------------------------
+
+
+def one_likely(similarity: float | None, title: str = "Other", *, by: str = "meaning") -> Likely:
+    return Likely(hit=hit(title=title, told=explained(similarity)), probability=0.9, by=by)
+
+
+def test_the_same_is_what_has_the_title_or_of_a_measured_model_the_likeness() -> None:
+    least = DUPLICATES[MINILM]
+    for model in (MINILM, f"{MINILM}+parts"):
+        assert is_duplicate(one_likely(least + 0.01), model, "Export")
+        assert not is_duplicate(one_likely(least - 0.01), model, "Export")
+        assert is_duplicate(one_likely(0.0, "Export  as\tCSV"), model, "export as csv")
+    assert not is_duplicate(one_likely(1.0), MODEL, "Export")
+    assert is_duplicate(one_likely(1.0, "Export"), MODEL, "Export")
+    assert not is_duplicate(one_likely(None, by="words"), MINILM, "Export")
+
+
+def test_two_items_without_a_title_are_not_the_same_for_that() -> None:
+    assert not is_duplicate(one_likely(0.5, title=" "), MINILM, "")
+
+
+def test_likely_duplicates_are_of_the_first_five_and_more_than_are_shown() -> None:
+    stock = Stock([hit(n, told=explained(1 - n / 1000)) for n in range(1, 9)])
+    found = stock.answer({"title": "Export invoices"}, topK=1)
+    assert refs(found, "similar_work") == ["D-1"]
+    assert refs(found, "likely_duplicates") == [f"D-{n}" for n in range(1, 6)]
+    assert len([s for s in found["suggestion_details"] if s["kind"] == "duplicate"]) < 5

@@ -141,6 +141,8 @@ def test_without_filters_every_source_type_is_searched() -> None:
         ({"pbi": {"title": "t"}, "numbers": {"risks": 1}}, "risks"),
         ({"pbi": {"title": "t"}, "project": ["secret"]}, "project is a list"),
         ({"pbi": {"title": "t"}, "projects": ["a", 1]}, "projects is a list"),
+        ({"pbi": {"title": "t"}, "exclude": ["A-1", 2]}, "exclude"),
+        ({"pbi": {"title": "t"}, "exclude": {"secret": 2}}, "exclude"),
     ],
 )
 def test_a_wrong_field_is_named_with_a_fix_and_without_its_value(data: Any, name: str) -> None:
@@ -151,12 +153,53 @@ def test_a_wrong_field_is_named_with_a_fix_and_without_its_value(data: Any, name
     assert "secret" not in str(caught.value)
 
 
-def test_a_very_long_item_is_asked_by_its_beginning() -> None:
+WORDS = "words of an endless log that nobody reads to its end "
+CRITERIA = ["The export ends within two minutes", "Umlauts survive"]
+
+
+@pytest.mark.parametrize("description", ["", WORDS * 3, WORDS * 500, "登" * 7000, "x" * 7000])
+def test_title_and_criteria_are_asked_for_however_long_the_description_is(description: str) -> None:
+    pbi = {"title": "Export invoices", "description": description, "acceptance_criteria": CRITERIA}
+    question = EnrichmentRequest.from_json(pbi).question
+    title, *middle, first, second = question.split("\n")
+    assert (title, first, second) == ("Export invoices", *CRITERIA)
+    (said,) = middle or [""]
+    assert description.startswith(said)
+    assert bool(said) is bool(description)
+    assert len(question) <= 1510
+
+
+@pytest.mark.parametrize("long", [WORDS * 200, "登" * 7000])
+def test_no_part_of_an_item_is_so_long_that_the_others_are_not_asked_for(long: str) -> None:
+    pbi = {"title": long, "description": long, "acceptance_criteria": [long, "last"]}
+    request = EnrichmentRequest.from_json(pbi)
+    parts = request.question.split("\n")
+    assert len(parts) == 3
+    assert all(long.startswith(part) for part in parts)
+    assert len(request.question) <= 1510
+    assert request.text.endswith("last"), "all that it says is known, to tell what it lacks"
+
+
+def test_a_part_is_cut_between_words() -> None:
     request = EnrichmentRequest.from_json({"title": "t", "description": "word " * 5000})
-    assert len(request.question) <= 6000
     assert request.question.endswith("word")
+    assert {*request.question.split()} == {"t", "word"}
 
 
-@pytest.mark.parametrize("pbi", [{"title": "登录 " + "登" * 7000}, {"title": "t", "description": "x" * 7000}])
-def test_a_very_long_item_without_a_blank_is_asked_by_its_beginning_too(pbi: Any) -> None:
-    assert len(EnrichmentRequest.from_json(pbi).question) == 6000
+@pytest.mark.parametrize(
+    ("exclude", "own"),
+    [(None, ("PBI-1",)), ("A-1", ("PBI-1", "A-1")), (["A-1", "PBI-1", "B 2"], ("PBI-1", "A-1", "B 2"))],
+)
+def test_own_are_the_items_id_and_those_that_the_request_names(exclude: Any, own: tuple[str, ...]) -> None:
+    request = EnrichmentRequest.from_json({"pbi": SNAKE, "exclude": exclude})
+    assert request.own == own
+    assert EnrichmentRequest.from_json(request.to_json()).own == own
+    assert all(request.is_own(ref) for ref in own)
+    assert not request.is_own(None)
+    assert not request.is_own("Export invoices")
+
+
+def test_an_item_without_an_id_has_nothing_of_its_own() -> None:
+    request = EnrichmentRequest.from_json({"title": "t"})
+    assert request.own == ()
+    assert not request.is_own("")

@@ -2,79 +2,319 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked, work
-from tests.pipeline.workshop import Workshop
+from pipeline.documents import Json, Kind
+from pipeline.enrichment import EnrichmentRequest, suggestions
+from pipeline.enrichment.citations import Citations
+from pipeline.enrichment.found import Found
+from pipeline.enrichment.similarity import Likely
+from pipeline.enrichment.suggestions import SURE
+from pipeline.retrieval import Hit
+from pipeline.words import stems
+from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
+from tests.pipeline.enrichment.stock import MINILM, SAME, Stock, explained, hit
+from tests.pipeline.workshop import MODEL, Workshop
+
+ASKED = "## Acceptance criteria\n\n"
 
 
-def test_criteria_that_similar_items_had_are_suggested_when_this_item_lacks_them(shop: Workshop) -> None:
+def suggested(found: Json, kind: str) -> list[str]:
+    return [s["text"] for s in found["suggestion_details"] if s["kind"] == kind]
+
+
+def stock(*hits: Hit, **asked: Any) -> Json:
+    return Stock(hits).answer({"title": "Export invoices as CSV for the tax office", **asked})
+
+
+def near(n: int = 1, text: str = "Exports.", **facts: Any) -> Hit:
+    """Alike enough to ask something of the item, and not the very same."""
+    return hit(n, text, told=explained(0.75, 0.8), **facts)
+
+
+def test_the_criterion_that_fits_best_of_those_that_a_finished_item_had_and_this_one_lacks(
+    shop: Workshop,
+) -> None:
     stocked(shop)
-    texts = [s["text"] for s in answer(shop)["suggestion_details"] if s["kind"] == "acceptance_criterion"]
-    assert texts == [
-        (
-            "“Export invoices as CSV” (PBI-7) also asked for: “The export finishes within two minutes for 50,000"
-            " invoices”"
-        ),
-        "“Export invoices as CSV” (PBI-7) also asked for: “Umlauts survive the trip through the spreadsheet”",
-    ]
+    (text,) = suggested(answer(shop), "acceptance_criterion")
+    assert text == (
+        "Add what “Export invoices as CSV” (PBI-7, Done) asked for and this item lacks: “The export finishes within two"
+        " minutes for 50,000 invoices”"
+    )
     had = {**PBI, "acceptance_criteria": ["An export of 50,000 invoices finishes within 2 minutes"]}
-    texts = [
-        s["text"] for s in answer(shop, had)["suggestion_details"] if s["kind"] == "acceptance_criterion"
-    ]
-    assert not any("50,000" in text for text in texts)
-    assert texts
+    assert not any("50,000" in text for text in suggested(answer(shop, had), "acceptance_criterion"))
 
 
-def test_criteria_of_work_that_was_given_up_come_last_and_say_so(shop: Workshop) -> None:
-    dropped = work(
-        "PBI-60",
-        "Export invoices as CSV for the tax office",
-        "## Acceptance criteria\n\n- Every line carries a seal",
-        status="Closed",
-        resolution="Won't fix",
+@pytest.mark.parametrize(
+    ("facts", "asked"),
+    [
+        ({"status": "Done"}, 1),
+        ({"status": "Closed", "resolution": "Fixed"}, 1),
+        ({"status": "In progress"}, 0),
+        ({"status": "Reopened"}, 0),
+        ({"status": "Closed", "resolution": "Won't fix"}, 0),
+        ({"status": "Closed", "resolution": "Duplicate"}, 0),
+        ({}, 0),
+    ],
+)
+def test_criteria_are_those_of_finished_work(facts: Json, asked: int) -> None:
+    found = stock(near(1, f"{ASKED}- Every invoice carries a seal", **facts))
+    assert len(suggested(found, "acceptance_criterion")) == asked
+
+
+@pytest.mark.parametrize(
+    "generic",
+    ["All tests pass for invoices", "The export of invoices has unit tests", "Documentation of the export is updated",
+     "No regressions in the export", "The export is backwards compatible with invoices", "The README tells of exports",
+     "CI runs the export of invoices", "The changelog names the export", "Somebody has to bring a cake"],
+)  # fmt: skip
+def test_criteria_that_any_item_has_or_that_have_nothing_to_do_with_this_one_are_not_suggested(
+    generic: str,
+) -> None:
+    text = f"{ASKED}- {generic}\n- Every invoice carries a seal"
+    assert "carries a seal”" in suggested(stock(near(1, text, status="Done")), "acceptance_criterion")[0]
+    found = stock(near(1, f"{ASKED}- {generic}", status="Done"))
+    assert suggested(found, "acceptance_criterion") == []
+
+
+def test_two_items_with_the_same_criterion_suggest_it_once_and_three_suggest_two() -> None:
+    seal, mail, stamp = (
+        "Every invoice carries a seal",
+        "Every export goes out by mail",
+        "A CSV tells its hour",
     )
-    found = answer(stocked(shop, dropped), {**PBI, "title": "CSV export of invoices for the tax office"})
-    texts = [s["text"] for s in found["suggestion_details"] if s["kind"] == "acceptance_criterion"]
-    assert "(PBI-7)" in texts[0]
-    assert texts[-1] == (
-        "“Export invoices as CSV for the tax office” (PBI-60, Won't fix) also asked for: “Every line carries a seal”"
+    for other in (seal, "Each invoice carries the seal"):
+        found = stock(
+            *(near(n, f"{ASKED}- {text}", status="Done") for n, text in enumerate((seal, other), 1))
+        )
+        assert len(suggested(found, "acceptance_criterion")) == 1
+    found = stock(
+        *(near(n, f"{ASKED}- {text}", status="Done") for n, text in enumerate((seal, mail, stamp), 1))
     )
+    assert len(suggested(found, "acceptance_criterion")) == 2
+
+
+def test_all_criteria_of_a_long_item_are_known_when_one_is_suggested() -> None:
+    had = [f"Number {n} of the list of things to do" for n in range(60)] + ["Every invoice carries a seal"]
+    found = stock(near(1, f"{ASKED}- Every invoice carries a seal", status="Done"), acceptance_criteria=had)
+    assert suggested(found, "acceptance_criterion") == []
+
+
+# Duplicates -----------------------------------------------------------------------------------------
 
 
 def test_a_duplicate_that_was_given_up_covers_nothing(shop: Workshop) -> None:
     found = answer(stocked(shop), {"title": "Import invoices of the old system", "description": "Once more."})
-    (check,) = [s["text"] for s in found["suggestion_details"] if s["kind"] == "duplicate"]
+    (check,) = suggested(found, "duplicate")
     assert check.startswith("Ask why “Import invoices of the old system” (PBI-8, Won't fix) was not done: ")
+    assert suggested(found, "risk") == [], "the same is not said twice"
+    assert found["risk_hints"][0]["type"] == "abandoned"
 
 
-def test_two_items_with_the_same_criterion_suggest_it_once(shop: Workshop) -> None:
-    twin = work(
-        "PBI-70",
-        "Export invoices as CSV again",
-        "## Acceptance criteria\n\n- Umlauts survive the trip through a spreadsheet",
+def test_a_duplicate_tells_how_it_stands_and_how_sure_it_is() -> None:
+    found = stock(hit(1, title="Export", status="Closed", duplicate_of="D-9"))
+    (duplicate,) = found["likely_duplicates"]
+    (text,) = suggested(found, "duplicate")
+    assert text == (
+        "Check whether “Export” (D-1, closed as duplicate of D-9) already covers this:"
+        f" {duplicate['similarity']} % alike."
     )
-    texts = answer(stocked(shop, twin))["suggestions"]
-    assert sum("Umlauts" in text for text in texts) == 1
 
 
-def test_decisions_in_force_are_to_be_respected_and_others_not_to_be_built_on(shop: Workshop) -> None:
-    texts = [s["text"] for s in answer(stocked(shop))["suggestion_details"] if s["kind"] == "decision"]
-    assert texts == [
-        (
-            "Respect the decision “ADR 3: Exports are streamed” (adr/0003.md, 2025-04-02): “Every export of invoices is"
-            " streamed row by row as CSV.”"
-        ),
-        "Do not build on “ADR 1: Export of invoices as CSV by mail” (adr/0001.md): it is superseded by ADR 3.",
+# Decisions ------------------------------------------------------------------------------------------
+
+
+def record(n: int, status: str, **facts: Any) -> Hit:
+    text = f"## Status\n\n{status.capitalize()}\n\n## Decision\n\nWe stream export number {n} row by row."
+    known = {} if status == "unknown" else {"decision_status": status}
+    return hit(
+        n, text, title=f"ADR {n}", kind=Kind.DECISION, told=explained(SAME, overlap=0.9), **known, **facts
+    )
+
+
+def test_decisions_in_force_are_to_be_respected_and_others_not_to_be_built_on() -> None:
+    found = stock(
+        record(1, "superseded", superseded_by="ADR 2"), record(2, "accepted", decided_at="2025-04-02")
+    )
+    assert suggested(found, "decision") == [
+        "Respect the decision “ADR 2” (D-2, accepted 2025-04-02): “We stream export number 2 row by row.”",
+        "Do not build on “ADR 1” (D-1): it is superseded by ADR 2.",
     ]
+    ended = next(s for s in found["suggestion_details"] if s["ref"] == "D-1")
+    assert found["citations"][ended["citations"][0] - 1]["quoted"] == "Superseded"
+
+
+@pytest.mark.parametrize(
+    ("status", "begins"),
+    [
+        ("accepted", "Respect the decision “ADR 1” (D-1, accepted): "),
+        ("implementing", "Respect the decision “ADR 1” (D-1, implementing): "),
+        ("implemented", "Respect the decision “ADR 1” (D-1, implemented): "),
+        ("rejected", "Do not build on “ADR 1” (D-1): it is rejected."),
+        ("deprecated", "Do not build on “ADR 1” (D-1): it is deprecated."),
+        ("proposed", None),
+        ("unknown", None),
+    ],
+)
+def test_what_follows_from_a_decision_is_what_its_status_says(status: str, begins: str | None) -> None:
+    found = stock(record(1, status))
+    assert found["past_decisions"][0]["status"] == status
+    texts = suggested(found, "decision")
+    assert len(texts) == (begins is not None)
+    assert all(text.startswith(str(begins)) for text in texts)
 
 
 @pytest.mark.parametrize(
     ("facts", "status"), [({"decision_status": "proposed"}, "proposed"), ({}, "unknown")]
 )
 def test_a_proposal_binds_nobody(shop: Workshop, facts: dict[str, str], status: str) -> None:
-    text = "## Decision\n\nInvoices are exported as CSV for the tax office."
-    stocked(shop, decision("adr/8.md", "ADR 8: CSV export of invoices", text, **facts))
+    text = "## Decision\n\nAs a billing clerk I want a CSV export of invoices for the tax office. A spreadsheet opens it."
+    stocked(shop, decision("adr/8.md", "ADR 8: Export invoices as CSV for the tax office", text, **facts))
     found = answer(shop)
     assert by_ref(found, "past_decisions", "adr/8.md")["status"] == status
     assert not any("ADR 8" in text for text in found["suggestions"])
+
+
+# Documents and risks --------------------------------------------------------------------------------
+
+
+def test_one_document_is_to_be_linked_with_the_section_that_fits() -> None:
+    pages = [
+        hit(n, f"## Encoding\n\nA CSV of invoices is UTF-8 in part {n}.", title=f"Page {n}", kind=Kind.REFERENCE,
+            told=explained(SAME - n / 1000, overlap=0.9))
+        for n in (1, 2)
+    ]  # fmt: skip
+    found = stock(*pages)
+    assert len(found["technical_docs"]) == 2
+    assert suggested(found, "document") == [
+        "Link “Page 1” (D-1) in this item: “Encoding: A CSV of invoices is UTF-8 in part 1.”"
+    ]
+
+
+def hints(**facts: Any) -> list[tuple[str, str, str]]:
+    found = stock(near(1, title="Export", **facts))
+    texts = suggested(found, "risk")
+    assert texts == [hint["message"] for hint in found["risk_hints"][:1]]
+    numbers = {citation["n"]: citation["ref"] for citation in found["citations"]}
+    assert all(numbers[hint["citation"]] == "D-1" for hint in found["risk_hints"])
+    return [(hint["type"], hint["severity"], hint["message"]) for hint in found["risk_hints"]]
+
+
+ESTIMATED: Json = {"status": "Done", "estimated_points": 10}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"status": "Done"}, []),
+        ({"status": "New"}, []),
+        ({}, []),
+        ({"status": "Done", "reopened": 0}, []),
+        ({"reopened": True}, []),
+        ({**ESTIMATED, "actual_points": 12}, []),
+        ({"status": "Closed", "duplicate_of": "D-9"}, []),
+        ({"status": "Done", "reopened": 1}, [("reopened", "MEDIUM", "was reopened once after it was called done")]),
+        ({"status": "Done", "reopened": 3}, [("reopened", "HIGH", "was reopened 3 times after it was called done")]),
+        ({**ESTIMATED, "actual_points": 16}, [("overran", "MEDIUM", "overran: it took 16 points, estimated 10")]),
+        ({**ESTIMATED, "actual_points": 25}, [("overran", "HIGH", "overran: it took 25 points, estimated 10")]),
+        ({"status": "Removed"}, [("abandoned", "MEDIUM", "was not done (Removed)")]),
+        ({"status": "Closed", "resolution": "Won't fix"}, [("abandoned", "MEDIUM", "was not done (Won't fix)")]),
+        ({"status": "Rejected"}, [("rejected", "MEDIUM", "was not done (Rejected)")]),
+        ({"status": "Closed", "resolution": "Invalid"}, [("rejected", "MEDIUM", "was not done (Invalid)")]),
+        (
+            {"status": "Rejected", "reopened": 2},
+            [
+                ("reopened", "HIGH", "was reopened 2 times after it was called done"),
+                ("rejected", "MEDIUM", "was not done (Rejected)"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_with_similar_work_is_a_hint(
+    facts: Json, expected: list[tuple[str, str, str]]
+) -> None:
+    assert hints(**facts) == [(kind, grave, f"“Export” (D-1) {what}.") for kind, grave, what in expected]
+
+
+def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
+    found = stock(near(1, status="Removed"), near(2, status="Done", reopened=2), near(3, status="Done"))
+    assert [hint["severity"] for hint in found["risk_hints"]] == ["HIGH", "MEDIUM"]
+    assert suggested(found, "risk") == [found["risk_hints"][0]["message"]]
+
+
+@pytest.mark.parametrize(("likely", "texts"), [(SURE - 1, 0), (SURE, 1)])
+def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: int, texts: int) -> None:
+    one = near(1, f"{ASKED}- Every invoice carries a seal", status="Done", reopened=2)
+    found = Found.of(Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices"))
+    request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
+    assert len(suggestions.risks_of([found], [None], cited)) == texts
+    assert len(suggestions.suggested(request, [found], (), (), (), (), cited)) == texts
+
+
+# All of it ------------------------------------------------------------------------------------------
+
+
+def test_there_are_at_most_five_the_weightiest_first() -> None:
+    many = [
+        *(hit(n, f"{ASKED}- Invoices carry seal {n}", status="Done", reopened=3) for n in (1, 2, 3)),
+        near(4, f"{ASKED}- Every export carries a stamp", status="Done", reopened=3),
+        *(record(n, "accepted") for n in (5, 6, 7)),
+        hit(8, "A CSV of invoices is UTF-8.", kind=Kind.REFERENCE, told=explained(SAME, overlap=0.9)),
+    ]
+    kinds = [s["kind"] for s in stock(*many)["suggestion_details"]]
+    assert kinds[:4] == ["duplicate", "duplicate", "decision", "decision"]
+    assert len(kinds) == 5
+
+
+_LINES = st.sampled_from(
+    ["## Acceptance criteria\n\n", "- Every invoice carries a seal\n", "- The export ends in time\n", "- All tests pass\n",
+     "## Outcome\n\n", "The export runs on a replica now. ", "It holds. ", "## Lessons learned\n\n", "## Status\n\n",
+     "Accepted\n\n", "Superseded by ADR 9\n\n", "## Decision\n\n", "Every export is streamed as CSV. ", "\n\n", "[x](y) ",
+     "## Comments\n\n", "It turned out that the tax office reads no CSV. ", "```\nexport\n```\n", "CSV **of** invoices " * 12]
+)  # fmt: skip
+_FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "status": st.sampled_from(["Done", "Closed", "New", "Removed", "Rejected", "accepted"]),
+        "resolution": st.sampled_from(["Fixed", "Won't fix", "Duplicate"]),
+        "duplicate_of": st.sampled_from(["D-1", "D-99"]),
+        "decision_status": st.sampled_from(["accepted", "implemented", "proposed", "rejected", "superseded"]),
+        "superseded_by": st.just("ADR 9"),
+        "reopened": st.integers(0, 3),
+        "estimated_points": st.integers(1, 3),
+        "actual_points": st.integers(1, 9),
+        "started_at": st.just("2026-01-01T00:00:00+00:00"),
+        "resolved_at": st.just("2026-01-09T00:00:00+00:00"),
+        "deciders": st.just("Ann, Bob"),
+    },
+)
+_DOCUMENTS = st.tuples(
+    st.sampled_from(Kind),
+    st.lists(_LINES, max_size=12).map("".join),
+    st.sampled_from(["Export invoices as CSV", "Exports", " "]),
+    st.one_of(st.none(), st.floats(0, 1)),
+    st.floats(0, 1),
+    _FACTS,
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(_DOCUMENTS, max_size=8), st.sampled_from([MINILM, MODEL]), st.booleans(), st.integers(0, 6))
+def test_whatever_is_found_every_answer_is_sound(
+    documents: list[tuple[Kind, str, str, float | None, float, Json]], model: str, away: bool, most: int
+) -> None:
+    hits = [
+        hit(n, text, title=title, kind=kind, told=explained(similarity, overlap=overlap), **facts)
+        for n, (kind, text, title, similarity, overlap, facts) in enumerate(documents, 1)
+    ]
+    pbi = {"id": "D-2", "title": "Export invoices as CSV", "acceptance_criteria": ["The tax office reads it"]}
+    found = Stock(hits, model=model, away=away).answer(pbi, topK=most)
+    for item in found["similar_work"]:
+        assert item["status"] != "New" or item["abandoned"] or item["learnings"] == []
+        assert item["effort"] is None or item["status"] in ("Done", "Closed", "accepted")
+    if not away:
+        assert "D-2" not in [*(item["ref"] for item in found["similar_work"])]

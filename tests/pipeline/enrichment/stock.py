@@ -1,0 +1,111 @@
+"""Documents that a search finds with likenesses given by hand, where no store is needed to show what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from pipeline.documents import Chunk, Json, Kind, SourceType
+from pipeline.enrichment import Enricher, EnrichmentRequest
+from pipeline.enrichment.sentences import worded
+from pipeline.enrichment.texts import DocumentText
+from pipeline.errors import StoreUnavailable
+from pipeline.retrieval import Explanation, Hit, SearchRequest, SearchResults
+from pipeline.standing import standing
+from pipeline.stores import StoredDocument
+from tests.pipeline.enrichment.library import NOW, sound
+
+MINILM = "all-MiniLM-L6-v2"
+"""A model that pairs were judged for."""
+SAME = 0.95
+"""Likeness in meaning of a document that anyone would call about the same; of one that nobody would, FAR."""
+FAR = 0.1
+
+
+def explained(
+    similarity: float | None = SAME, centroid: float | None = None, overlap: float = 0.0, least: float = 0.0
+) -> Explanation:
+    return Explanation(
+        similarity=similarity,
+        bm25=None,
+        centroid=similarity if centroid is None else centroid,
+        overlap=overlap,
+        title=None,
+        covered=None,
+        vector_part=0.0,
+        keyword_part=0.0,
+        title_part=0.0,
+        covered_part=0.0,
+        min_similarity=least,
+    )
+
+
+def hit(
+    n: int = 1,
+    text: str = "Nothing in common.",
+    *,
+    title: str = "",
+    kind: Kind = Kind.WORK,
+    told: Explanation | None = None,
+    **metadata: Any,
+) -> Hit:
+    """The document of this number, as a search finds it by its only chunk."""
+    source_type = SourceType.PBI if kind is Kind.WORK else SourceType.DOCUMENTATION
+    stored = StoredDocument(
+        id=UUID(int=n),
+        version=1,
+        title=title or f"Number {n}",
+        source_type=source_type,
+        kind=kind,
+        metadata={"source_path": f"D-{n}", **metadata},
+    )
+    chunk = Chunk(ord=0, content=text)
+    return Hit(
+        document=stored, chunk=chunk, score=1.0, explanation=told or explained(), standing=standing(stored)
+    )
+
+
+class Stock:
+    """A search that always finds the same hits, and their texts."""
+
+    def __init__(
+        self, hits: Sequence[Hit], *, model: str = MINILM, level: int = 0, away: bool = False
+    ) -> None:
+        self.hits = hits
+        self.model = model
+        self.level = level
+        self.away = away
+        """The store does not answer: what is found comes from a cache."""
+
+    def search(self, request: SearchRequest) -> SearchResults:
+        hits = [
+            one
+            for one in self.hits
+            if one.document.kind in request.filter.kinds and one.document.id not in request.filter.exclude
+        ]
+        return SearchResults(hits=hits, model=self.model, degradation_level=self.level)
+
+    def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
+        if self.away:
+            raise StoreUnavailable("no answer")
+        return {
+            one.document.id: DocumentText(external_id=f"D-{one.document.id.int}", chunks=[one.chunk])
+            for one in self.hits
+            if one.document.id in document_ids
+        }
+
+    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+        if self.away:
+            raise StoreUnavailable("no answer")
+        return [
+            one.document.id
+            for one in self.hits
+            if f"D-{one.document.id.int}" in refs and one.document.kind is Kind.WORK
+        ]
+
+    def answer(self, pbi: Mapping[str, Any], **wanted: Any) -> Json:
+        """The context of a PBI, seen to be sound."""
+        request = EnrichmentRequest.from_json({"pbi": pbi, **wanted})
+        texts = {one.id: worded(one.chunk.content) for one in self.hits}
+        return sound(Enricher(self.search, self, now=lambda: NOW).enrich(request), texts.__getitem__)
