@@ -13,7 +13,7 @@ from pipeline.enrichment import EnrichmentRequest, suggestions
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.similarity import Likely
-from pipeline.enrichment.suggestions import SURE
+from pipeline.enrichment.suggestions import CLOSE, SURE
 from pipeline.retrieval import Hit
 from pipeline.words import stems
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
@@ -62,7 +62,7 @@ def test_the_criterion_that_fits_best_of_those_that_a_finished_item_had_and_this
     ],
 )
 def test_criteria_are_those_of_finished_work(facts: Json, asked: int) -> None:
-    found = stock(near(1, f"{ASKED}- Every invoice carries a seal", **facts))
+    found = stock(near(1, f"{ASKED}- Every exported invoice carries a seal", **facts))
     assert len(suggested(found, "acceptance_criterion")) == asked
 
 
@@ -75,19 +75,19 @@ def test_criteria_are_those_of_finished_work(facts: Json, asked: int) -> None:
 def test_criteria_that_any_item_has_or_that_have_nothing_to_do_with_this_one_are_not_suggested(
     generic: str,
 ) -> None:
-    text = f"{ASKED}- {generic}\n- Every invoice carries a seal"
+    text = f"{ASKED}- {generic}\n- Every exported invoice carries a seal"
     assert "carries a seal”" in suggested(stock(near(1, text, status="Done")), "acceptance_criterion")[0]
     found = stock(near(1, f"{ASKED}- {generic}", status="Done"))
     assert suggested(found, "acceptance_criterion") == []
 
 
-def test_two_items_with_the_same_criterion_suggest_it_once_and_three_suggest_two() -> None:
+def test_two_items_with_the_same_criterion_suggest_it_once_and_three_suggest_one() -> None:
     seal, mail, stamp = (
-        "Every invoice carries a seal",
-        "Every export goes out by mail",
-        "A CSV tells its hour",
+        "Every exported invoice carries a seal",
+        "Every export of invoices goes out by mail",
+        "A CSV tells the hour of its export",
     )
-    for other in (seal, "Each invoice carries the seal"):
+    for other in (seal, "Each exported invoice carries the seal"):
         found = stock(
             *(near(n, f"{ASKED}- {text}", status="Done") for n, text in enumerate((seal, other), 1))
         )
@@ -95,12 +95,12 @@ def test_two_items_with_the_same_criterion_suggest_it_once_and_three_suggest_two
     found = stock(
         *(near(n, f"{ASKED}- {text}", status="Done") for n, text in enumerate((seal, mail, stamp), 1))
     )
-    assert len(suggested(found, "acceptance_criterion")) == 2
+    assert len(suggested(found, "acceptance_criterion")) == 1
 
 
 def test_all_criteria_of_a_long_item_are_known_when_one_is_suggested() -> None:
-    had = [f"Number {n} of the list of things to do" for n in range(60)] + ["Every invoice carries a seal"]
-    found = stock(near(1, f"{ASKED}- Every invoice carries a seal", status="Done"), acceptance_criteria=had)
+    had = [f"Number {n} of the list of things to do" for n in range(60)] + ["Every exported invoice carries a seal"]
+    found = stock(near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done"), acceptance_criteria=had)
     assert suggested(found, "acceptance_criterion") == []
 
 
@@ -246,13 +246,14 @@ def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
     assert suggested(found, "risk") == [found["risk_hints"][0]["message"]]
 
 
-@pytest.mark.parametrize(("likely", "texts"), [(SURE - 1, 0), (SURE, 1)])
+@pytest.mark.parametrize(("likely", "texts"), [(CLOSE - 1, 1), (CLOSE, 2), (SURE - 1, 0)])
 def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: int, texts: int) -> None:
-    one = near(1, f"{ASKED}- Every invoice carries a seal", status="Done", reopened=2)
+    one = near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done", reopened=2)
     found = Found.of(Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices"))
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
-    assert len(suggestions.risks_of([found], [None], cited)) == texts
-    assert len(suggestions.suggested(request, [found], (), (), (), (), cited)) == texts
+    risks = suggestions.risks_of([found], [None], cited)
+    assert len(risks) == min(texts, 1)
+    assert len(suggestions.suggested(request, [found], (), (), (), risks, cited)) == texts
 
 
 # All of it ------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def test_there_are_at_most_five_the_weightiest_first() -> None:
 
 
 _LINES = st.sampled_from(
-    ["## Acceptance criteria\n\n", "- Every invoice carries a seal\n", "- The export ends in time\n", "- All tests pass\n",
+    ["## Acceptance criteria\n\n", "- Every exported invoice carries a seal\n", "- The export ends in time\n", "- All tests pass\n",
      "## Outcome\n\n", "The export runs on a replica now. ", "It holds. ", "## Lessons learned\n\n", "## Status\n\n",
      "Accepted\n\n", "Superseded by ADR 9\n\n", "## Decision\n\n", "Every export is streamed as CSV. ", "\n\n", "[x](y) ",
      "## Comments\n\n", "It turned out that the tax office reads no CSV. ", "```\nexport\n```\n", "CSV **of** invoices " * 12]
