@@ -34,7 +34,7 @@ PBI = {
     "title": "Export invoices as CSV",
     "status": "Done",
     "description": f"Export of invoices.\n\n## Lessons learned\n\n{LESSON}\n\n{PAGE}",
-    "acceptance_criteria": ["Umlauts survive every export"],
+    "acceptance_criteria": ["Umlauts survive the export as CSV in all files"],
 }
 
 
