@@ -47,7 +47,7 @@ _MACHINE = re.compile(
 """Marks of what a machine wrote, reads or fills in: levels, frames, rulers, JSON, ids, rows, code, templates."""
 _TITLE = re.compile(r"\*\*[^*:]{1,40}\*\*\W*")
 """A few bold words stand for a heading."""
-_RAW = re.compile(r"[^\s\u0250-\U0010ffff]{100}")
+_RAW = re.compile(r"[^\s\u0250-\U0010ffff]{200}")
 """No word of an alphabet is so long."""
 _PROSE = 0.7
 """Of a sentence's characters, so many are letters, digits and blanks: tables and traces have fewer."""
