@@ -24,7 +24,14 @@ _URL = re.compile(r"<?(?:https?|ftp)://\S+")
 _EMPHASIS = re.compile(
     r"(?<![\w*])(\*{1,3})(?=\S)([^*]+)(?<=\S)\1(?![\w*])|(?<!\w)(__(?=[^_]*\s)|_)(?=\S)([^_]+)(?<=\S)\3(?!\w)"
 )
-_TAG = re.compile(r"</?[a-zA-Z][\w-]*(?:\s[^<>]{0,200})?/?>")
+_TAG = re.compile(
+    r"(?P<named>(?<=[\s(])</?(?!br)\w+>(?=[\s.,;:)]+[^\s<]))"
+    r"|(?P<inline></?(?:a|b|code|em|font|i|kbd|small|span|strong|sub|sup|tt|u)\b(?:\s[^<>]*)?>)"
+    r"|</?(?:big|blockquote|br|center|dd|details|div|dl|dt|figure|h[1-6]|hr|img|li|ol|p|section|summary|ul)\b"
+    r"(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+"""Of HTML; `List<String>` is none, and a sentence about the <div> element names one."""
 _ANCHOR = re.compile(r"\s*\{#[^{}]*\}$")
 """Where links into a page lead, as some generators of sites write it behind a heading."""
 _NESTED = 2
@@ -165,7 +172,7 @@ def worded(text: str) -> str:
     """A text without the marks of links and emphasis, and without tags unless it quotes code."""
     line = _LINK.sub(lambda m: m[1] or m[2] or "", text)
     if "<" in line and "`" not in line:
-        line = _TAG.sub(lambda m: " " if m[0][:3].lower() == "<br" else "", line)
+        line = _TAG.sub(lambda m: m["named"] or ("" if m["inline"] else " "), line)
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
     return flat(line)

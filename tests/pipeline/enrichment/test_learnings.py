@@ -339,7 +339,10 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
     assert shown("Encoding", "The export is UTF-8.") == "Encoding: The export is UTF-8."
     assert shown("ITEM", "The export is UTF-8.") == "The export is UTF-8."
-    assert shown("*Encoding* of [it](a.md)", "The export is UTF-8.") == "Encoding of it: The export is UTF-8."
+    assert (
+        shown("*Encoding* of [it](a.md) {#enc}", "The export is UTF-8.")
+        == "Encoding of it: The export is UTF-8."
+    )
     assert shown("Which encoding?", "The export is UTF-8.") == "Which encoding? The export is UTF-8."
     exact = ("Export " + "word " * QUOTED)[: QUOTED - 10]
     assert shown("Encoding", exact) == f"Encoding: {exact}"

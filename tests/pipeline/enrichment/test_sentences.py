@@ -136,13 +136,17 @@ def test_what_somebody_wrote_is_prose(text: str) -> None:
             "It is _not_ __so easy__ with `a_b_c` and __init__.",
             "It is not so easy with `a_b_c` and __init__.",
         ),
+        (
+            "H<sub>2</sub>O in<br>the <a href='x'>tank</a> of the <div> element is a List<String>.",
+            "H2O in the tank of the <div> element is a List<String>.",
+        ),
         ("Read [it][1] or [that|https://a.b] at 2 * 3 * 4.", "Read it or that at 2 * 3 * 4."),
         ("The [OM]() stores what ![the picture](a.png) shows.", "The OM stores what the picture shows."),
         ('The H<sub>2</sub>O is<br>in <a href="x">the tank</a>.', "The H2O is in the tank."),
         ("The `<div>` element and a List<String> stay.", "The `<div>` element and a List<String> stay."),
     ],
 )
-def test_links_and_emphasis_are_read_as_their_words(text: str, said: str) -> None:
+def test_links_emphasis_and_tags_are_read_as_their_words(text: str, said: str) -> None:
     assert worded(text) == said
     assert texts(f"## {text}\n\n{text}") == [said]
 

@@ -99,8 +99,12 @@ def test_two_items_with_the_same_criterion_suggest_it_once_and_three_suggest_one
 
 
 def test_all_criteria_of_a_long_item_are_known_when_one_is_suggested() -> None:
-    had = [f"Number {n} of the list of things to do" for n in range(60)] + ["Every exported invoice carries a seal"]
-    found = stock(near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done"), acceptance_criteria=had)
+    had = [f"Number {n} of the list of things to do" for n in range(60)] + [
+        "Every exported invoice carries a seal"
+    ]
+    found = stock(
+        near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done"), acceptance_criteria=had
+    )
     assert suggested(found, "acceptance_criterion") == []
 
 
