@@ -54,8 +54,7 @@ _FEWEST_WORDS = 4
 """Of a picture's text; fewer name it and say nothing."""
 
 NOISE = re.compile(
-    r"""\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*
-    |[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
+    r"""[-=_*~\#+.^<>/\\ \t]{3,}|&nbsp;
     |(?:n/?a|tb[ad]|none|todo|no\ response|not\ applicable)\.?
     |\[[^\[\]]*\]\(\#[^()\s]*\)|\[?\[_?TOC_?\]\]?|\[[^\[\]]+\]:\s*<?data:.*
     |\+\+\+\ .{1,60}\bclone\ of\ .*|(?:this\ bug|bug\ \d+)\ has\ been\ marked\ as\ a\ duplicate\ of\ .{1,60}
@@ -68,6 +67,8 @@ NOISE = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """A line of nothing else. Browsers and builds stay: what shares them is often about the same."""
+_LINKS = re.compile(r"\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*")
+"""The same of links."""
 _UNDERLINE = re.compile(r"-+|=+")
 _LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
 _COPYRIGHT = re.compile(
@@ -100,12 +101,19 @@ Line = tuple[str, bool]
 def prose_of(text: str) -> str:
     """The text as it is to be cut: code as it stands, everything else without what nobody reads.
 
-    Code of other markup comes fenced. What is never closed, be it a comment or code, is text.
+    Code of other markup comes fenced. What is never closed, be it a comment or code, is text. Bare links go unless
+    there is nothing else: "see this advisory" is often all that a work item says.
     """
+    prose = _prose(text, links=False)
+    told = (line for line in prose.split("\n") if not _HEADING.match(line))
+    return prose if "://" not in text or any(map(str.strip, told)) else _prose(text, links=True)
+
+
+def _prose(text: str, *, links: bool) -> str:
     lines: list[Line] = []
     for verbatim, group in groupby(_Lines(text).read(), key=itemgetter(1)):
         run = list(group)
-        lines += run if verbatim else _read("".join(line for line, _ in run))
+        lines += run if verbatim else _read("".join(line for line, _ in run), links=links)
     return "".join(line for line, _ in _without_empty_parts(_without_licence(lines))).replace(_GONE, "")
 
 
@@ -186,22 +194,23 @@ class _Lines:
         return "".join(parts) + text[at:end]
 
 
-def _read(text: str) -> Iterator[Line]:
+def _read(text: str, *, links: bool) -> Iterator[Line]:
     """The lines of a text without code; of one that is left out `_GONE` remains."""
     lines = [match[0] for match in _LINE.finditer(_MARKUP.sub(_words, text))]
     above = ""
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        kept = _kept(line, above, below)
+        kept = _kept(line, above, below, links=links)
         above = kept.strip(_BLANK)
         yield kept, False
 
 
-def _kept(line: str, above: str, below: str) -> str:
+def _kept(line: str, above: str, below: str, *, links: bool) -> str:
     bare = line.replace(_GONE, "").strip()
     core = bare[_marks(bare) :].strip("*_ ")
     if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
         return f"{_GONE}\n"
-    if bare.strip(">") and (not core or NOISE.fullmatch(core)) and not _goes_on(above, core, below):
+    noise = not core or NOISE.fullmatch(core) or (not links and _LINKS.fullmatch(core))
+    if bare.strip(">") and noise and not _goes_on(above, core, below):
         return _GONE
     return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
 

@@ -18,11 +18,10 @@ from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
 from pipeline.standing import remark
-from pipeline.words import covered, likeness, stems
+from pipeline.words import covered, stems
 
 MOST = 5
 """In one answer."""
-MOST_CRITERIA = 1
 CLOSE = 70
 """Similarity from which an item is close enough to borrow a criterion from."""
 SHARED = 2
@@ -30,8 +29,6 @@ SHARED = 2
 MOST_OF_A_KIND = 2
 HAD = 0.6
 """Of a criterion's words: a PBI that has so many of them has the criterion."""
-ALIKE = 0.6
-"""Two criteria with so much in common are one."""
 SURE = 60
 """Similarity from which an item or a document is close enough to ask something of this one."""
 SURE_OF_DECISION = 50
@@ -65,7 +62,7 @@ def suggested(
         _duplicates(work, duplicates, cited),
         _decisions(past, cited),
         _risks(risks, duplicates),
-        islice(_criteria(request, work, cited), MOST_CRITERIA),
+        _criterion(request, work, cited),
         _documents(docs),
     )
     # One after the other, so that nothing is cited for a suggestion that is not made.
@@ -121,32 +118,27 @@ def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplica
             return
 
 
-def _criteria(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> Iterator[Suggestion]:
-    """Criteria that similar finished items had and this one lacks; the best fitting of each item."""
+def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> Iterator[Suggestion]:
+    """One that similar finished work had and this item lacks: the best fitting of the item most like it."""
     own = stems(request.text)
-    taken: list[frozenset[str]] = []
     for found in work:
-        if found.similarity < CLOSE or not is_done(found):
-            continue
-        sentence = _lacking(found, own, taken)
-        if sentence is not None:
-            quoted = clipped(sentence.text, SHORT)
+        lacking = _lacking(found, own) if found.similarity >= CLOSE and is_done(found) else None
+        if lacking is not None:
             yield Suggestion(
                 kind="acceptance_criterion",
                 ref=found.external_id,
-                text=f"Add what {named(found)} asked for and this item lacks: “{quoted}”",
-                citations=(cited.cite(found, sentence),),
+                text=f"Add what {named(found)} asked for and this item lacks: “{clipped(lacking.text, SHORT)}”",
+                citations=(cited.cite(found, lacking),),
             )
+            return
 
 
-def _lacking(found: Found, own: frozenset[str], taken: list[frozenset[str]]) -> Sentence | None:
+def _lacking(found: Found, own: frozenset[str]) -> Sentence | None:
     told = (replace(s, text=_NUMBER.sub("", s.text)) for s in under(found.sentences, Part.CRITERIA))
     for sentence in sorted(told, key=found.fits, reverse=True):
         words = stems(sentence.text)
-        if len(words & own) < SHARED or _EVERYWHERE.search(sentence.text):
-            continue
-        if covered(words, own) < HAD and all(likeness(words, other) < ALIKE for other in taken):
-            taken.append(words)
+        fits = len(words & own) >= SHARED and covered(words, own) < HAD
+        if fits and not _EVERYWHERE.search(sentence.text):
             return sentence
     return None
 

@@ -67,6 +67,7 @@ def test_what_is_said_about_licences_stays() -> None:
         ("https://a.b/c\n\n- https://a.b\n* <https://a.b>\n- Words.\n\nUser-Agent: Mozilla/5.0", ["- Words.", "User-Agent: Mozilla/5.0"]),
         ("See https://a.b for more.\n- [Guide](https://a.b)", ["See https://a.b for more.", "- [Guide](https://a.b)"]),
         ("The form, see\n[Two](#two)\nhas two fields.", ["The form, see", "[Two](#two)", "has two fields."]),
+        ("# Upgrade it\n\nhttps://a.b/advisory", ["# Upgrade it", "https://a.b/advisory"]),
         ("## Contents\n\n- [One](#one)\n  - [Two](#two)\n\n## One\n\nWords.", ["## One", "Words."]),
         ("## Logs\n\n_No response_\n\n## Cause\n\nWords.", ["## Cause", "Words."]),
         ("# Title\n\n## Risks\n\nN/A\n\n### Costs\n- TBD\n", ["# Title"]),
