@@ -15,6 +15,7 @@ class Part(StrEnum):
     LESSONS = "lessons"
     RESOLUTION = "resolution"
     OUTCOME = "outcome"
+    NOTES = "notes"
     CRITERIA = "criteria"
     COMMENTS = "comments"
     DECISION = "decision"
@@ -38,9 +39,12 @@ HEADINGS: Mapping[Part, tuple[str, ...]] = {
         "resolution", "solution", "fix", "root cause", "lösung", "behebung", "ursache", "résolution", "cause",
     ),
     Part.OUTCOME: (
-        "outcome", "outcomes", "result", "results", "closing comment", "final summary", "implementation notes",
-        "ergebnis", "ergebnisse", "abschluss", "abschlussbericht", "umsetzungsnotizen", "implementierungsnotizen",
-        "résultat", "résultats", "bilan", "résumé final", "notes d'implémentation", "notes de mise en œuvre",
+        "outcome", "outcomes", "result", "results", "closing comment", "ergebnis", "ergebnisse", "abschluss",
+        "abschlussbericht", "résultat", "résultats", "bilan",
+    ),
+    Part.NOTES: (
+        "final summary", "implementation notes", "umsetzungsnotizen", "implementierungsnotizen", "résumé final",
+        "notes d'implémentation", "notes de mise en œuvre",
     ),
     Part.CRITERIA: (
         "acceptance criteria", "acceptance criterion", "definition of done", "akzeptanzkriterien",

@@ -14,6 +14,8 @@ MOST = 2
 """Sentences of one item."""
 _FEWEST_WORDS = 5
 """A shorter sentence is a state or a remark."""
+_FEWEST_CHARACTERS = 80
+"""Of a sentence of notes: a shorter one is a step of the work, and no finding."""
 
 _DONE = re.compile(
     r"\b(?:accepted|closed|completed?|delivered|done|fixed|implemented|live|merged|released|resolved|shipped|verified"
@@ -38,7 +40,7 @@ _ROUTINE = re.compile(
     r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)"
     r"|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?(?:tests?|docs?|documentation|readme|changelog)"
     r"|committed|merged|pushed|thanks|see |done|closing|fixed (?:in|by)\b|implemented in\b|verified\b"
-    r"|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b)",
+    r"|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b|conducted\b|evidence:)",
     re.IGNORECASE,
 )
 """What is done with every item teaches nothing about this one."""
@@ -78,6 +80,10 @@ def learnings(found: Found) -> list[Sentence]:
     for part in _PARTS:
         told = _telling(under(found.sentences, part))
         kept += told if part is Part.LESSONS else [s for s in told if found.fits(s) > 0] or told[:1]
+    notes = _telling(under(found.sentences, Part.NOTES))
+    kept += [
+        s for s in notes if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":" and found.fits(s) > 0
+    ]
     if is_abandoned(found):
         kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
     return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import PurePosixPath
 
 from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
@@ -18,21 +19,21 @@ from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
 from pipeline.standing import remark
-from pipeline.words import covered, stems
+from pipeline.words import covered, likeness, stems
 
 MOST = 5
 """In one answer."""
-CLOSE = 70
+CLOSE = 80
 """Similarity from which an item is close enough to borrow a criterion from."""
 SHARED = 2
 """Words at least that a borrowed criterion has in common with this item."""
 MOST_OF_A_KIND = 2
 HAD = 0.6
 """Of a criterion's words: a PBI that has so many of them has the criterion."""
+ALIKE = 0.35
+"""A criterion that has so much in common with one of this item says the same in other words."""
 SURE = 60
 """Similarity from which an item or a document is close enough to ask something of this one."""
-SURE_OF_DECISION = 50
-"""The same of a decision."""
 SHORT = 150
 """Characters of a quotation inside of a suggestion."""
 OVERRAN, OVERRAN_FAR = 1.5, 2.0
@@ -90,12 +91,14 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
     given = 0
     for found, decision in past:
         name = f"“{found.title}” ({found.external_id}"
-        if given == MOST_OF_A_KIND or found.similarity < SURE_OF_DECISION:
+        if given == MOST_OF_A_KIND or found.similarity < SURE:
             return
         if decision.in_force and decision.citations:
             day = f", {decision.status}{f' {decision.date}' if decision.date else ''}"
-            first = clipped(decision_of(found)[0].text, SHORT)
-            text = f"Respect the decision {name}{day}): “{first}”"
+            told = under(found.sentences, Part.DECISION)
+            # Without such a part what is cited may be any passage: the record is to be read.
+            quoted = f": “{clipped(decision_of(found)[0].text, SHORT)}”" if told else ""
+            text = f"Respect the decision {name}{day}){quoted}"
             numbers = decision.citations[:1]
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
@@ -122,7 +125,7 @@ def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citatio
     """One that similar finished work had and this item lacks: the best fitting of the item most like it."""
     own = stems(request.text)
     for found in work:
-        lacking = _lacking(found, own) if found.similarity >= CLOSE and is_done(found) else None
+        lacking = _lacking(found, request, own) if found.similarity >= CLOSE and is_done(found) else None
         if lacking is not None:
             yield Suggestion(
                 kind="acceptance_criterion",
@@ -133,12 +136,17 @@ def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citatio
             return
 
 
-def _lacking(found: Found, own: frozenset[str]) -> Sentence | None:
+def _lacking(found: Found, request: EnrichmentRequest, own: frozenset[str]) -> Sentence | None:
+    had = [stems(criterion) for criterion in request.criteria]
     told = (replace(s, text=_NUMBER.sub("", s.text)) for s in under(found.sentences, Part.CRITERIA))
     for sentence in sorted(told, key=found.fits, reverse=True):
         words = stems(sentence.text)
         fits = len(words & own) >= SHARED and covered(words, own) < HAD
-        if fits and not _EVERYWHERE.search(sentence.text):
+        if (
+            fits
+            and not _EVERYWHERE.search(sentence.text)
+            and all(likeness(words, one) < ALIKE for one in had)
+        ):
             return sentence
     return None
 
@@ -146,6 +154,9 @@ def _lacking(found: Found, own: frozenset[str]) -> Sentence | None:
 def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestion]:
     """The document that fits best, if it is sure to."""
     for found, doc in docs[:1]:
+        page = PurePosixPath(found.external_id).name.casefold()
+        if page.startswith("readme"):  # which everybody knows
+            return
         if found.similarity >= SURE and doc.relevant_sections and doc.citations:
             quoted = clipped(doc.relevant_sections[0], SHORT)
             text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"

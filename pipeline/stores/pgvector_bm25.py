@@ -21,9 +21,11 @@ MOST_LEXEMES = 60
 """Rarest lexemes of a query that count; more cost time and change no ranking."""
 MOST_UNLISTED = 20
 """The same for lexemes that were in no chunk when they were counted; the first ones of the query."""
-MOST_CHARACTERS = 2_000
-"""Of a query; what lies beyond is not read. A work item as a question says early what it is about, and ends in logs:
-with 20,000 nDCG@10 on two sets of such was .005 lower (docs/search.md)."""
+MOST_CHARACTERS = 20_000
+"""Of a query; what lies beyond is not read."""
+EARLY = 350
+"""Words at the beginning of a query, about 2,000 characters, whose lexemes go first where not all can take part: a
+work item as a question says early what it is about, and ends in logs (docs/search.md)."""
 ROWS_CAP = 1000
 """The rarest lexemes choose candidates until about this many rows match; all lexemes count in their scores."""
 
@@ -122,7 +124,8 @@ _WEIGH = f"""
                  ln(1 + greatest(n.chunks - coalesce(s.chunks, 1) + 0.5, 0.5) / (coalesce(s.chunks, 1) + 0.5)) as idf,
                  ln(1 + greatest(n.chunks - 0.5, 0.5) / 1.5) as most,
                  row_number() over (partition by s.lexeme is null
-                                    order by coalesce(s.chunks, 1), u.positions[1], u.lexeme) as place
+                                    order by u.positions[1] > {EARLY}, coalesce(s.chunks, 1), u.positions[1],
+                                             u.lexeme) as place
           from {{lexemes}} as u cross join (select cast(%(all_chunks)s as float8) as chunks) n
           left join lexeme_stat s on s.tenant_id = %(tenant)s and s.index_id = %(index)s and s.lexeme = u.lexeme) w
     where w.place <= case when w.unlisted then cast(%(most_unlisted)s as bigint) else %(most)s end
