@@ -9,11 +9,14 @@ from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
 from pipeline.enrichment.sentences import Sentence, shortened
 from pipeline.standing import repeats
+from pipeline.words import stems
 
 MOST = 2
 """Sentences of one item."""
 _FEWEST_WORDS = 5
 """A shorter sentence is a state or a remark."""
+_FEWEST_SHARED = 2
+"""Words of the question that a sentence has, where there are several to choose from."""
 _FEWEST_CHARACTERS = 80
 """Of a sentence of notes: a shorter one is a step of the work, and no finding."""
 
@@ -40,7 +43,8 @@ _ROUTINE = re.compile(
     r"^\W*(?:(?:unit |regression |more )?tests? (?:added|pass|were)"
     r"|(?:added|updated|wrote|extended|ran|adjusted) (?:\w+ )?(?:tests?|docs?|documentation|readme|changelog)"
     r"|committed|merged|pushed|thanks|see |done|closing|fixed (?:in|by)\b|implemented in\b|verified\b"
-    r"|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b|conducted\b|evidence:)",
+    r"|(?:all )?(?:acceptance|ac\b)|duplicate|no changes?\b"
+    r"|conducted\b|created\b|evidence:|tests?:|successfully\b|focused\b)",
     re.IGNORECASE,
 )
 """What is done with every item teaches nothing about this one."""
@@ -79,7 +83,7 @@ def learnings(found: Found) -> list[Sentence]:
     kept: list[Sentence] = []
     for part in _PARTS:
         told = _telling(under(found.sentences, part))
-        kept += told if part is Part.LESSONS else [s for s in told if found.fits(s) > 0] or told[:1]
+        kept += told if part is Part.LESSONS or len(told) == 1 else [s for s in told if _fits(found, s)]
     notes = _telling(under(found.sentences, Part.NOTES))
     kept += [
         s for s in notes if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":" and found.fits(s) > 0
@@ -87,6 +91,10 @@ def learnings(found: Found) -> list[Sentence]:
     if is_abandoned(found):
         kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
     return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
+
+
+def _fits(found: Found, sentence: Sentence) -> bool:
+    return len(stems(sentence.text) & found.question) >= min(_FEWEST_SHARED, len(found.question))
 
 
 def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
