@@ -78,13 +78,15 @@ HEADINGS: Mapping[Part, tuple[str, ...]] = {
 """Part -> headings that announce it, without numbering and punctuation."""
 
 _PARTS = {name: part for part, names in HEADINGS.items() for name in names}
+_LONGEST = 100
+"""Characters of a heading that may announce a part; a longer one tells of something itself."""
 _NUMBERING = re.compile(r"^[\W\d_]+|[\W_]+$")
 _LABEL = re.compile(r"[*_]{0,2}([^\W\d][\w' -]{2,24}?)[*_]{0,2}\s*:[*_]{0,2}\s+(?=\S)")
 
 
 def part_of(headings: Iterable[str]) -> Part | None:
     """The part that the nearest telling heading announces; None if none of them does."""
-    for heading in reversed(list(headings)):
+    for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
         name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
         if name in _PARTS:
             return _PARTS[name]

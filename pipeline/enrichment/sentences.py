@@ -65,6 +65,8 @@ _ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[( |x|X)\]\s+)?")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _RULE = re.compile(r"\s*(?:[-*_]\s*){3,}$|[\s|:-]*-{3,}[\s|:-]*$")
 _ENDS = re.compile(r"[.!?…][\"'”’»)\]*_]*\s+(?=[\"'“‘„«(\[*_]*[^\W_a-zß-öø-ÿ])|[。！？]")
+_LONGEST_ABBREVIATION = 20
+"""Characters at the end of a sentence among which an abbreviation is looked for, and what stands before it."""
 _ABBREVIATED = re.compile(
     r"(?:^|[\s(\[„“\"'])(?:[A-Za-z]|[a-z]\.[a-zA-Z]|approx|bzw|ca|cf|dr|etc|evtl|fig|inkl|mr|mrs|no|nr|resp|st|vgl|vs|usw)\.$",
     re.IGNORECASE,
@@ -193,9 +195,9 @@ def split(text: str) -> Iterator[str]:
     line = flat(text)
     begin = 0
     for match in _ENDS.finditer(line):
-        piece = line[begin : match.end()].strip()
-        if not _ABBREVIATED.search(piece):
-            yield piece
+        end = line[max(begin, match.end() - _LONGEST_ABBREVIATION) : match.end()].strip()
+        if not _ABBREVIATED.search(end):
+            yield line[begin : match.end()].strip()
             begin = match.end()
     if rest := line[begin:].strip():
         yield rest

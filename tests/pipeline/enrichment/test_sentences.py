@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipeline.documents import Chunk
 from pipeline.enrichment.headings import HEADINGS, Part, part_of, under
 from pipeline.enrichment.sentences import CUT, QUOTED, clipped, is_prose, sentences_of, split, worded
+from tests.growth import assert_linear
 
 
 def texts(*contents: str) -> list[str]:
@@ -210,6 +211,11 @@ def test_only_a_ticked_box_is_ticked() -> None:
 )
 def test_a_heading_announces_its_part_in_several_languages(heading: str, part: Part | None) -> None:
     assert part_of([heading]) is part
+
+
+def test_the_time_for_sentences_and_parts_grows_with_the_text_and_no_faster() -> None:
+    assert_linear(lambda n: "A. " * n, 40_000, lambda text: list(split(text)))
+    assert_linear(lambda n: f"a{'(' * n}b", 8_000, lambda heading: part_of([heading]))
 
 
 def test_no_heading_announces_two_parts() -> None:
