@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -248,15 +249,14 @@ def _list(entries: Iterable[str]) -> str:
 
 def _unique(items: Sequence[Json], name: Any) -> list[str]:
     """Of each item, a name as GitHub gives it to the anchor of a heading."""
-    made = ["index"]
+    made, numbers = dict.fromkeys(["index"]), Counter[str]()
     for item in items:
         slug = again = re.sub(r"[^\w\- ]", "", name(item).lower()).replace(" ", "-")
-        number = 0
         while again in made:
-            number += 1
-            again = f"{slug}-{number}"
-        made.append(again)
-    return made[1:]
+            numbers[slug] += 1
+            again = f"{slug}-{numbers[slug]}"
+        made[again] = None
+    return list(made)[1:]
 
 
 def _written(parts: Iterable[str], title: str, form: Form, anchors: Sequence[str] = ()) -> str:

@@ -19,6 +19,7 @@ from pipeline.enrichment import EnrichedContext, static_context
 from pipeline.enrichment.report import Form, document, folder
 from pipeline.enrichment.report_html import html
 from pipeline.words import printable
+from tests.growth import assert_linear
 from tests.pipeline.enrichment.everything import ITEM, MARK, NO_LOCK, STREAMED, STREAMING
 
 EMPTY = EnrichedContext().to_json()
@@ -254,6 +255,11 @@ def test_markdown_that_is_not_ours_is_no_html_either() -> None:
 # Several items -------------------------------------------------------------------------------------
 
 IDS = ["PBI-1", "../../etc/passwd", "pbi 1", "PBI-1", "pbi-1-1", "index", "", "ü" * 300, "<b>"]
+
+
+def test_many_items_without_an_id_have_names_in_time() -> None:
+    items = [{"pbi": {"title": "t"}, "context": {}}] * 800
+    assert_linear(lambda n: items[:n], len(items), lambda some: folder(some, "md"))
 
 
 @pytest.mark.parametrize("form", ["md", "html"])
