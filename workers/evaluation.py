@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -216,15 +217,16 @@ def baseline(path: Path, judged: Judged, mode: Mode, items: Sequence[str]) -> Js
     """
     try:
         report: Json = json.loads(path.read_text(encoding="utf-8"))
-        _values(report)
+        told = [part for each in _values(report).values() for value in each.values() for part in value]
         reasons = {
+            "something that is no number": all(map(math.isfinite, told)),
             f"the set {report['set']!r}, not {judged.name!r}": report["set"] == judged.name,
             "other documents": report["digest"] == judged.digest,
             f"--mode {report['mode']}, not {mode}": report["mode"] == mode,
             "other questions": report["questions"].keys() == judged.relevant.keys(),
             "other items of Step 4": report.get("step4", {"items": {}})["items"].keys() == set(items),
         }
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         reasons = {"something else: it is no report of `larder eval --json`": False}
     for reason, right in reasons.items():
         if not right:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigurationError
+from pipeline.measures import NAMES
 from tests.conftest import Addresses, Site
 from workers import evaluation, runtime, scratch
 from workers.context_evaluation import Contexts, lines_of
@@ -284,6 +286,7 @@ class TestWorse:
             ({"questions": {}}, "other questions"),
             ({"step4": {"items": {"W3": {}}}}, "other items of Step 4"),
             ({"questions": {"W1": {}}}, "it is no report"),
+            ({"questions": {"W1": dict.fromkeys(NAMES.values(), math.nan)}}, "that is no number"),
             ({"step4": []}, "it is no report"),
         ],
     )
