@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -250,7 +251,15 @@ class _Judgements:
         return found
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        return enumerate(csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE), 1)
+        rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)
+        number = 0
+        try:
+            for number, row in enumerate(rows, 1):
+                yield number, row
+        except csv.Error:
+            raise self._wrong(
+                number + 1, "is no row of a table", "end lines as Unix or Windows does, and cut long cells"
+            ) from None
 
     def _check(self, number: int, document: str) -> None:
         """A document that is not there can never be found: every figure would be too low."""
@@ -270,9 +279,10 @@ def _score(row: Sequence[str]) -> float | None:
     if len(row) < 2:  # noqa: PLR2004 - question and document
         return None
     try:
-        return float(row[2]) if len(row) > 2 else 1.0  # noqa: PLR2004 - the third column
+        score = float(row[2]) if len(row) > 2 else 1.0  # noqa: PLR2004 - the third column
     except ValueError:
         return None
+    return score if math.isfinite(score) else None
 
 
 def _self_exclude(path: Path) -> bool:
@@ -280,7 +290,7 @@ def _self_exclude(path: Path) -> bool:
         return False
     try:
         return bool(json.loads(path.read_text(encoding="utf-8-sig")).get("self_exclude"))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise ConfigurationError(f"{path} is no JSON object", fix=_FORM) from None
 
 

@@ -53,6 +53,10 @@ def test_what_windows_saves_is_read_as_it_is_meant(tmp_path: Path) -> None:
         ("queries", b'{"_id": "q1", "text": " "}', "line 1 has an empty text"),
         ("qrels", b"h\th\th\nq1\td3\t1", "line 2 names the document 'd3', which corpus.jsonl does not hold"),
         ("corpus", b"[" * 100_000, "line 1 is no JSON object with _id"),
+        ("meta", b"[" * 100_000, "is no JSON object"),
+        ("qrels", b"h\th\th\nq1\td1\t1\rq2\td2\t1\n", "line 2 is no row of a table"),
+        ("qrels", b"q1\td1\t1\nq1\t" + b"d" * 200_000, "line 2 is no row of a table"),
+        ("qrels", b"q1\td1\tinf", "line 1 is no question, document and number"),
     ],
 )
 def test_what_would_spoil_the_figures_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
