@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -12,6 +12,8 @@ LEAST = 3
 """A median of fewer items says nothing."""
 LONGEST_DAYS = 7300
 """An item that seems to have taken longer has a wrong date."""
+LEAST_AMOUNT, MOST_AMOUNT = 0.01, 20_000
+"""Of points or hours that an item can have taken."""
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -105,9 +107,10 @@ def overran(effort: Effort) -> float | None:
 
 
 def _amount(metadata: Mapping[str, Any], *keys: str) -> float | None:
-    """The first of these numbers above zero: trackers write 0 for what nobody filled in."""
+    """The first of these numbers that can be one: trackers write 0 for what nobody filled in."""
     values = (metadata.get(key) for key in keys)
-    return next((v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0), None)
+    numbers = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+    return next((v for v in numbers if LEAST_AMOUNT <= v <= MOST_AMOUNT), None)
 
 
 def _moment(metadata: Mapping[str, Any], *keys: str) -> datetime | None:
@@ -116,7 +119,8 @@ def _moment(metadata: Mapping[str, Any], *keys: str) -> datetime | None:
             moment = datetime.fromisoformat(str(metadata.get(key)))
         except ValueError:
             continue
-        if moment.tzinfo is not None:
+        # A day away from the calendar's ends, where another zone has no such day.
+        if moment.tzinfo is not None and MINYEAR < moment.year < MAXYEAR:
             return moment
     return None
 

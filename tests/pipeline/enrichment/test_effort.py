@@ -50,8 +50,10 @@ def test_an_effort_in_words(metadata: dict[str, Any], text: str) -> None:
         {},
         {"story_points": "L", "actual_hours": True, "estimated_points": -1},
         {"story_points": 0, "actual_points": math.nan},
+        {"story_points": 0.001, "actual_points": math.inf, "actual_hours": 10**400},
         {"closed_at": "2025-02-01T00:00:00+00:00"},
         {"closed_at": "2025-03-01", "resolved_at": None},
+        {"started_at": "0001-01-01T00:00:00+14:00", "closed_at": "9999-12-31T23:59:59-14:00"},
         {"started_at": "1990-01-01T00:00:00+00:00", "closed_at": "2025-03-01T00:00:00+00:00"},
     ],
 )
