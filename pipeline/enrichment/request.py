@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -271,7 +271,8 @@ def _moment(value: Any, name: str, *, end: bool = False) -> datetime | None:
     except (TypeError, ValueError):
         raise _wrong(name, "a day such as 2026-01-31 or a time such as 2026-01-31T08:00:00Z", value) from None
     if _DAY.fullmatch(value):
-        return found.replace(tzinfo=UTC) + timedelta(days=1 if end else 0)
+        day = found.replace(tzinfo=UTC)
+        return day + timedelta(days=1) if end and day.date() < date.max else day
     if found.tzinfo is None:
         raise RequestRejected(f"{name} has no offset", fix="write it with one, such as 2026-01-31T08:00:00Z")
     return found

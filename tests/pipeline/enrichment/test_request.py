@@ -96,6 +96,8 @@ def test_a_day_counts_whole_as_the_first_and_as_the_last() -> None:
         found = EnrichmentRequest.from_json({"pbi": SNAKE, "filters": filters}).filter
         assert found.since == datetime(2026, 1, 1, tzinfo=UTC)
         assert found.until == datetime(2026, 2, 1, tzinfo=UTC)
+    endless = EnrichmentRequest.from_json({"pbi": SNAKE, "filters": {"until": "9999-12-31"}}).filter
+    assert endless.until == datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
