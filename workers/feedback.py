@@ -42,6 +42,7 @@ def mark(
     """
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{verdict!r} is no verdict", fix="say useful, noise or undo")
+    by, source = clean(by), None if source is None else clean(source)
     question = _question(connection, clean(item))
     document = _document(connection, clean(ref), source, removed=verdict == UNDO)
     if verdict == UNDO:
@@ -52,9 +53,7 @@ def mark(
                 fix="see `larder feedback --list`",
             )
     else:
-        before = feedback.give(
-            connection, tenant, question, document.id, cast("Verdict", verdict), by=clean(by)
-        )
+        before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     # The question by its key: its text is nothing for the audit.
     auditing.append(
         connection, tenant, f"feedback.{verdict}", document.external_id, {"question": question.key}, by=by

@@ -223,7 +223,7 @@ def test_it_exports_a_set_that_can_be_measured(run: Run, depot: Depot, tmp_path:
 
 def test_the_client_says_the_same(addresses: Addresses, depot: Depot) -> None:
     with Client(addresses.app, tenant="acme") as client:
-        said = client.feedback("where do ovens stand", id_of(depot, "Ovens"), "useful", by="ada")
+        said = client.feedback("where do ovens stand", id_of(depot, "Ovens"), "useful", by="a\0da")
         assert (said["ref"], said["verdict"], said["before"]) == ("docs/ovens.md", "useful", None)
         assert [(r.given_by, r.verdict) for r in depot.sql("select given_by, verdict from feedback")] == [
             ("ada", "useful")
