@@ -258,7 +258,7 @@ IDS = ["PBI-1", "../../etc/passwd", "pbi 1", "PBI-1", "pbi-1-1", "index", "", "Ã
 
 
 def test_many_items_without_an_id_have_names_in_time() -> None:
-    items = [{"pbi": {"title": "t"}, "context": {}}] * 800
+    items = [{"pbi": {"title": "t"}, "context": {}}] * 400
     assert_linear(lambda n: items[:n], len(items), lambda some: folder(some, "md"))
 
 

@@ -214,8 +214,8 @@ def test_a_heading_announces_its_part_in_several_languages(heading: str, part: P
 
 
 def test_the_time_for_sentences_and_parts_grows_with_the_text_and_no_faster() -> None:
-    assert_linear(lambda n: "A. " * n, 40_000, lambda text: list(split(text)))
-    assert_linear(lambda n: f"a{'(' * n}b", 8_000, lambda heading: part_of([heading]))
+    assert_linear(lambda n: "A. " * n, 6_000, lambda text: list(split(text)))
+    assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: part_of([heading]))
 
 
 def test_no_heading_announces_two_parts() -> None:
