@@ -13,7 +13,7 @@ from pipeline import feedback
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS
 from pipeline.errors import ConfigurationError
-from workers.judged import CORPUS, JUDGEMENTS, META, QUERIES
+from workers.judged import CORPUS, JUDGEMENTS, META, QUERIES, refuse_used
 
 CONTEXT = "context_judgements.tsv"
 CONTEXT_HEADER = ("item", "section", "ref", "grade")
@@ -41,8 +41,7 @@ def export(connection: Connection, folder: Path) -> Json:
     Raises:
         ConfigurationError: the folder is not empty, or nobody has marked anything that is still there.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder} is there and not empty", fix="name a new folder")
+    refuse_used(folder)
     names: dict[UUID, str] = {row.id: row.name for row in connection.execute(_NAMES)}
     said = [row for row in feedback.listed(connection) if row["document_id"] in names]
     if not said:

@@ -69,6 +69,16 @@ def in_language(judged: Judged, language: str) -> Judged:
     return replace(judged, documents=documents)
 
 
+def refuse_used(folder: Path) -> None:
+    """A set is written into a folder that is new or empty.
+
+    Raises:
+        ConfigurationError: the folder is not empty, or no folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is there and not empty", fix="name a new folder")
+
+
 def read(folder: Path, limit: int | None = None) -> Judged:
     """The set in `folder`; `limit` keeps only the first questions, never fewer documents.
 
@@ -187,11 +197,7 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[Json]:
             )
         if "text" in keys and not str(row["text"]).strip():
             raise ConfigurationError(f"{path}, line {number} has an empty text", fix="take the line out")
-        for key, (fits, wanted) in _FIELDS.items():
-            if row.get(key) is not None and not fits(row[key]):
-                raise ConfigurationError(
-                    f"{path}, line {number}: {key} is not {wanted}", fix="correct it, or take it out"
-                )
+        _check_fields(row, f"{path}, line {number}")
         first = seen.setdefault(str(row["_id"]), number)
         if first != number:
             raise ConfigurationError(
@@ -199,6 +205,13 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[Json]:
                 fix="give each line an _id of its own",
             )
         yield row
+
+
+def _check_fields(row: Json, place: str) -> None:
+    """Refuse what is given beside the text and is not as `_FIELDS` wants it."""
+    for key, (fits, wanted) in _FIELDS.items():
+        if row.get(key) is not None and not fits(row[key]):
+            raise ConfigurationError(f"{place}: {key} is not {wanted}", fix="correct it, or take it out")
 
 
 def _object(line: str) -> Json | None:
@@ -233,10 +246,7 @@ class _Judgements:
     def context(self, queries: Container[str]) -> dict[str, dict[tuple[str, str], int]]:
         """Question -> (section, ref) -> grade; a line without a grade waits for somebody to judge it."""
         found: dict[str, dict[tuple[str, str], int]] = {}
-        for number, row in self._rows():
-            item, section, ref, grade = (*(cell.strip() for cell in row), "", "", "", "")[:4]
-            if not row or (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
-                continue
+        for number, item, section, ref, grade in self._graded():
             if item not in queries:
                 raise self._wrong(
                     number, f"names no question of {QUERIES}", "correct it, or take the line out"
@@ -249,6 +259,14 @@ class _Judgements:
             if found.setdefault(item, {}).setdefault((section, flat(ref)), GRADES[grade]) != GRADES[grade]:
                 raise self._wrong(number, "has another grade than a line before it", "leave one of them")
         return found
+
+    def _graded(self) -> Iterator[tuple[int, str, str, str, str]]:
+        """Number, item, section, ref and grade of the lines that are no header and do not wait for a grade."""
+        for number, row in self._rows():
+            item, section, ref, grade = (*(cell.strip() for cell in row), "", "", "", "")[:4]
+            if not row or (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
+                continue
+            yield number, item, section, ref, grade
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)

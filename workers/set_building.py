@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from pipeline.documents import Json, Kind
 from pipeline.errors import ConfigurationError
-from workers.judged import CONTEXT, CONTEXT_HEADER, CORPUS, JUDGEMENTS, META, QUERIES
+from workers.judged import CONTEXT, CONTEXT_HEADER, CORPUS, JUDGEMENTS, META, QUERIES, refuse_used
 from workers.runtime import Runtime
 
 RELATIONS = ("links", "dependencies", "related", "related_to", "relates_to", "related_ids", "related_work")
@@ -36,8 +36,7 @@ def build(parts: Runtime, folder: Path) -> Json:
     Raises:
         ConfigurationError: the folder is not empty, or nothing indexed says what belongs together.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder} is there and not empty", fix="name a new folder")
+    refuse_used(folder)
     documents = list(_documents(parts))
     made = _judgements(documents)
     if not made.relevant:
@@ -118,10 +117,7 @@ def _judgements(documents: Sequence[Json]) -> _Judgements:
     made = _Judgements()
     work = [row for row in documents if row["kind"] == Kind.WORK]
     names = _Names(work)
-    for group in _groups(work, names):
-        for query in group:
-            for name in group:
-                made.note("duplicates", query, name, ("similar_work", "likely_duplicates"), 2)
+    _note_duplicates(made, _groups(work, names))
     for row in documents:
         told = [row.get("metadata", {}).get(key) for key in RELATIONS]
         if row["kind"] == Kind.DECISION:
@@ -134,6 +130,13 @@ def _judgements(documents: Sequence[Json]) -> _Judgements:
                 for query, name in ((row["_id"], item), (item, row["_id"])):
                     made.note("relations", query, name, ("similar_work",), 1)
     return made
+
+
+def _note_duplicates(made: _Judgements, groups: Sequence[Sequence[str]]) -> None:
+    for group in groups:
+        for query in group:
+            for name in group:
+                made.note("duplicates", query, name, ("similar_work", "likely_duplicates"), 2)
 
 
 def _groups(work: Sequence[Json], names: _Names) -> list[list[str]]:

@@ -99,11 +99,7 @@ def evaluate(
         _check(files, calibrate=calibrate, chosen=chosen)
         other = load(compare, os.environ) if compare else None
         judged = read(folder, limit)
-        items = list(judged.queries if step4 else judged.context)
-        if (answers or ungraded) and not items:
-            raise ConfigurationError(
-                "no question is judged for Step 4", fix="add --step4 to enrich all of them"
-            )
+        items = _to_enrich(judged, files, step4=step4)
         before = evaluation.baseline(fail_if_worse, judged, chosen, items) if fail_if_worse else None
         first, told = _measure(door, judged, chosen, items, other, calibrate=calibrate, keep=keep)
         if other is not None:
@@ -120,6 +116,14 @@ def evaluate(
             raise typer.Exit(FAILED)
         if told["failed"]:
             raise typer.Exit(PARTLY)
+
+
+def _to_enrich(judged: Any, files: dict[str, Path | None], *, step4: bool) -> list[str]:
+    """The questions that Step 4 is asked; there is one if a file of its answers is wanted."""
+    items = list(judged.queries if step4 else judged.context)
+    if (files["--answers"] or files["--ungraded"]) and not items:
+        raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
+    return items
 
 
 def _measure(

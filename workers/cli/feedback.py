@@ -46,16 +46,29 @@ def feedback(
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
     with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
         said = "undo" if undo and verdict is None else verdict
-        marks = item is not None and ref is not None and said is not None
-        wrong = [undo and said != "undo", listing and (ref or said), export and item, source and not marks]
-        if [marks, listing, export is not None].count(True) != 1 or any(wrong):
-            raise ConfigurationError("that is no whole command", fix=_USAGE)
+        _check((item, ref, said), undo=undo, listing=listing, export=export, source=source)
         if item is not None and ref is not None and said is not None:
             _mark(door, item, ref, said, source)
         elif export is not None:
             _export(door, export)
         else:
             _list(door, item)
+
+
+def _check(
+    words: tuple[str | None, str | None, str | None],
+    *,
+    undo: bool,
+    listing: bool,
+    export: Path | None,
+    source: str | None,
+) -> None:
+    """Refuse what is not exactly one command: to mark with item, ref and verdict, to list or to export."""
+    item, ref, said = words
+    marks = None not in words
+    wrong = [undo and said != "undo", listing and (ref or said), export and item, source and not marks]
+    if [marks, listing, export is not None].count(True) != 1 or any(wrong):
+        raise ConfigurationError("that is no whole command", fix=_USAGE)
 
 
 def _mark(door: Door, item: str, ref: str, verdict: str, source: str | None) -> None:
