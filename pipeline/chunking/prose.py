@@ -209,10 +209,14 @@ def _kept(line: str, above: str, below: str, *, links: bool) -> str:
     core = bare[_marks(bare) :].strip("*_ ")
     if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
         return f"{_GONE}\n"
-    noise = not core or NOISE.fullmatch(core) or (not links and _LINKS.fullmatch(core))
-    if bare.strip(">") and noise and not _goes_on(above, core, below):
+    if bare.strip(">") and _is_noise(core, links=links) and not _goes_on(above, core, below):
         return _GONE
     return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
+
+
+def _is_noise(core: str, *, links: bool) -> bool:
+    """True for a line that says nothing; one of bare links is such a line unless links are kept."""
+    return bool(not core or NOISE.fullmatch(core) or (not links and _LINKS.fullmatch(core)))
 
 
 def _goes_on(above: str, core: str, below: str) -> bool:
@@ -235,13 +239,17 @@ def _words(match: re.Match[str]) -> str:
     if match["code"]:
         return match[0]
     if match["shortcode"]:
-        said = _SAID.search(match["shortcode"])
-        return _GONE + ((said[1] or said[2] or "") if said else "")
+        return _GONE + _quoted(_SAID, match["shortcode"])
     if match["note"]:
         return _GONE + match["note"]
-    told = _ALT.search(match["img"] or "")
-    alt = (match["alt"] or (told and (told[1] or told[2])) or "").strip()
+    alt = (match["alt"] or _quoted(_ALT, match["img"] or "")).strip()
     return f"{_GONE}{alt}" if len(alt.split()) >= _FEWEST_WORDS else _GONE
+
+
+def _quoted(attribute: re.Pattern[str], markup: str) -> str:
+    """The value of an attribute in either kind of quotes; empty if it has none."""
+    found = attribute.search(markup)
+    return (found[1] or found[2] or "") if found else ""
 
 
 def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:

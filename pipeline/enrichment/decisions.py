@@ -44,18 +44,24 @@ def decision_of(found: Found) -> list[Sentence]:
 def rationale_of(found: Found) -> list[Sentence]:
     """Why, in the record's words: `Chosen option: ..., because`, its reasons, a `because`, else its context."""
     decided = under(found.sentences, Part.DECISION)
-    told = [(n, s, match[1]) for n, s in enumerate(decided) if (match := _BECAUSE.search(s.text))]
-    chosen: list[Sentence] = []
-    for n, sentence, reason in told:
-        if _CHOSEN.match(sentence.text) and not chosen:
-            listed = [s for s in decided[n + 1 :] if s.item and s.headings == sentence.headings]
-            chosen = _first([replace(sentence, text=reason)] if reason else listed)
+    told = [s for s in decided if _BECAUSE.search(s.text)]
     return (
-        chosen
+        _reasons_of_choice(decided)
         or _first(under(found.sentences, Part.RATIONALE))
-        or _first([s for _, s, _ in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)])
+        or _first([s for s in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)])
         or _first(under(found.sentences, Part.CONTEXT))
     )
+
+
+def _reasons_of_choice(decided: Sequence[Sentence]) -> list[Sentence]:
+    """What follows `Chosen option: ..., because`, on its line or as a list below it."""
+    for n, sentence in enumerate(decided):
+        because = _BECAUSE.search(sentence.text)
+        if because and _CHOSEN.match(sentence.text):
+            listed = [s for s in decided[n + 1 :] if s.item and s.headings == sentence.headings]
+            if reasons := _first([replace(sentence, text=because[1])] if because[1] else listed):
+                return reasons
+    return []
 
 
 def constraints_of(found: Found) -> list[Sentence]:

@@ -37,16 +37,7 @@ class Effort:
     @property
     def text(self) -> str:
         """`took 21 points, estimated 13; 12 days`."""
-        known = [
-            (took, estimated, unit)
-            for took, estimated, unit in (
-                (self.points, self.estimated_points, "point"),
-                (self.hours, self.estimated_hours, "hour"),
-            )
-            if took is not None or estimated is not None
-        ]
-        # What is known of both sides says most; each unit alone comes behind.
-        known.sort(key=lambda pair: pair[0] is None or pair[1] is None)
+        known = self._known()
         took = next((_counted(took, unit) for took, _, unit in known if took is not None), "")
         expected = next(
             (_counted(estimated, unit) for _, estimated, unit in known if estimated is not None), ""
@@ -58,6 +49,19 @@ class Effort:
             f"{verb} {amount}" for verb, amount in (("took", took), ("estimated", expected)) if amount
         )
         return f"{work}; {days}" if work and days else work or f"done after {days}"
+
+    def _known(self) -> list[tuple[float | None, float | None, str]]:
+        """What it took, its estimate and their unit: the unit of which both are known first."""
+        known = [
+            (took, estimated, unit)
+            for took, estimated, unit in (
+                (self.points, self.estimated_points, "point"),
+                (self.hours, self.estimated_hours, "hour"),
+            )
+            if took is not None or estimated is not None
+        ]
+        # What is known of both sides says most; each unit alone comes behind.
+        return sorted(known, key=lambda pair: pair[0] is None or pair[1] is None)
 
 
 def effort_of(metadata: Mapping[str, Any], created_at: datetime | None = None) -> Effort | None:

@@ -72,13 +72,7 @@ class EnrichmentRequest:
         Raises:
             RequestRejected: a field is missing or of the wrong type; the message names it.
         """
-        if not isinstance(data, Mapping):
-            raise _wrong("the request", "an object", data)
-        keys = plain_keys(data)
-        pbi = keys.get("pbi", data)
-        if not isinstance(pbi, Mapping):
-            raise _wrong("pbi", "an object", pbi)
-        own = keys if "pbi" in keys else {}
+        pbi, own = _item_and_wishes(data)
         scores = own.get("scores") or {}
         request = cls(
             pbi=dict(pbi),
@@ -180,6 +174,17 @@ class EnrichmentRequest:
             _beginning("\n".join(self.criteria), LONGEST_CRITERIA),
         )
         return "\n".join(part for part in parts if part.strip())
+
+
+def _item_and_wishes(data: Any) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    """The PBI, and the keys beside it; of a bare PBI there are none."""
+    if not isinstance(data, Mapping):
+        raise _wrong("the request", "an object", data)
+    keys = plain_keys(data)
+    pbi = keys.get("pbi", data)
+    if not isinstance(pbi, Mapping):
+        raise _wrong("pbi", "an object", pbi)
+    return pbi, keys if "pbi" in keys else {}
 
 
 def _beginning(text: str, length: int) -> str:

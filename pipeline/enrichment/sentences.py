@@ -159,8 +159,7 @@ def is_prose(text: str) -> bool:
     A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
     """
     words = worded(text)
-    plain = sum(c.isalnum() or c == " " for c in words)
-    if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
+    if not _is_lettered(words):
         return False
     if is_label(words) or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
@@ -168,6 +167,12 @@ def is_prose(text: str) -> bool:
     if _RAW.search(said):
         return False
     return said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS
+
+
+def _is_lettered(words: str) -> bool:
+    """True if letters, digits and blanks make up most of it, and it has a letter."""
+    plain = sum(c.isalnum() or c == " " for c in words)
+    return plain >= _PROSE * len(words.rstrip(".!?… ")) and any(map(str.isalpha, words))
 
 
 def worded(text: str) -> str:
@@ -240,8 +245,7 @@ def _blocks(chunk: Chunk, place: _Place) -> Iterator[_Block]:
     for line in chunk.content.split("\n"):
         mark = _FENCE.match(line)
         if place.fence:
-            closes = mark and mark[1].startswith(place.fence) and not line[mark.end() :].strip()
-            place.fence = "" if closes else place.fence
+            place.fence = "" if _closes(line, mark, place.fence) else place.fence
             continue
         start = _start(line)
         if mark or start.fresh:
@@ -254,6 +258,11 @@ def _blocks(chunk: Chunk, place: _Place) -> Iterator[_Block]:
         elif start.text:
             lines.append(start.text)
     yield from done()
+
+
+def _closes(line: str, mark: re.Match[str] | None, fence: str) -> bool:
+    """True for a line that ends what the fence began."""
+    return mark is not None and mark[1].startswith(fence) and not line[mark.end() :].strip()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,10 +95,7 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
             return
         if decision.in_force and decision.citations:
             day = f", {decision.status}{f' {decision.date}' if decision.date else ''}"
-            told = under(found.sentences, Part.DECISION)
-            # Without such a part what is cited may be any passage: the record is to be read.
-            quoted = f": “{clipped(decision_of(found)[0].text, SHORT)}”" if told else ""
-            text = f"Respect the decision {name}{day}){quoted}"
+            text = f"Respect the decision {name}{day}){_decided(found)}"
             numbers = decision.citations[:1]
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
@@ -108,6 +105,14 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
             continue
         given += 1
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
+
+
+def _decided(found: Found) -> str:
+    """What a decision says, quoted behind a colon."""
+    # Without such a part what is cited may be any passage: the record is to be read.
+    if not under(found.sentences, Part.DECISION):
+        return ""
+    return f": “{clipped(decision_of(found)[0].text, SHORT)}”"
 
 
 def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]) -> Iterator[Suggestion]:
@@ -181,13 +186,25 @@ def risks_of(
 
 def _wrong(found: Found, effort: Effort | None) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
+    yield from _reopened(found)
+    yield from _overran(effort)
+    yield from _given_up(found)
+
+
+def _reopened(found: Found) -> Iterator[tuple[str, str, str]]:
     times = found.hit.document.metadata.get("reopened")
     if isinstance(times, int) and not isinstance(times, bool) and times > 0:
         often = "once" if times == 1 else f"{times} times"
         yield "reopened", "MEDIUM" if times == 1 else "HIGH", f"was reopened {often} after it was called done"
+
+
+def _overran(effort: Effort | None) -> Iterator[tuple[str, str, str]]:
     share = overran(effort) if effort else None
     if effort is not None and share is not None and share >= OVERRAN:
         yield "overran", "HIGH" if share >= OVERRAN_FAR else "MEDIUM", f"overran: it {effort.text}"
+
+
+def _given_up(found: Found) -> Iterator[tuple[str, str, str]]:
     if is_abandoned(found):
         ended = outcome_of(found) or status_of(found) or ""
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
