@@ -204,26 +204,37 @@ def _told(evidence: Evidence) -> _Told:
     """Front matter first, then tables, lines and badges of the head, then sections that are called so."""
     lines = evidence.text.split("\n")
     marks = code_lines(lines)
-    below_title = [heading.line for heading in evidence.headings[1:] if heading.level > 1]
-    head = min(below_title[0] if below_title else len(lines), HEAD_LINES)
-    ends = [heading.line for heading in evidence.headings] + [len(lines)]
     clean = [line[:MAX_LINE] if not mark else "" for line, mark in zip(lines, marks, strict=True)]
     values: dict[str, list[str]] = {}
     history: list[str] = []
-    front = ((k, v) for k, given in evidence.front_matter.items() for v in _scalars(given))
-    badges = (("status", value) for value in _badges(clean[:head]))
-    for key, value in chain(front, _fields(_plain(clean[:head])), badges):
-        if (name := _letters(key)) in KEYS and value.strip():
-            values.setdefault(name, []).append(value.strip()[:MAX_LINE])
-    for index, heading in enumerate(evidence.headings):
-        if (name := _letters(heading.text)) in KEYS:
-            below = clean[heading.line + 1 : ends[index + 1]][:HEAD_LINES]
-            section = [line for line in _plain(below) if line.strip()]
-            if name in STATUS:
-                history = history or [s for s in section if not _UNTICKED.match(s)] + _badges(below)
-            else:
-                values.setdefault(name, []).extend(line.strip(" -*+>") for line in section)
+    for name, value in _head_fields(evidence, clean):
+        values.setdefault(name, []).append(value)
+    for name, below in _sections(evidence.headings, clean):
+        section = [line for line in _plain(below) if line.strip()]
+        if name in STATUS:
+            history = history or [s for s in section if not _UNTICKED.match(s)] + _badges(below)
+        else:
+            values.setdefault(name, []).extend(line.strip(" -*+>") for line in section)
     return _Told(values=values, history=history)
+
+
+def _head_fields(evidence: Evidence, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Known keys and their values, of the front matter and of what stands above the first section."""
+    below_title = (heading.line for heading in evidence.headings[1:] if heading.level > 1)
+    head = lines[: min(next(below_title, len(lines)), HEAD_LINES)]
+    front = ((k, v) for k, given in evidence.front_matter.items() for v in _scalars(given))
+    badges = (("status", value) for value in _badges(head))
+    for key, value in chain(front, _fields(_plain(head)), badges):
+        if (name := _letters(key)) in KEYS and value.strip():
+            yield name, value.strip()[:MAX_LINE]
+
+
+def _sections(headings: Sequence[Heading], lines: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The sections that are called like a known key, each with its first lines."""
+    ends = [heading.line for heading in headings[1:]] + [len(lines)]
+    for heading, end in zip(headings, ends, strict=False):
+        if (name := _letters(heading.text)) in KEYS:
+            yield name, lines[heading.line + 1 : end][:HEAD_LINES]
 
 
 def _badges(lines: Sequence[str]) -> list[str]:
@@ -241,10 +252,15 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         elif line.lstrip().startswith("|"):
             yield from ((key, value) for key, value in pairwise(cells) if _letters(value) not in KEYS)
         else:
-            several = all(map(_FIELD.match, cells))
-            for match in filter(None, map(_FIELD.match, cells if several else [line])):
-                listed = (item[1] for item in map(_ITEM.match, lines[index + 1 : index + 12]) if item)
-                yield match[1], match[2].strip() or ", ".join(listed)
+            yield from _line_fields(line, cells, lines[index + 1 : index + 12])
+
+
+def _line_fields(line: str, cells: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What one line says, or each of its cells; a key without a value has the list below it."""
+    several = all(map(_FIELD.match, cells))
+    for match in filter(None, map(_FIELD.match, cells if several else [line])):
+        listed = (item[1] for item in map(_ITEM.match, below) if item)
+        yield match[1], match[2].strip() or ", ".join(listed)
 
 
 def _plain(lines: Sequence[str]) -> list[str]:

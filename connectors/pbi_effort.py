@@ -100,10 +100,7 @@ def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
 
     `effort` is the actual one beside an estimate, and alone the size, as on boards.
     """
-    told: dict[str, tuple[str, Any]] = {}
-    for name, value in [*pbi.items(), *_nested(pbi)]:
-        if value not in (None, "") and not isinstance(value, bool):
-            told.setdefault(plain_key(name), (str(name), value))
+    told = _told(pbi)
     facts: dict[str, Any] = {}
     kept: dict[str, str] = {}
     for key in sorted(KEYS.keys() & told.keys(), key=_ORDER.__getitem__):
@@ -118,6 +115,15 @@ def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
         elif (number := measure(round(amount[1], 2), MOST[amount[0]])) is not None:
             facts.setdefault(_NAMES[role, amount[0]], number)
     return {**kept, **facts}
+
+
+def _told(pbi: Mapping[Any, Any]) -> dict[str, tuple[str, Any]]:
+    """By plain key, each name as it is written and its value; the first that says something counts."""
+    told: dict[str, tuple[str, Any]] = {}
+    for name, value in [*pbi.items(), *_nested(pbi)]:
+        if value not in (None, "") and not isinstance(value, bool):
+            told.setdefault(plain_key(name), (str(name), value))
+    return told
 
 
 def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:

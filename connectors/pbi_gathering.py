@@ -127,10 +127,16 @@ class Gathering:
             self._winners[record.id] = Winner(rank=rank, record=record, file=file)
         if record.bare and record.facts and rank > self._bare.get(record.id, ((), {}))[0]:
             self._bare[record.id] = (rank, record.facts)
+        self._see_run(record, file, rank)
+        self._see_score(record, rank)
+
+    def _see_run(self, record: PbiRecord, file: FileText, rank: Rank) -> None:
         runs = self._runs.setdefault(record.id, {})
         run, content = run_name(file.external_id), "" if record.bare else record.content_key
         if run not in runs or (content != "", rank) > (runs[run][1] != "", runs[run][0]):
             runs[run] = (rank, content)
+
+    def _see_score(self, record: PbiRecord, rank: Rank) -> None:
         if record.score is not None:
             score = self._scores.get(record.id)
             if score is None or rank > score[0]:

@@ -74,14 +74,22 @@ def duplicate_of(pbi: Mapping[str, Any], own_id: str, said: Iterable[str]) -> st
         own_id: never the answer.
         said: resolution and comments, the surest first; they count unless the PBI is open or was resolved otherwise.
     """
-    reasons = [text for key in _REASON_KEYS if (text := scalar_text(pbi.get(key)))]
-    states = [text for key in ("status", "state") if (text := scalar_text(pbi.get(key)))]
+    reasons, states = _texts(pbi, _REASON_KEYS), _texts(pbi, ("status", "state"))
     repeats = any(_REPEATS.fullmatch(text) for text in (*reasons, *states))
     found = [*_by_key(pbi, repeats=repeats), *_by_link(pbi, repeats=repeats)]
-    if repeats or not (reasons or _OPEN.intersection(_LETTERS.sub("", text.lower()) for text in states)):
+    if repeats or not (reasons or _is_open(states)):
         found += [ref for text in said for ref in reversed(_SAID.findall(text))]
     refs = (ref.removeprefix("#") for ref in found)
     return next((ref for ref in refs if ref and ref != own_id), "")
+
+
+def _texts(pbi: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """What these keys say, without those that say nothing."""
+    return [text for key in keys if (text := scalar_text(pbi.get(key)))]
+
+
+def _is_open(states: Iterable[str]) -> bool:
+    return any(_LETTERS.sub("", text.lower()) in _OPEN for text in states)
 
 
 def _by_key(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:

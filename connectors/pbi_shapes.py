@@ -68,8 +68,7 @@ def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
 def pbi_items(data: Any) -> list[PbiItem] | None:
     """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
     if isinstance(data, list):
-        items = [_item(index, 0, item) for index, item in enumerate(data)]
-        return items if not items or any(_is_named(item.pbi) for item in items) else None
+        return _bare_list(data)
     if not isinstance(data, Mapping):
         return None
     lists = list(_lists(data, 0, MAX_NESTING))
@@ -77,6 +76,12 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
         return [_item(index, stage, item) for _, stage, items in lists for index, item in enumerate(items)]
     single = _single(data, 0, MAX_NESTING)
     return [single] if single else None
+
+
+def _bare_list(data: list[Any]) -> list[PbiItem] | None:
+    """The PBIs of a file that is one list; None if nothing in it looks like a PBI."""
+    items = [_item(index, 0, item) for index, item in enumerate(data)]
+    return items if not items or any(_is_named(item.pbi) for item in items) else None
 
 
 def clearly_pbis(data: Any) -> bool:

@@ -54,7 +54,9 @@ def from_epoch(seconds: float) -> datetime | None:
 
 
 def _month(name: str) -> int:
-    """1 to 12, by its first letters in English, German or French; 0 if it is no month."""
+    """A number as it is; 1 to 12 by the first letters in English, German or French; 0 if it is no month."""
+    if name.isdigit():
+        return int(name)
     return next((n for n, start in enumerate(_MONTHS, 1) if re.match(start, name)), 0)
 
 
@@ -67,8 +69,7 @@ def parse_day(text: str) -> str:
     if moment := parse_time(text):
         return moment.date().isoformat()
     for match in filter(None, (spelling.search(text.casefold()[:MAX_LINE]) for spelling in _SPELLINGS)):
-        named, day = match["month"], int(match["day"])
-        month = int(named) if named.isdigit() else _month(named)
+        month, day = _month(match["month"]), int(match["day"])
         if "unsure" in match.groupdict():
             if day <= LAST_MONTH and month <= LAST_MONTH and day != month:
                 continue

@@ -124,13 +124,21 @@ def _metadata(item: WorkItem) -> dict[str, Any]:
         found["parent_id"] = str(parent)
     if (master := _target(item, MASTER)) is not None:
         found["duplicate_of"] = str(master)
-    for key, (most, names) in EFFORTS.items():
-        numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
-        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
-        found |= {} if effort is None else {key: effort}
+    found |= _efforts(item)
     for key, name in DATES.items():
         if moment := item.moment(f"Microsoft.VSTS.Common.{name}"):
             found[key] = moment.isoformat()
+    return found
+
+
+def _efforts(item: WorkItem) -> dict[str, Any]:
+    """Of each kind the first field that holds a possible number."""
+    found: dict[str, Any] = {}
+    for key, (most, names) in EFFORTS.items():
+        numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
+        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
+        if effort is not None:
+            found[key] = effort
     return found
 
 
