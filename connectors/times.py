@@ -55,7 +55,7 @@ def from_epoch(seconds: float) -> datetime | None:
 
 def _month(name: str) -> int:
     """A number as it is; 1 to 12 by the first letters in English, German or French; 0 if it is no month."""
-    if name.isdigit():
+    if name.isdecimal():
         return int(name)
     return next((n for n, start in enumerate(_MONTHS, 1) if re.match(start, name)), 0)
 
