@@ -140,11 +140,13 @@ def _decision(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:
     yield _facts(f"{_alike(one)} {status}{by}", _safe(one.get("date")), _safe(one.get("assigned_architect")))
     yield _why(one)
     yield f"> {_safe(one['decision'])}{_cited(one['citations'], sources)}"
-    if one.get("rationale"):
-        yield f"**Because:** {_safe(one['rationale'])}"
-    if one.get("constraints"):
+    # A record of one sentence is its decision, its reason and what follows: it is said once.
+    rationale, said = one.get("rationale") or "", one["decision"]
+    if rationale not in said:
+        yield f"**Because:** {_safe(rationale)}"
+    if follows := [text for text in one.get("constraints") or () if text not in said]:
         yield "**What follows:**"
-        yield _list(map(_safe, one["constraints"]))
+        yield _list(map(_safe, follows))
 
 
 def _document(one: Json, sources: Mapping[int, Json]) -> Iterator[str]:

@@ -307,3 +307,21 @@ def _with(value: Any, change: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_with(inner, change, key) for inner in value]
     return change(key, value) if isinstance(value, str) else value
+
+
+def test_a_record_of_one_sentence_says_it_once() -> None:
+    text = "Orders must go through the queue, because the shop locks up."
+    known = {"status": "accepted", "link": "#", "why": "", "superseded_by": None}
+    decision: Json = {
+        "ref": "a.md",
+        "title": "A",
+        "similarity": 90,
+        "decision": text,
+        "citations": [],
+        **known,
+    }
+    one = {**decision, "rationale": text, "constraints": [text, "Refunds must, too."]}
+    page = document([{"pbi": {"id": "P"}, "context": {"past_decisions": [one]}}], "md")
+    assert page.count("locks up") == 1
+    assert "Because" not in page
+    assert "Refunds must, too" in page
