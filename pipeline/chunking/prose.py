@@ -69,6 +69,8 @@ NOISE = re.compile(
 """A line of nothing else. Browsers and builds stay: what shares them is often about the same."""
 _LINKS = re.compile(r"\[?<?(?:https?|ftp)://\S+(?:\s+<?(?:https?|ftp)://\S+)*")
 """The same of links."""
+_NAMED = re.compile(r"(?<=[/=])(?:[A-Z][A-Z0-9]+(?:-\d+)+|GHSA(?:-[0-9a-z]{4}){3})(?=[/?#&\])>\s]|\Z)")
+"""What a link names: a work item, an advisory. It remains of a line of links."""
 _UNDERLINE = re.compile(r"-+|=+")
 _LINK = re.compile(r"[\[<]*(?:https?|ftp)://|\[[^\[\]]*\]\(")
 _COPYRIGHT = re.compile(
@@ -210,7 +212,8 @@ def _kept(line: str, above: str, below: str, *, links: bool) -> str:
     if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
         return f"{_GONE}\n"
     if bare.strip(">") and _is_noise(core, links=links) and not _goes_on(above, core, below):
-        return _GONE
+        named = dict.fromkeys(_NAMED.findall(core)) if _LINKS.fullmatch(core) else ()
+        return f"{', '.join(named)}.\n" if named else _GONE
     return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
 
 

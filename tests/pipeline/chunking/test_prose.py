@@ -68,6 +68,8 @@ def test_what_is_said_about_licences_stays() -> None:
         ("See https://a.b for more.\n- [Guide](https://a.b)", ["See https://a.b for more.", "- [Guide](https://a.b)"]),
         ("The form, see\n[Two](#two)\nhas two fields.", ["The form, see", "[Two](#two)", "has two fields."]),
         ("# Upgrade it\n\nhttps://a.b/advisory", ["# Upgrade it", "https://a.b/advisory"]),
+        ("Words.\nhttps://a.b/HADOOP-7?focus=HADOOP-7 https://a.b/detail/CVE-2020-9492\nhttps://a.b/GHSA-gwcr-j4wh-j3cq]", ["Words.", "HADOOP-7, CVE-2020-9492.", "GHSA-gwcr-j4wh-j3cq."]),
+        ("Words.\nhttps://a.b/a-7/UTF-x/rev/5406B6", ["Words."]),
         ("## Contents\n\n- [One](#one)\n  - [Two](#two)\n\n## One\n\nWords.", ["## One", "Words."]),
         ("## Logs\n\n_No response_\n\n## Cause\n\nWords.", ["## Cause", "Words."]),
         ("# Title\n\n## Risks\n\nN/A\n\n### Costs\n- TBD\n", ["# Title"]),
