@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from connectors.json_files import JsonSource
-from connectors.markdown import MarkdownSource
-from connectors.options import DecisionRules, SourceOptions
-from connectors.pbi_json import PbiJsonSource
-from connectors.text import TextSource
+from connectors.documents.options import DecisionRules, SourceOptions
+from connectors.files.json_files import JsonSource
+from connectors.files.markdown import MarkdownSource
+from connectors.files.text import TextSource
+from connectors.pbi.source import PbiJsonSource
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 

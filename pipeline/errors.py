@@ -23,7 +23,7 @@
     `- SearchError                     E004              a query that cannot be answered
        `- RequestRejected                    permanent   ... because it is none: a field is missing or wrong
 
-`workers/retry.py` asks for the marks and `retry_after`, never for a class.
+`workers/queue/retry.py` asks for the marks and `retry_after`, never for a class.
 """
 
 from __future__ import annotations

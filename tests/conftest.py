@@ -20,10 +20,10 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pipeline import migrations
-from pipeline.database import Database
+from pipeline.database import migrations
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.ledger import sources
-from pipeline.tenancy import project_id, tenant_id
 from workers import embedded
 
 # A busy machine is no bug: no example has a deadline of its own, and none is drawn too slowly.

@@ -74,13 +74,13 @@ def test_connectors_know_documents_and_errors_only() -> None:
 def test_the_walk_finds_imports_of_every_form(tmp_path: Path) -> None:
     sample = tmp_path / "sample.py"
     sample.write_text(
-        "import workers.app as a\nfrom pipeline import ledger\ndef f():\n    from celery import Celery\n"
+        "import workers.queue.app as a\nfrom pipeline import ledger\ndef f():\n    from celery import Celery\n"
     )
-    assert imports(sample) == {"workers.app", "pipeline.ledger", "celery.Celery"}
+    assert imports(sample) == {"workers.queue.app", "pipeline.ledger", "celery.Celery"}
 
 
 def test_the_environment_is_read_in_settings_and_at_the_doors_only() -> None:
-    doors = ("workers/settings", "workers/cli", "workers/processes.py", "workers/supervisor.py")
+    doors = ("workers/settings", "workers/cli", "workers/processes/run.py", "workers/processes/supervisor.py")
     wrong = [
         str(path.relative_to(ROOT))
         for path in FILES

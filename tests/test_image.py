@@ -82,7 +82,7 @@ class TestDockerfile:
 
 def test_the_notice_names_the_model_files_that_are_checked() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
-    code = (ROOT / "pipeline/embedding/minilm.py").read_text(encoding="utf-8")
+    code = (ROOT / "pipeline/embedding/providers/minilm.py").read_text(encoding="utf-8")
     sums = set(re.findall(r"\b[0-9a-f]{64}\b", code))
     assert len(sums) == 2
     assert sums == set(re.findall(r"\b[0-9a-f]{64}\b", notice))

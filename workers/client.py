@@ -12,18 +12,25 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
 from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
 from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
-from pipeline.tenancy import project_id, tenant_id
-from workers import feedback, metrics
-from workers.answered import CachedAnswers
-from workers.bell import Bell
-from workers.ends import EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob, answer_of
-from workers.waking import Waking
+from workers.admin import feedback
+from workers.enrichment.answer_cache import CachedAnswers
+from workers.enrichment.notifications import Waking
+from workers.enrichment.outcomes import (
+    EnrichmentExpired,
+    EnrichmentFailed,
+    NoAnswerYet,
+    UnknownJob,
+    answer_of,
+)
+from workers.enrichment.publisher import Bell
+from workers.processes import metrics
 
 if TYPE_CHECKING:
     from workers.settings import Settings

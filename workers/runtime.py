@@ -12,28 +12,29 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pipeline.caching import Caches, LayeredCache, MemoryCache
 from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
-from pipeline.database import Database
-from pipeline.degradation import Health
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Source, SourceType
+from pipeline.embedding.known_models import KNOWN
+from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.indexing import Decision, Indexer
-from pipeline.known_models import KNOWN
+from pipeline.ingest.backfill import Filler
+from pipeline.ingest.indexing import Decision, Indexer
+from pipeline.ingest.sync import Schedule, Syncer
 from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
-from pipeline.reindexing import Filler
-from pipeline.stores.pgvector import SearchIndex, active_index, open_index
-from pipeline.syncing import Schedule, Syncer
-from pipeline.tenancy import project_id, tenant_id
-from workers import dispatch, metrics, retry, schedule
-from workers.allowance import Allowance
+from pipeline.search.cache import Caches, LayeredCache, MemoryCache
+from pipeline.search.chunk_store import SearchIndex, active_index, open_index
+from workers.limits.allowance import Allowance
 from workers.models import Models
-from workers.opening import source_of
+from workers.processes import metrics
+from workers.queue import dispatch, retry, schedule
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
+from workers.source_options import source_of
 
 if TYPE_CHECKING:
     from connectors.web import Gate
-    from workers.enriching import EnrichIn
+    from workers.enrichment.job import EnrichIn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +154,8 @@ class Runtime(Models):
         near = MemoryCache(entries=c.max_entries, seconds=c.ttl)
         if not self.addresses.broker:
             return Caches(vectors=near)
-        from workers.caches import Behind, ValkeyCache
-        from workers.metering import CountedCache
+        from workers.limits.caches import Behind, ValkeyCache
+        from workers.processes.metering import CountedCache
 
         far = Behind(ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl))
         if (
@@ -168,7 +169,7 @@ class Runtime(Models):
     def health(self) -> Health:
         """How this process's parts are; no text is remembered outside of the store, so without it none can answer.
 
-        What askers remember is theirs: `workers.answered`.
+        What askers remember is theirs: `workers.enrichment.answer_cache`.
         """
         health = Health(cache=False, moved=metrics.moved)
         health.switch(on=self.rag.enabled)
@@ -303,21 +304,21 @@ class Runtime(Models):
 
     def enricher_of(self, tenant: UUID) -> EnrichIn:
         """Answers requests of Step 4 from a tenant's documents."""
-        from workers import enriching
+        from workers.enrichment import job
 
         if tenant not in self._enrichers:
-            self._enrichers[tenant] = enriching.enricher(self, tenant)
+            self._enrichers[tenant] = job.enricher(self, tenant)
         return self._enrichers[tenant]
 
     @cached_property
     def way_of_answering(self) -> str:
         """Equal where the same request finds and words the same: how is searched, looked again, worded and written."""
         from pipeline.enrichment.context import SHAPE
-        from workers import searching
+        from workers import search
 
         worded = f"{SHAPE} {self.wording_options.identity}"
         try:
-            found = searching.retriever(self)
+            found = search.retriever(self)
         except LarderError:  # whoever answers a request will say so
             return worded
         return f"{worded} {found.options!r} {found.rerank!r}"
@@ -345,7 +346,7 @@ class Runtime(Models):
     def gate(self) -> Gate:
         """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
         from connectors.web import LocalGate
-        from workers.gate import ValkeyGate
+        from workers.limits.requests import ValkeyGate
 
         return ValkeyGate(self.addresses.broker) if self.addresses.broker else LocalGate()
 

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.sections import Label, body_of
 from connectors.azure_devops.work_item import Comment, WorkItem
-from connectors.decisions import Evidence, decision_facts, is_decision
-from connectors.headings import headings_of
-from connectors.json_values import clean_text, json_able, measure, number_of
-from connectors.options import DecisionRules
-from connectors.redaction import redact
+from connectors.documents.decisions import Evidence, decision_facts, is_decision
+from connectors.documents.headings import headings_of
+from connectors.documents.json_values import clean_text, json_able, measure, number_of
+from connectors.documents.options import DecisionRules
+from connectors.documents.redaction import redact
 from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
 
 PARENT = "System.LinkTypes.Hierarchy-Reverse"

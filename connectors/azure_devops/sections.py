@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.work_item import Comment, Relation, WorkItem
-from connectors.headings import nested
+from connectors.documents.headings import nested
 from connectors.markup import to_markdown
 
 LONG_FIELDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote, quote_plus, unquote_plus, urlencode, urljoin, urlsplit
 
 from connectors.confluence.item import Item
-from connectors.redaction import redact
+from connectors.documents.redaction import redact
 
 # `/display/SPACE/Title` cannot carry these; Confluence itself falls back to the longer form then.
 _UNFIT = frozenset('/\\?%;+&"<>:#')

@@ -10,7 +10,7 @@ from connectors.confluence.scope import Scope
 from connectors.confluence.search import quoted
 from connectors.confluence.site import Place, Site
 from connectors.confluence.spaces import unseen, visible_spaces
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Finding
 from pipeline.errors import LarderError, SourceDenied
 

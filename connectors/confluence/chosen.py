@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from connectors.confluence.faults import Refused
+from connectors.confluence.missing_pages import Vanished
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.reader import Outcome, Reader
-from connectors.confluence.vanished import Vanished
 from pipeline.documents import Page, Problem
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from connectors.confluence.addresses import PageLinks
-from connectors.confluence.annexes import is_inline, resolved
+from connectors.confluence.attachments import is_inline, resolved
 from connectors.confluence.item import Item
 from connectors.markup import to_markdown
 

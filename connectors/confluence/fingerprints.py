@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connectors.confluence.annexes import Annex
+from connectors.confluence.attachments import Annex
 from connectors.confluence.item import Item
 
 LENGTH = 24

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectors.confluence.addresses import PageLinks, address
-from connectors.confluence.annexes import Annex
+from connectors.confluence.attachments import Annex
 from connectors.confluence.discussion import discussion
 from connectors.confluence.files import is_text_file
 from connectors.confluence.fingerprints import page_fingerprint
 from connectors.confluence.item import Item
 from connectors.confluence.options import ConfluenceOptions
-from connectors.contents import is_blank
-from connectors.decisions import Evidence, kind_and_facts
-from connectors.headings import headings_of
-from connectors.json_values import clean_text, json_able
+from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.headings import headings_of
+from connectors.documents.json_values import clean_text, json_able
+from connectors.documents.redaction import redact
+from connectors.files.contents import is_blank
 from connectors.markup import to_markdown
-from connectors.redaction import redact
 from pipeline.documents import Document, SourceType
 
 Layers = Sequence[Sequence[str]]

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from connectors.confluence.addresses import address
-from connectors.confluence.annexes import Annex, Annexes
+from connectors.confluence.attachments import Annex, Annexes
 from connectors.confluence.files import Files, is_text_file
 from connectors.confluence.item import FULL, WALK, Item, item_of
+from connectors.confluence.missing_pages import Vanished
 from connectors.confluence.options import MOST_PER_PAGE, ConfluenceOptions
 from connectors.confluence.page_document import page_document
 from connectors.confluence.restrictions import Restrictions
 from connectors.confluence.scope import Scope
 from connectors.confluence.search import Query, Rows, numbers
 from connectors.confluence.site import Site
-from connectors.confluence.tactics import Tactics
-from connectors.confluence.vanished import Vanished
+from connectors.confluence.walk_policy import Tactics
 from connectors.web import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
 

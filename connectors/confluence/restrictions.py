@@ -9,7 +9,7 @@ from connectors.confluence.faults import Missing, Refused, ServerFault
 from connectors.confluence.item import READ, Item, nested
 from connectors.confluence.search import Query, Rows, numbers
 from connectors.confluence.site import Site
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Json
 
 NOBODY = ("nobody",)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from connectors.confluence.census import Census
 from connectors.confluence.checking import findings
 from connectors.confluence.chosen import Chosen
+from connectors.confluence.id_walk import Census
+from connectors.confluence.missing_pages import Vanished
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.position import Position
 from connectors.confluence.reader import Reader
 from connectors.confluence.site import Site
 from connectors.confluence.spaces import prove_some
-from connectors.confluence.tactics import Tactics
-from connectors.confluence.vanished import Vanished
+from connectors.confluence.walk_policy import Tactics
 from connectors.confluence.walks import Walks
 from pipeline.documents import Cursor, Finding, Listing, Page
 

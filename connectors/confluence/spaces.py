@@ -8,7 +8,7 @@ from typing import Any
 from connectors.confluence.faults import PERMISSION
 from connectors.confluence.options import PRODUCT
 from connectors.confluence.site import Site
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from connectors.web import results_of
 from pipeline.documents import Json
 from pipeline.errors import SourceDenied

@@ -13,7 +13,7 @@ from connectors.confluence.position import Position, minute
 from connectors.confluence.reader import Outcome, Reader
 from connectors.confluence.search import Query, Rows
 from connectors.confluence.site import Site
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Page, Problem
 
 

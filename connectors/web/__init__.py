@@ -2,7 +2,7 @@
 
 from connectors.web.answers import is_html
 from connectors.web.faults import FOREIGN, AnswerTooLarge, ServerFault, translate
-from connectors.web.gate import Gate, GateLimits, LocalGate
+from connectors.web.limiter import Gate, GateLimits, LocalGate
 from connectors.web.payloads import json_of, results_of
 from connectors.web.session import Access, GuardedAdapter, guard, open_session
 

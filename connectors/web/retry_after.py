@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from connectors.times import from_epoch, parse_time
+from connectors.documents.times import from_epoch, parse_time
 from connectors.web.faults import RATE_LIMIT_SECONDS
 
 LEAST_SECONDS = 1.0

@@ -15,7 +15,7 @@ from urllib3.util.retry import Retry
 
 from connectors.web.answers import elsewhere, judge
 from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
-from connectors.web.gate import Gate, GateLimits, LocalGate
+from connectors.web.limiter import Gate, GateLimits, LocalGate
 from connectors.web.origin import Origin
 from connectors.web.retry_after import pause_of
 from pipeline.errors import SourceUnavailable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.actions.answers import answered, failure
 from pipeline.actions.arguments import Item, count_of, slices
-from pipeline.collections import CollectionStore, Entry
-from pipeline.collections.entries import entry, name_of, text_of, vector_of
-from pipeline.collections.filters import parse
+from pipeline.actions.collections import CollectionStore, Entry
+from pipeline.actions.collections.entries import entry, name_of, text_of, vector_of
+from pipeline.actions.collections.filters import parse
 from pipeline.documents import Json
 from pipeline.errors import SearchError
 

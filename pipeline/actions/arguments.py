@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from pipeline.collections.entries import text_of
+from pipeline.actions.collections.entries import text_of
 from pipeline.errors import SearchError, StoreRejected
 
 SLICE = 256

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pipeline.actions.collections import CollectionStore
 from pipeline.actions.settings import RagSettings
-from pipeline.collections import CollectionStore
 from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class EngineParts:
 
 
 def _memory(_url: str, _tenant: str, _closing: ExitStack) -> CollectionStore:
-    from pipeline.collections.memory import MemoryCollections
+    from pipeline.actions.collections.memory import MemoryCollections
 
     return MemoryCollections()
 
@@ -163,8 +163,8 @@ def _pgvector(url: str, tenant: str, closing: ExitStack) -> CollectionStore:
             "there is no address of PostgreSQL for vector_store pgvector",
             fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
         )
-    from pipeline.collections.pgvector import open_collections
-    from pipeline.database import Database
+    from pipeline.actions.collections.pgvector import open_collections
+    from pipeline.database.engine import Database
 
     database = Database(url)
     with ExitStack() as opening:

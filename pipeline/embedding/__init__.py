@@ -102,7 +102,7 @@ class EmbeddingOptions:
 
 
 def _open_minilm(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.minilm import BATCH_SIZE, MODEL_NAMES, MiniLmEmbedder
+    from pipeline.embedding.providers.minilm import BATCH_SIZE, MODEL_NAMES, MiniLmEmbedder
 
     if options.model_path is None and options.model and options.model not in MODEL_NAMES:
         raise ConfigurationError(
@@ -113,37 +113,37 @@ def _open_minilm(options: EmbeddingOptions) -> Embedder:
 
 
 def _open_hashing(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.hashing import BATCH_SIZE, DIMENSIONS, HashingEmbedder
+    from pipeline.embedding.providers.hashing import BATCH_SIZE, DIMENSIONS, HashingEmbedder
 
     return HashingEmbedder(options.dimensions or DIMENSIONS, batch_size=options.batch_size or BATCH_SIZE)
 
 
 def _open_gemini(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.gemini import GeminiEmbedder
+    from pipeline.embedding.providers.gemini import GeminiEmbedder
 
     return GeminiEmbedder(options)
 
 
 def _open_openai(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.openai import open_openai
+    from pipeline.embedding.providers.openai import open_openai
 
     return open_openai(options)
 
 
 def _open_ollama(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.ollama import open_ollama
+    from pipeline.embedding.providers.ollama import open_ollama
 
     return open_ollama(options)
 
 
 def _open_huggingface(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.huggingface import open_huggingface
+    from pipeline.embedding.providers.huggingface import open_huggingface
 
     return open_huggingface(options)
 
 
 def _open_transformers(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.transformers import open_transformers
+    from pipeline.embedding.providers.transformers import open_transformers
 
     return open_transformers(options)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import EmbedderRefused
-from pipeline.known_models import KNOWN
 
 _FREE = ("minilm", "hashing")
 _PARTS = "+parts"

@@ -49,7 +49,7 @@ def _shipped_tokenizer() -> Any:
     """The tokenizer of the shipped model, cutting nothing off; None if its file is not installed."""
     from tokenizers import Tokenizer
 
-    from pipeline.embedding.minilm import TOKENIZER_FILE
+    from pipeline.embedding.providers.minilm import TOKENIZER_FILE
 
     try:
         file = TOKENIZER_FILE.locate()

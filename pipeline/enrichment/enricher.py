@@ -29,10 +29,10 @@ from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
 from pipeline.enrichment.suggestions import risks_of, suggested
 from pipeline.enrichment.texts import DocumentText, Texts
+from pipeline.enrichment.words import WORD, stem, stems
 from pipeline.errors import StoreUnavailable
-from pipeline.retrieval import SearchRequest, SearchResults
-from pipeline.standing import duplicate_of
-from pipeline.words import WORD, stem, stems
+from pipeline.search import SearchRequest, SearchResults
+from pipeline.search.validity import duplicate_of
 
 CACHED_ONLY = 2
 """Degradation level of an answer whose documents could not be read whole."""

@@ -11,8 +11,8 @@ from pipeline.documents import Chunk, Kind
 from pipeline.enrichment.sentences import Sentence, sentences_of
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.texts import DocumentText
-from pipeline.retrieval import Hit
-from pipeline.words import covered, flat, stems
+from pipeline.enrichment.words import covered, flat, stems
+from pipeline.search import Hit
 
 DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from pipeline.embedding.gemini_client import milliseconds, open_client, translating
 from pipeline.enrichment.wording import Draft, Worded, WordingOptions, WordingUnusable
 from pipeline.errors import ConfigurationError
-from pipeline.gemini import milliseconds, open_client, translating
 
 if TYPE_CHECKING:
     from google.genai import Client

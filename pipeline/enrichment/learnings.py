@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, under
 from pipeline.enrichment.sentences import Sentence, shortened
-from pipeline.standing import repeats
-from pipeline.words import stems
+from pipeline.enrichment.words import stems
+from pipeline.search.validity import repeats
 
 MOST = 2
 """Sentences of one item."""

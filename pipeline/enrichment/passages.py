@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.headings import Part, part_of
 from pipeline.enrichment.sentences import CUT, QUOTED, WITHOUT_BLANK, Sentence, shortened
-from pipeline.passages import passage
-from pipeline.words import flat, stems
+from pipeline.enrichment.words import flat, stems
+from pipeline.search.snippets import passage
 
 ENOUGH = 0.6
 """Of the best passage's score: a further one that has less is not worth showing."""

@@ -13,8 +13,8 @@ from pipeline.enrichment.context import STATIC, UNKNOWN
 from pipeline.enrichment.report_html import html
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import clipped
+from pipeline.enrichment.words import printable
 from pipeline.errors import RequestRejected
-from pipeline.words import printable
 
 Form = Literal["md", "html"]
 

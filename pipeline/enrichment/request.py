@@ -12,10 +12,10 @@ from typing import Any
 
 from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.enrichment.words import flat
 from pipeline.errors import RequestRejected
-from pipeline.feedback import key_of
-from pipeline.stores import Filter
-from pipeline.words import flat
+from pipeline.search.chunks import Filter
+from pipeline.search.feedback import key_of
 
 SECTIONS: Mapping[Kind, str] = {
     Kind.WORK: "similar_work",

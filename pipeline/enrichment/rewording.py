@@ -17,8 +17,8 @@ from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import clipped
 from pipeline.enrichment.support import objection, speaks_to_a_model
 from pipeline.enrichment.wording import Draft, Worded, Wording
+from pipeline.enrichment.words import flat
 from pipeline.errors import LarderError
-from pipeline.words import flat
 
 KINDS = ("acceptance_criterion", "decision")
 """Suggestions that quote somebody; the others are sentences of ours."""

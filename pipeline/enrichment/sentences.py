@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.chunking.prose import NOISE, is_label
 from pipeline.documents import Chunk
-from pipeline.words import flat, stems
+from pipeline.enrichment.words import flat, stems
 
 QUOTED = 200
 """Characters of a quotation at most."""

@@ -18,8 +18,8 @@ from pipeline.enrichment.learnings import is_abandoned, is_done, outcome_of, sta
 from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.sentences import Sentence, clipped, shortened
-from pipeline.standing import remark
-from pipeline.words import covered, likeness, stems
+from pipeline.enrichment.words import covered, likeness, stems
+from pipeline.search.validity import remark
 
 MOST = 5
 """In one answer."""

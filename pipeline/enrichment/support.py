@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.enrichment.sentences import split
 from pipeline.enrichment.wording import Draft, Worded
-from pipeline.words import WORD, covered, flat, stems
+from pipeline.enrichment.words import WORD, covered, flat, stems
 
 KNOWN = 0.75
 """Of the sentence's words: so many must stand in what it cites."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 
 MOST_CHUNKS = 100

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, text
 from pipeline.ledger import Item
 from pipeline.ledger.followers import LETTERS, STAGE, Held, note
 from pipeline.ledger.work import stored
-from pipeline.stores import StoredDocument
+from pipeline.search.chunks import StoredDocument
 
 
 @dataclass(frozen=True, kw_only=True)

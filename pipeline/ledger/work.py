@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, text
 from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Stage
-from pipeline.stores import StoredDocument
+from pipeline.search.chunks import StoredDocument
 
 
 @dataclass(frozen=True, kw_only=True)

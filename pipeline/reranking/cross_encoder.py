@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import onnx_folder
+from pipeline.embedding import onnx_folder
 from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable
 from pipeline.reranking.budget import Budget

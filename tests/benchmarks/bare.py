@@ -9,8 +9,8 @@ import psycopg
 from pgvector import HalfVector
 from pgvector.psycopg import register_vector
 
-from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores.pgvector_sql import FEW_TERMS
+from pipeline.search import bm25
+from pipeline.search.statements import FEW_TERMS
 from tests.benchmarks.library import DIMENSIONS, Library, Question
 
 K = 10

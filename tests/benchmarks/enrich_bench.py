@@ -41,7 +41,7 @@ rag:
 """
 SEND = """
 import json, sys
-from workers.app import configure
+from workers.queue.app import configure
 from workers.settings.queue import QueueSettings
 asked = json.load(sys.stdin)
 app = configure(QueueSettings(), asked["broker"])

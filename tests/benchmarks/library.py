@@ -20,15 +20,15 @@ import psycopg
 from pgvector import HalfVector
 from sqlalchemy import text
 
-from pipeline import migrations
-from pipeline.database import Database
+from pipeline.database import migrations
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, followers, source_id, sources
-from pipeline.stores import Filter, Replacement, StoredDocument, statistics
-from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index
-from pipeline.tenancy import project_id, tenant_id
+from pipeline.search import bm25, term_statistics
+from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
+from pipeline.search.chunks import Filter, Replacement, StoredDocument
 from tests.benchmarks.corpus import SYLLABLES
 from workers import embedded
 
@@ -169,9 +169,9 @@ class Library:
             self._batch(range(start, min(start + BATCH, self.stock.documents)))
         loaded = time.perf_counter()
         with self.database.tenant(self.tenant) as connection:
-            statistics.refresh(connection, self.tenant, self.index.id)
+            term_statistics.refresh(connection, self.tenant, self.index.id)
         with self.database.control() as connection:
-            statistics.build(connection, self.index, keyword=True, vector=True)
+            term_statistics.build(connection, self.index, keyword=True, vector=True)
         with self.superuser() as owner:
             owner.execute("vacuum analyze")
         print(

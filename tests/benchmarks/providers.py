@@ -27,18 +27,19 @@ from uuid import UUID, uuid4
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pipeline import migrations
-from pipeline.database import Database
-from pipeline.embed_step import EmbedStep, Terms
+from pipeline.database import migrations
+from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.ingest.embed import EmbedStep, Terms
 from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
-from workers import embedded, retry
-from workers.budget import DailyLimits, TenantBudget
-from workers.rate import RateLimits, ValkeyRate
+from workers import embedded
+from workers.limits.budget import DailyLimits, TenantBudget
+from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.queue import retry
 
 WIDTH, BATCH, PROCESSES = 64, 100, 4
 WINDOW, LIMIT = 6.0, 2600

@@ -26,21 +26,27 @@ from sqlalchemy import Connection, text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline import migrations  # noqa: E402
 from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
-from pipeline.database import Database  # noqa: E402
+from pipeline.database import migrations  # noqa: E402
+from pipeline.database.engine import Database  # noqa: E402
+from pipeline.database.tenancy import project_id, tenant_id  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
-from pipeline.indexing import centroid, cut  # noqa: E402
+from pipeline.ingest.indexing import centroid, cut  # noqa: E402
 from pipeline.ledger import document_id, followers, source_id, sources  # noqa: E402
-from pipeline.measures import DEPTH, judge, mean  # noqa: E402
-from pipeline.retrieval import Fusion, RetrievalOptions, Retriever, SearchRequest  # noqa: E402
-from pipeline.stores import Filter, Mode, Replacement, StoredDocument, statistics  # noqa: E402
-from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index  # noqa: E402
-from pipeline.tenancy import project_id, tenant_id  # noqa: E402
+from pipeline.search import (  # noqa: E402
+    Fusion,
+    RetrievalOptions,
+    Retriever,
+    SearchRequest,
+    term_statistics,
+)
+from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
+from pipeline.search.chunks import Filter, Mode, Replacement, StoredDocument  # noqa: E402
+from pipeline.search.measures import DEPTH, judge, mean  # noqa: E402
 from workers import embedded  # noqa: E402
-from workers.judged import Judged, read  # noqa: E402
+from workers.admin.evaluation.dataset import Judged, read  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")
@@ -120,9 +126,9 @@ def fill(database: Database, judged: Judged, embedder: Embedder) -> SearchIndex:
             pipeline=tail,
         )
         _store(connection, index, judged.documents, chunks, vectors, pipeline=tail)
-        statistics.refresh(connection, TENANT, index.id)
+        term_statistics.refresh(connection, TENANT, index.id)
     with database.control() as connection:
-        statistics.build(connection, index, keyword=True, vector=False)
+        term_statistics.build(connection, index, keyword=True, vector=False)
     print(f"{judged.name}: {len(judged.documents)} documents, {len(vectors)} chunks")
     return index
 

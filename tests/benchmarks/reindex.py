@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from pgvector.psycopg import register_vector
 
+from pipeline.database.tenancy import tenant_id
 from pipeline.documents import Chunk
 from pipeline.embedding import EmbeddingOptions, open_embedder
-from pipeline.retrieval import SearchRequest, SearchResults
-from pipeline.tenancy import tenant_id
-from workers import searching
-from workers.locating import open_runtime
+from pipeline.search import SearchRequest, SearchResults
+from workers import search
+from workers.embedded.locating import open_runtime
 from workers.settings import load
 
 MODELS = ("all-MiniLM-L6-v2", "hashing-384")
@@ -52,7 +52,7 @@ class Searches:
             turn += 1
             begun, phase = time.perf_counter(), self.phase
             try:
-                found = searching.search(self.parts, SearchRequest(text=text, explain=True))
+                found = search.search(self.parts, SearchRequest(text=text, explain=True))
             except Exception:  # noqa: BLE001 - whatever it is, it is counted
                 self.failed += 1
                 continue

@@ -26,16 +26,16 @@ from pgvector.psycopg import register_vector
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline.caching import Cache, Caches, LayeredCache, MemoryCache, Value  # noqa: E402
-from pipeline.database import APP_ROLE  # noqa: E402
+from pipeline.database.engine import APP_ROLE  # noqa: E402
 from pipeline.documents import Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors  # noqa: E402
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
-from pipeline.stores import Filter  # noqa: E402
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
+from pipeline.search.cache import Cache, Caches, LayeredCache, MemoryCache, Value  # noqa: E402
+from pipeline.search.chunks import Filter  # noqa: E402
 from tests.benchmarks.bare import Bare, K  # noqa: E402
 from tests.benchmarks.bench import OUT, Line  # noqa: E402
 from tests.benchmarks.library import DIMENSIONS, Library, Question, Stock, installed  # noqa: E402
-from workers.caches import Behind, ValkeyCache  # noqa: E402
+from workers.limits.caches import Behind, ValkeyCache  # noqa: E402
 
 FILTERS: dict[str, Filter] = {
     "50 %": Filter(source_types=(SourceType.CONFLUENCE,)),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from connectors import SourceOptions, open_source
-from connectors.files import FileListing, FileTree
+from connectors.files.walk import FileListing, FileTree
 from pipeline.documents import Document, Page
 
 NOBODY = 65534

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectors import SourceOptions
-from connectors.files import FileTree
+from connectors.files.walk import FileTree
 from pipeline.errors import ConfigurationError
 
 

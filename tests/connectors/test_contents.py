@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.contents import CONTROLS, FileText, Unreadable, decode, read_file
-from connectors.paging import Entry
+from connectors.files.contents import CONTROLS, FileText, Unreadable, decode, read_file
+from connectors.files.paging import Entry
 from tests.connectors.folders import listing, options, walk, write
 
 

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from connectors.decisions import DecisionRules, Evidence, decision_facts, is_decision, kind_and_facts
-from connectors.headings import headings_of
+from connectors.documents.decisions import (
+    DecisionRules,
+    Evidence,
+    decision_facts,
+    is_decision,
+    kind_and_facts,
+)
+from connectors.documents.headings import headings_of
 from pipeline.documents import Kind, SourceType
 from tests.growth import assert_linear
 

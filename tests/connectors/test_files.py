@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors import SourceOptions, open_source
-from connectors.files import external_id
+from connectors.files.walk import external_id
 from pipeline.errors import ConfigurationError, SourceDenied, SourceUnavailable
 from tests.connectors.folders import as_nobody, listing, names, options, walk, write
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.headings import code_lines, headings_of, plain_text, title_of
-from connectors.times import parse_day, parse_time
+from connectors.documents.headings import code_lines, headings_of, plain_text, title_of
+from connectors.documents.times import parse_day, parse_time
 from pipeline.documents import Kind, SourceType
 from tests.connectors.notes import document, read
 from tests.growth import assert_linear

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi_effort import course_facts, effort_facts
-from connectors.pbi_shapes import plain_keys
+from connectors.pbi.effort import course_facts, effort_facts
+from connectors.pbi.shapes import plain_keys
 from tests.connectors.outputs import ONE, read, write
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from connectors import SourceOptions, open_source
 from pipeline.documents import Document
-from pipeline.standing import standing
-from pipeline.stores import StoredDocument
+from pipeline.search.chunks import StoredDocument
+from pipeline.search.validity import standing
 
 
 def read(root: Path, **said: Any) -> Document:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi_shapes import clearly_pbis, pbi_items, plain_keys
+from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.outputs import ONE, TWO, read, source, write
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.redaction import redact
+from connectors.documents.redaction import redact
 from tests.growth import assert_linear
 
 SECRET = "S3cr3tV4lue"

@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 import redis
 
-from pipeline.caching import Cache, LayeredCache, MemoryCache, Value, made
+from pipeline.search.cache import Cache, LayeredCache, MemoryCache, Value, made
 from workers import embedded
-from workers.caches import MOST_PENDING, PREFIX, SECONDS, Behind, ValkeyCache
-from workers.valkey import Scripts
+from workers.limits.caches import MOST_PENDING, PREFIX, SECONDS, Behind, ValkeyCache
+from workers.limits.valkey import Scripts
 
 Make = Callable[..., Cache]
 
@@ -203,7 +203,7 @@ def test_a_process_that_ends_does_its_puts_first(servers: embedded.Servers, spac
     """As the command that searches once."""
     code = """
 import sys
-from workers.caches import Behind, ValkeyCache
+from workers.limits.caches import Behind, ValkeyCache
 cache = Behind(ValkeyCache(sys.argv[1]))
 for n in range(20):
     cache.put(sys.argv[2], str(n), lambda: b"done")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.collections import CollectionStore, Entry, Found
-from pipeline.collections.cosine import pure, with_numpy
-from pipeline.collections.entries import entry
-from pipeline.collections.filters import parse
-from pipeline.collections.memory import MemoryCollections
-from pipeline.collections.pgvector import PgCollections
+from pipeline.actions.collections import CollectionStore, Entry, Found
+from pipeline.actions.collections.cosine import pure, with_numpy
+from pipeline.actions.collections.entries import entry
+from pipeline.actions.collections.filters import parse
+from pipeline.actions.collections.memory import MemoryCollections
+from pipeline.actions.collections.pgvector import PgCollections
 from pipeline.errors import StoreRejected
 
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], CollectionStore]] = {

@@ -18,7 +18,7 @@ import redis
 from connectors.web import Gate, GateLimits, LocalGate
 from pipeline.errors import RateLimited, SourceUnavailable
 from workers import embedded
-from workers.gate import PREFIX, ValkeyGate
+from workers.limits.requests import PREFIX, ValkeyGate
 
 FREE = GateLimits(at_once=10_000)
 _names = itertools.count(1)
@@ -217,7 +217,7 @@ WORKER = """
 import sys, time
 from connectors.web import GateLimits
 from pipeline.errors import RateLimited
-from workers.gate import ValkeyGate
+from workers.limits.requests import ValkeyGate
 gate = ValkeyGate(sys.argv[1])
 limits = GateLimits(per_minute=600)
 until = time.time() + float(sys.argv[3])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers import acknowledging, heartbeat
 from workers.cli import main
+from workers.processes import heartbeat
+from workers.queue import acknowledging
 
 DEAF = Path("deaf")
 

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.chunking import Chunker
 from pipeline.documents import Chunk, Document, SourceType
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from workers import runtime
 from workers.cli import main
 

@@ -24,8 +24,8 @@ import psutil
 from pipeline.step4 import EnrichContextStep, Outcome
 from tests.end_to_end.fleet import ENRICHING, Fleet
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import metrics
 from workers.client import Client
+from workers.processes import metrics
 
 REAL = os.environ.get("LARDER_REAL_CLOCKS") == "1"
 CALM, SLOW, PATIENCE, DEADLINE = (60.0, 2.0, 5.0, 120.0) if REAL else (12.0, 0.4, 1.0, 24.0)

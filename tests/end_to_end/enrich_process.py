@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from pipeline import degradation
 from pipeline.documents import Json
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.enrichment import degradation
 from pipeline.errors import EmbedderUnavailable
 from workers import runtime
 from workers.cli import main
-from workers.enriching import EnrichIn
+from workers.enrichment.job import EnrichIn
 
 AWAY = Path("embedder-is-away")
 """While this file exists, questions cannot be embedded."""

@@ -18,7 +18,7 @@ from celery import Celery
 
 from tests.end_to_end.fleet import Fleet
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import heartbeat, liveness
+from workers.processes import heartbeat, liveness
 
 pytestmark = pytest.mark.drill
 CONFIG = "rag: {embedding: {provider: hashing}}"

@@ -237,7 +237,7 @@ def test_runs_of_step_4_lose_nothing_while_workers_are_killed(fleet: Fleet) -> N
 def test_a_full_ingest_queue_delays_nobody(fleet: Fleet) -> None:
     script = f"""
 from uuid import UUID, uuid4
-from workers.app import configure
+from workers.queue.app import configure
 from workers.settings.queue import QueueSettings
 app = configure(QueueSettings(), {fleet.servers.broker_url!r})
 for _ in range(300):

@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from tests.end_to_end.drilled import Drill, assert_valid, frozen, installed, new, pbi
-from workers import liveness
-from workers.lifeline import RETURN_SECONDS
+from workers.processes import liveness
+from workers.processes.broker_outage import RETURN_SECONDS
 
 SECONDS = 75.0
 """In which a command ends that meets a frozen server: alone it takes 13 to 15, of which 10 are the database's and 3 for

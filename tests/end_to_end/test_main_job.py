@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from workers.client import Client
-from workers.remote_actions import register_remote_actions
+from workers.enrichment.remote_actions import register_remote_actions
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Until = Callable[[Callable[[], bool], float], bool]

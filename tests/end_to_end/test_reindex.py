@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from pipeline.retrieval import SearchRequest
+from pipeline.search import SearchRequest
 from tests.end_to_end.test_drill import Fleet
-from workers import embedded, searching
-from workers.locating import open_runtime
+from workers import embedded, search
+from workers.embedded.locating import open_runtime
 from workers.settings import load
 
 PAGES, THEIRS = 24, 4
@@ -155,7 +155,7 @@ def test_there_and_back_while_searches_run_workers_die_and_documents_change(here
     here.until(f"select count(*) = {PAGES + THEIRS} from document where state = 'done'")
     parts = open_runtime(load(here.root / "larder.yaml", {}))
     question = SearchRequest(text=words_of(5), explain=True)
-    searches = Searches(lambda: searching.search(parts, question))
+    searches = Searches(lambda: search.search(parts, question))
     thread = threading.Thread(target=searches.run)
     thread.start()
     try:

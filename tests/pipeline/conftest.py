@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from tests.conftest import Addresses
 from tests.pipeline.shelf import Shelf
 from tests.pipeline.workshop import Workshop, document, paragraphs

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.chunking import Chunker
 from pipeline.documents import Chunk, Document
 from pipeline.embedding import EmbedderLimits, Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable, LarderError, TextRejected
-from pipeline.indexing import Indexer
+from pipeline.ingest.indexing import Indexer
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
 
 STEPS = ("chunk", "embed", "upsert")

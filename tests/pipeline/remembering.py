@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pipeline.caching import Caches, MemoryCache
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.embedding import Vectors
-from pipeline.retrieval import Retriever, SearchRequest, SearchResults
+from pipeline.search import Retriever, SearchRequest, SearchResults
+from pipeline.search.cache import Caches, MemoryCache
 
 
 class Asker:

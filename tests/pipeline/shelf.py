@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import text
 
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import TextRejected
+from pipeline.ingest.backfill import Filler
 from pipeline.ledger import Item, Limits, followers
-from pipeline.reindexing import Filler
-from pipeline.stores.pgvector import SearchIndex, active_index, indexes
-from pipeline.stores.search_indexes import WantedIndex, activate, begin_index
+from pipeline.ledger.indexes import WantedIndex, activate, begin_index
+from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from tests.pipeline.workshop import Workshop, retry_once
 
 OTHER = 16

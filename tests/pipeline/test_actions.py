@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from pipeline.actions.arguments import SLICE
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from tests.pipeline.acting import TEXTS, Registry, engine, refused, registry_of
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.collections.cosine import Matrix, fastest, pure, with_numpy
-from pipeline.collections.entries import entry, vector_of
-from pipeline.collections.memory import MemoryCollections
+from pipeline.actions.collections.cosine import Matrix, fastest, pure, with_numpy
+from pipeline.actions.collections.entries import entry, vector_of
+from pipeline.actions.collections.memory import MemoryCollections
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline import asking
-from pipeline.asking import MORE
-from pipeline.database import Database
+from pipeline.database import round_trip
+from pipeline.database.engine import Database
+from pipeline.database.round_trip import MORE
 from pipeline.errors import StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -172,7 +172,7 @@ def test_many_who_ask_at_once_wait_for_each_other(
     assert 1 < max(count for ((count,),) in answers) <= most
     assert len(database.asker.idle()) == 1
     assert database.asker.busy() == 0
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(round_trip, "WAIT_SECONDS", 0.2)
     with ThreadPoolExecutor(most) as threads:
         slow = [threads.submit(database.ask, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
         while database.asker.busy() < most:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
 
-from pipeline.degradation import LEVELS, PARTS, DegradationLevel, Health, HealthOptions, Part
+from pipeline.enrichment.degradation import LEVELS, PARTS, DegradationLevel, Health, HealthOptions, Part
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.embed_step import Terms
 from pipeline.embedding import EmbedderLimits
 from pipeline.embedding.budget import Budget, Cost, Grant
 from pipeline.errors import (
@@ -23,8 +22,9 @@ from pipeline.errors import (
     ModelMissing,
     TextRejected,
 )
-from pipeline.ledger import holds, usage, waits
-from pipeline.ledger.usage import Meter, Used
+from pipeline.ingest.embed import Terms
+from pipeline.ledger import embedding_usage, holds, waits
+from pipeline.ledger.embedding_usage import Meter, Used
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
 
@@ -339,7 +339,7 @@ class TestUsage:
         chunked(shop, a=paragraphs(2))
         shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
         with shop.database.control() as connection:
-            (row,) = [r for r in usage.today(connection) if r["tenant"] == str(shop.tenant)]
+            (row,) = [r for r in embedding_usage.today(connection) if r["tenant"] == str(shop.tenant)]
         assert (row["tenant"], row["texts"], row["cost"]) == (str(shop.tenant), 2, 0.0)
 
 

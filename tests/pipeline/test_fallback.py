@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from pipeline.degradation import LEVELS, DegradationLevel, Health, HealthOptions
+from pipeline.enrichment.degradation import LEVELS, DegradationLevel, Health, HealthOptions
+from pipeline.enrichment.fallback import Answer, Way, answer
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -21,7 +22,6 @@ from pipeline.errors import (
     StoreUnavailable,
     TextRejected,
 )
-from pipeline.fallback import Answer, Way, answer
 
 FULL, UNRANKED, CACHED, KEYWORDS, STATIC, DISABLED = DegradationLevel
 

@@ -10,14 +10,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline import feedback
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Kind
 from pipeline.enrichment import EnrichmentRequest
 from pipeline.errors import RequestRejected
-from pipeline.feedback import Marks, Question, Verdict, key_of
-from pipeline.retrieval import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults
-from pipeline.stores import Filter
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, feedback
+from pipeline.search.chunks import Filter
+from pipeline.search.feedback import Marks, Question, Verdict, key_of
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
 from tests.pipeline.remembering import Asker
 from tests.pipeline.stores.depot import Depot

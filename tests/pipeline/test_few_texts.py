@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Kind
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
 from tests.pipeline.stores.depot import Counting, Depot
 
 

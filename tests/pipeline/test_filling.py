@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
-from pipeline.indexing import Decision
+from pipeline.ingest.indexing import Decision
 from pipeline.ledger import dead, followers, vectors
 from pipeline.ledger.fills import FillClaim
-from pipeline.stores.search_indexes import WantedIndex, begin_index, drop_index
+from pipeline.ledger.indexes import WantedIndex, begin_index, drop_index
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.embedding import Vectors, unit
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults
-from pipeline.stores import Filter
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
+from pipeline.search.chunks import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
 
 DOCUMENTS = 200

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.fusion import Fused, FusionWeights, above_threshold, best_per_document, fuse, reciprocal
-from pipeline.stores import Candidate, StoredDocument
+from pipeline.search.chunks import Candidate, StoredDocument
+from pipeline.search.fusion import (
+    Fused,
+    FusionWeights,
+    above_threshold,
+    best_per_document,
+    fuse,
+    reciprocal,
+)
 
 
 def candidate(

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from google.genai import errors as foreign
 
-from pipeline import gemini
+from pipeline.embedding import gemini_client
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -38,7 +38,10 @@ def fake() -> Iterator[FakeGeminiText]:
 
 
 def ask(fake: FakeGeminiText, *, key: str = KEY, model: str = "", timeout: float = 20.0) -> str | None:
-    with gemini.open_client(key, fake.address, timeout) as client, gemini.translating("enrichment"):
+    with (
+        gemini_client.open_client(key, fake.address, timeout) as client,
+        gemini_client.translating("enrichment"),
+    ):
         return client.models.generate_content(model=model or fake.model, contents=TEXT).text
 
 
@@ -155,7 +158,7 @@ def test_a_late_answer_is_given_up_in_time_also_when_it_drips(fake: FakeGeminiTe
 def test_every_error_of_the_client_is_translated(error: type[Exception]) -> None:
     given = (500, {"error": {"message": TEXT}}, None) if issubclass(error, foreign.APIError) else (TEXT,)
     made: Exception = error(*given)
-    found = gemini.translated(made, "embedding")
+    found = gemini_client.translated(made, "embedding")
     assert isinstance(found, LarderError)
     assert TEXT not in str(found)
 
@@ -173,7 +176,7 @@ def test_every_error_of_the_connection_is_translated(error: type[Exception]) -> 
         made = error(TEXT)
     except TypeError:
         made = error()
-    found = gemini.translated(made, "embedding")
+    found = gemini_client.translated(made, "embedding")
     assert isinstance(found, LarderError)
     assert TEXT not in str(found)
 
@@ -182,14 +185,14 @@ def test_an_error_that_is_not_the_clients_goes_on_as_it_is() -> None:
     class TimeLimit(Exception):
         pass
 
-    with pytest.raises(TimeLimit), gemini.translating("embedding"):
+    with pytest.raises(TimeLimit), gemini_client.translating("embedding"):
         raise TimeLimit
 
 
 @pytest.mark.parametrize("key", ["", "  ", "clé", "a\nb"])
 def test_a_key_that_cannot_be_sent_is_a_wrong_configuration(key: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        gemini.open_client(key)
+        gemini_client.open_client(key)
     assert "clé" not in str(caught.value)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.documents import Chunk, Kind
-from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.indexing import centroid
+from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ingest.indexing import centroid
 from pipeline.ledger import Stage
 from tests.pipeline.picky import Picky, run_item, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs

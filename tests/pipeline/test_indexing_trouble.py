@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.embedding import Embedder
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
 from pipeline.ledger import Stage
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through

@@ -12,7 +12,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.errors import StoreRejected
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document, paragraphs

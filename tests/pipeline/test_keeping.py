@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.caching import Caches, MemoryCache, Value, made
-from pipeline.database import Database
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults
+from pipeline.database.engine import Database
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
+from pipeline.search.cache import Caches, MemoryCache, Value, made
 from tests.pipeline.stores.depot import Counting, Depot
 
 
@@ -116,7 +116,7 @@ def test_who_wants_no_hits_asks_once(counting: Counting, depot: Depot) -> None:
     looked: list[str] = []
     retriever = keeping(counting, depot, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.retrieval.retriever.look", lambda *_: looked.append("look"))
+        patch.setattr("pipeline.search.retriever.look", lambda *_: looked.append("look"))
         assert retriever.search(SearchRequest(text="kestrel", k=0)).hits in ((), [])
     assert len(counting.asked) == 1
     assert not looked

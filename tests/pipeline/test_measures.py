@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.measures import Scores, best_limit, change, difference, judge, keeping, mean, share
+from pipeline.search.measures import Scores, best_limit, change, difference, judge, keeping, mean, share
 
 TEN = list("abcdefghij")
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pipeline import migrations
+from pipeline.database import migrations
 from tests.conftest import Addresses, with_database
 from workers import embedded
 

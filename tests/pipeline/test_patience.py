@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
+from pipeline.database.timeouts import PatientConnection
 from pipeline.errors import StoreSilent
-from pipeline.patience import PatientConnection
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 

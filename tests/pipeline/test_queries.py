@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.queries import Synonyms, expand, intent_of, keywords, process
+from pipeline.search.question import Synonyms, expand, intent_of, keywords, process
 
 
 @pytest.mark.req("001-022", "001-023")

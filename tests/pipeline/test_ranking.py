@@ -9,18 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.queries import Synonyms
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
-from pipeline.retrieval.ranking import looked_at, lowered, merged
-from pipeline.standing import Standing
-from pipeline.stores import StoredDocument
-from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter
-from pipeline.stores.pgvector_texts import Ranked, Text
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
+from pipeline.search.arms import ChunkScores, LedgerFilter
+from pipeline.search.chunks import StoredDocument
+from pipeline.search.question import Synonyms
+from pipeline.search.ranking import looked_at, lowered, merged
+from pipeline.search.texts import Ranked, Text
+from pipeline.search.validity import Standing
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 PLAIN = Weights(title=0.0, centroid=0.0)

@@ -10,9 +10,9 @@ import pytest
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.stores.pgvector import active_index
-from pipeline.stores.search_indexes import drop_index
+from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ledger.indexes import drop_index
+from pipeline.search.chunk_store import active_index
 from tests.pipeline.shelf import OTHER, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs
 

@@ -9,13 +9,13 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from pipeline.caching import Caches
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Kind
 from pipeline.reranking import RerankOptions
-from pipeline.retrieval import Retriever, SearchRequest, SearchResults, Weights
-from pipeline.stores import Filter
-from pipeline.stores.pgvector_query import LedgerFilter
+from pipeline.search import Retriever, SearchRequest, SearchResults, Weights
+from pipeline.search.arms import LedgerFilter
+from pipeline.search.cache import Caches
+from pipeline.search.chunks import Filter
 from tests.pipeline.remembering import Asker
 from tests.pipeline.stores.depot import Depot
 

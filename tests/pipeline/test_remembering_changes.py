@@ -10,15 +10,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pipeline.caching import Caches, MemoryCache
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Listing
 from pipeline.embedding import Vectors
 from pipeline.ledger import absence, admission
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest
-from pipeline.retrieval.records import Fusion
-from pipeline.retrieval.remembering import state
-from pipeline.stores import Mode
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest
+from pipeline.search.cache import Caches, MemoryCache
+from pipeline.search.chunks import Mode
+from pipeline.search.records import Fusion
+from pipeline.search.result_cache import state
 from tests.pipeline.remembering import Asker
 from tests.pipeline.shelf import OTHER, Shelf
 from tests.pipeline.workshop import Workshop, document

@@ -8,15 +8,15 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreRejected, StoreUnavailable
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
-from pipeline.stores import Filter, Mode
-from pipeline.stores.pgvector import SearchIndex, open_index
-from pipeline.stores.pgvector_query import ChunkScores
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
+from pipeline.search.arms import ChunkScores
+from pipeline.search.chunk_store import SearchIndex, open_index
+from pipeline.search.chunks import Filter, Mode
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 

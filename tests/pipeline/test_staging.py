@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, text
 
-from pipeline import staging
 from pipeline.documents import Chunk
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected, StoreUnavailable
+from pipeline.ingest import work_in_progress
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop, document, paragraphs
 
 A, B = b"a" * 32, b"b" * 32
@@ -26,7 +26,7 @@ def chunks(*contents: str, context: str = "Title") -> list[Chunk]:
 
 def stage(shop: Workshop, external_id: str, pieces: list[Chunk], version: int = 1) -> UUID:
     with shop.database.tenant(shop.tenant) as connection:
-        staging.stage_chunks(
+        work_in_progress.stage_chunks(
             connection, shop.tenant, {shop.id(external_id): pieces}, {shop.id(external_id): version}
         )
     return shop.id(external_id)
@@ -34,12 +34,14 @@ def stage(shop: Workshop, external_id: str, pieces: list[Chunk], version: int = 
 
 def cache(shop: Workshop, hashes: list[bytes], texts: list[str], model: str = MODEL) -> None:
     with shop.database.tenant(shop.tenant) as connection:
-        staging.cache_vectors(connection, shop.tenant, model, hashes, EMBEDDER.embed_documents(texts))
+        work_in_progress.cache_vectors(
+            connection, shop.tenant, model, hashes, EMBEDDER.embed_documents(texts)
+        )
 
 
 def missing(shop: Workshop, hashes: list[bytes], model: str = MODEL) -> set[bytes]:
     with shop.database.tenant(shop.tenant) as connection:
-        return staging.missing(connection, shop.tenant, model, hashes)
+        return work_in_progress.missing(connection, shop.tenant, model, hashes)
 
 
 class TestBodies:
@@ -47,7 +49,7 @@ class TestBodies:
         shop.admit(document("a", "one"), document("b", "two"))
         shop.set("b", "desired_version = 2")
         with shop.database.tenant(shop.tenant) as connection:
-            found = staging.bodies(connection, [shop.id("a"), shop.id("b")])
+            found = work_in_progress.bodies(connection, [shop.id("a"), shop.id("b")])
         assert found == {shop.id("a"): "one"}
 
 
@@ -57,9 +59,9 @@ class TestStagedChunks:
         pieces = chunks("first \U0001f642 \t|", "second\n\\N", "")
         ident = stage(shop, "a", pieces)
         with shop.database.tenant(shop.tenant) as connection:
-            found = staging.staged(connection, shop.tenant, MODEL, [ident])[ident]
-            hashes = staging.staged_hashes(connection, [ident])[ident]
-            texts = staging.texts(connection, [ident], hashes)
+            found = work_in_progress.staged(connection, shop.tenant, MODEL, [ident])[ident]
+            hashes = work_in_progress.staged_hashes(connection, [ident])[ident]
+            texts = work_in_progress.texts(connection, [ident], hashes)
         assert found.chunks == pieces
         assert (found.vectors, found.complete) == ([None] * 3, False)
         assert [h.hex() for h in hashes] == [c.hash for c in pieces]
@@ -78,7 +80,7 @@ class TestStagedChunks:
         shop.admit(document("a"))
         ident = stage(shop, "a", [])
         with shop.database.tenant(shop.tenant) as connection:
-            assert staging.staged(connection, shop.tenant, MODEL, [ident])[ident].complete
+            assert work_in_progress.staged(connection, shop.tenant, MODEL, [ident])[ident].complete
 
     def test_vectors_join_by_hash_and_model(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -87,7 +89,7 @@ class TestStagedChunks:
         cache(shop, [bytes.fromhex(pieces[0].hash)], ["one"])
         cache(shop, [bytes.fromhex(pieces[1].hash)], ["two"], model="another")
         with shop.database.tenant(shop.tenant) as connection:
-            found = staging.staged(connection, shop.tenant, MODEL, [ident])[ident]
+            found = work_in_progress.staged(connection, shop.tenant, MODEL, [ident])[ident]
         assert [v is None for v in found.vectors] == [False, True, False]
         assert np.allclose(found.vectors[0], EMBEDDER.embed_documents(["one"])[0], atol=0.005)
         assert found.vectors[0].dtype == np.float32
@@ -119,7 +121,7 @@ class TestTheCache:
         ident = stage(shop, "a", [Chunk(ord=0, content="new")])
         index = shop.value("select id from search_index")
         with shop.database.tenant(shop.tenant) as connection:
-            staging.refill(connection, shop.tenant, MODEL, index, [ident])
+            work_in_progress.refill(connection, shop.tenant, MODEL, index, [ident])
             assert connection.execute(text("select count(*) from embedding_cache")).scalar() == 0
         stage(
             shop,
@@ -132,7 +134,7 @@ class TestTheCache:
             ],
         )
         with shop.database.tenant(shop.tenant) as connection:
-            staging.refill(connection, shop.tenant, MODEL, index, [ident])
+            work_in_progress.refill(connection, shop.tenant, MODEL, index, [ident])
         assert shop.value("select count(*) from embedding_cache") == 3
 
     def test_use_is_noted_once_a_day(self, shop: Workshop) -> None:
@@ -140,7 +142,7 @@ class TestTheCache:
         shop.sql("update embedding_cache set used_at = now() - interval '2 days' where hash = :a", a=A)
         shop.sql("update embedding_cache set used_at = now() - interval '2 hours' where hash = :b", b=B)
         with shop.database.tenant(shop.tenant) as connection:
-            staging.touch(connection, shop.tenant, MODEL, [A, B])
+            work_in_progress.touch(connection, shop.tenant, MODEL, [A, B])
         ages = shop.sql("select now() - used_at as age from embedding_cache order by hash")
         assert ages[0]["age"] < timedelta(minutes=1)
         assert ages[1]["age"] > timedelta(hours=1)
@@ -150,14 +152,14 @@ class TestTheCache:
         cache(shop, hashes, [f"word{n}" for n in range(20)])
         shop.sql("update embedding_cache set used_at = now() - interval '1 day' where hash < :h", h=hashes[5])
         with shop.database.tenant(shop.tenant) as connection:
-            assert staging.trim_cache(connection, megabytes=1) == 0
-            assert staging.trim_cache(connection, megabytes=0, batch=5) == 20
+            assert work_in_progress.trim_cache(connection, megabytes=1) == 0
+            assert work_in_progress.trim_cache(connection, megabytes=0, batch=5) == 20
         cache(shop, hashes, [f"word{n}" for n in range(20)])
         shop.sql("update embedding_cache set used_at = now() - interval '1 day' where hash < :h", h=hashes[5])
         size = int(shop.value("select sum(pg_column_size(e.*)) from embedding_cache e"))
         with shop.database.tenant(shop.tenant) as connection:
             megabytes: float = size * 0.8 / 1_000_000
-            assert staging.trim_cache(connection, megabytes=megabytes, batch=1) in {4, 5}  # type: ignore[arg-type]
+            assert work_in_progress.trim_cache(connection, megabytes=megabytes, batch=1) in {4, 5}  # type: ignore[arg-type]
         assert missing(shop, hashes[5:]) == set()
 
 
@@ -177,14 +179,15 @@ class TestBulkCopies:
         ident = shop.id("a")
         with pytest.raises(StoreUnavailable):
             with_a_broken_connection(
-                shop, lambda c: staging.stage_chunks(c, shop.tenant, {ident: chunks("x")}, {ident: 1})
+                shop,
+                lambda c: work_in_progress.stage_chunks(c, shop.tenant, {ident: chunks("x")}, {ident: 1}),
             )
         stage(shop, "a", chunks("x"))
         assert shop.value("select count(*) from chunk_stage") == 1
 
     def test_reading_over_a_broken_connection_too(self, shop: Workshop) -> None:
         with pytest.raises(StoreUnavailable):
-            with_a_broken_connection(shop, lambda c: staging.staged(c, shop.tenant, MODEL, []))
+            with_a_broken_connection(shop, lambda c: work_in_progress.staged(c, shop.tenant, MODEL, []))
 
 
 def with_a_broken_connection(shop: Workshop, work: Callable[[Connection], object]) -> None:

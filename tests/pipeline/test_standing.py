@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.standing import age_days, duplicate_of, remark, standing
-from pipeline.stores import StoredDocument
+from pipeline.search.chunks import StoredDocument
+from pipeline.search.validity import age_days, duplicate_of, remark, standing
 
 
 def document(kind: Kind, **changes: Any) -> StoredDocument:

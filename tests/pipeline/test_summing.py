@@ -14,13 +14,20 @@ import pytest
 from pgvector import HalfVector
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
-from pipeline.retrieval import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, ground
-from pipeline.retrieval.looking import SPARE
-from pipeline.stores import Filter
-from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores.pgvector_query import LedgerFilter
+from pipeline.search import (
+    RetrievalOptions,
+    Retriever,
+    SearchRequest,
+    SearchResults,
+    Weights,
+    bm25,
+    index_snapshot,
+)
+from pipeline.search.arms import LedgerFilter
+from pipeline.search.chunks import Filter
+from pipeline.search.looking import SPARE
 from tests.pipeline.stores.depot import Counting, Depot
 
 NOBODY = UUID(int=2)
@@ -247,7 +254,7 @@ def test_a_filter_on_documents_is_counted_once_a_minute(
     assert [one for one in counting.asked if "chunk_count" in one] == [], "whatever is left out besides"
     if not none:
         assert len(counting.asked) == statements
-    later = time.monotonic() + ground.KEPT_SECONDS
+    later = time.monotonic() + index_snapshot.KEPT_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     counting.asked.clear()
     made.search(question)
@@ -260,12 +267,12 @@ def test_how_much_a_filter_lets_through_is_the_sum_of_its_documents(shared_datab
         depot.put("kestrel", title=str(n), kind=Kind.WORK if n < 8 else Kind.DECISION)
     depot.count()
     depot.sql("update document set chunk_count = 300")
-    on = ground.look(shared_database, depot.tenant)
+    on = index_snapshot.look(shared_database, depot.tenant)
     assert on
     on = replace(on, counted=replace(on.counted, chunks=3600))
 
     def width(**wanted: Any) -> str:
-        return ground.width(
+        return index_snapshot.width(
             shared_database, depot.tenant, on, LedgerFilter(**wanted), candidates=100, first=100
         )
 

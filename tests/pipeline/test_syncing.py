@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.documents import Cursor, Document, Finding, Listing, Page
 from pipeline.errors import LeaseLost, SourceUnavailable
+from pipeline.ingest.sync import Schedule, Syncer
 from pipeline.ledger import runs
-from pipeline.syncing import Schedule, Syncer
 from tests.pipeline.workshop import LEASE, Workshop, document
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from pipeline.timely import Timely
+from pipeline.embedding.deadline_transport import Timely
 
 
 class Clock:

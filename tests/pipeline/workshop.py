@@ -9,14 +9,14 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Document, Kind, Page, Problem, SourceType
 from pipeline.embedding import Embedder
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import LarderError
-from pipeline.indexing import Decision, Indexer
+from pipeline.ingest.indexing import Decision, Indexer
 from pipeline.ledger import Item, Stage, admission, document_id, runs, source_id, sources, work
-from pipeline.stores.pgvector import SearchIndex, open_index
+from pipeline.search.chunk_store import SearchIndex, open_index
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"

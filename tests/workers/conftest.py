@@ -11,10 +11,11 @@ import redis
 from tests.conftest import Addresses
 from tests.workers.indexed import Build
 from tests.workers.installed import installed
-from workers import embedded, registering, runtime
-from workers.app import configure
-from workers.broker import lists_of
-from workers.celeryconfig import QUEUES
+from workers import embedded, runtime
+from workers.control import registration
+from workers.queue.app import configure
+from workers.queue.broker import lists_of
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -73,7 +74,7 @@ def build(
         )
         made = Runtime(load(tmp_path / "larder.yaml", {}), where)
         configure(made.rag.queue, where.broker)
-        registering.register(made)
+        registration.register(made)
         every.append(made)
         return made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from pipeline.ledger import pump as ledger_pump
-from workers import control
+from workers.control import sync
 from workers.runtime import Runtime
 
 Build = Callable[..., Runtime]
@@ -29,9 +29,9 @@ def write_pages(folder: Path, count: int) -> None:
 def index(parts: Runtime) -> None:
     """Sync every source and take its documents through all three steps."""
     for one in parts.configured.values():
-        run = control.start_run(parts, one.tenant_id, one.id, trigger="manual")
+        run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
         assert run is not None
-        assert control.sync(parts, one.tenant_id, one.id, run)
+        assert sync.sync(parts, one.tenant_id, one.id, run)
     for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
@@ -39,4 +39,4 @@ def index(parts: Runtime) -> None:
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)
-    control.pump(parts)
+    sync.pump(parts)

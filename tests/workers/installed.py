@@ -10,8 +10,8 @@ import redis
 
 from tests.conftest import Addresses
 from workers import embedded, runtime
-from workers.app import configure
-from workers.celeryconfig import QUEUES
+from workers.queue.app import configure
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 from workers.settings import load
 

@@ -13,7 +13,8 @@ from kombu.entity import Queue
 from kombu.transport import redis
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import acknowledging, embedded
+from workers import embedded
+from workers.queue import acknowledging
 
 logger = logging.getLogger(__name__)
 

@@ -11,25 +11,18 @@ import redis
 from sqlalchemy import text
 
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import BudgetSpent, EmbedderRefused
-from pipeline.ledger import holds, usage
+from pipeline.ledger import embedding_usage, holds
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
-from workers import (
-    control,
-    embedded,
-    embedding_state,
-    indexing,
-    registering,
-    runtime,
-    status,
-    upkeep,
-    work_checks,
-)
-from workers.allowance import PROBE_DOCUMENTS
-from workers.app import configure
-from workers.celeryconfig import QUEUES
+from workers import embedded, runtime
+from workers.admin import embedding_state, status, sync_now
+from workers.admin.doctor import work_checks
+from workers.control import maintenance, registration, sync
+from workers.limits.allowance import PROBE_DOCUMENTS
+from workers.queue.app import configure
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 from workers.settings import SettingsError, load
 
@@ -194,11 +187,11 @@ class TestTheRoom:
         stuck(parts, "-1 minute")
         sent = "select count(*) from document where enqueued_at is not null"
         held(parts)
-        control.pump(parts)
+        sync.pump(parts)
         with parts.database.control() as connection:
             assert connection.execute(text(sent)).scalar() == 0
             holds.release(connection, parts.allowance.fingerprint)
-        control.pump(parts)
+        sync.pump(parts)
         with parts.database.control() as connection:
             assert connection.execute(text(sent)).scalar() == 1
 
@@ -260,7 +253,7 @@ class TestWhatTheOperatorSees:
 
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)
-        registering.register(parts)
+        registration.register(parts)
         budget = parts.allowance.budget(parts.tenant)
         budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
         (row,) = state(parts)["today"]
@@ -282,7 +275,7 @@ class TestAStart:
         old = opened(**{**PAID, "apiKey": "sk-old"})
         held(old)
         held(parts := opened(**PAID))
-        registering.register(parts)
+        registration.register(parts)
         with parts.database.control() as connection:
             names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
         assert names == [parts.allowance.fingerprint]
@@ -290,7 +283,7 @@ class TestAStart:
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "10 hours")
-        registering.register(parts)
+        registration.register(parts)
         assert state(parts)["state"] == "ok"
 
 
@@ -299,33 +292,33 @@ class TestACommandThatWaits:
         parts = opened(**PAID)
         held(parts)
         with pytest.raises(EmbedderRefused, match="correct embedding"):
-            indexing.raise_if_stuck(parts)
+            sync_now.raise_if_stuck(parts)
 
     def test_it_does_not_wait_for_tomorrow(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "30 seconds")
-        indexing.raise_if_stuck(parts)
+        sync_now.raise_if_stuck(parts)
         stuck(parts, "3 hours")
         with pytest.raises(BudgetSpent, match="used up"):
-            indexing.raise_if_stuck(parts)
+            sync_now.raise_if_stuck(parts)
 
 
 def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     parts = opened(**PAID)
-    registering.register(parts)
-    meter = usage.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
+    registration.register(parts)
+    meter = embedding_usage.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
     with parts.database.tenant(parts.tenant) as connection:
-        usage.add(connection, meter, usage.Used(calls=1))
-        usage.add(connection, meter, usage.Used(calls=1))
+        embedding_usage.add(connection, meter, embedding_usage.Used(calls=1))
+        embedding_usage.add(connection, meter, embedding_usage.Used(calls=1))
         connection.execute(text("update embedding_usage set day = day - 401"))
-        usage.add(connection, meter, usage.Used(calls=7))
+        embedding_usage.add(connection, meter, embedding_usage.Used(calls=7))
         connection.execute(
             text(
                 "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"
             ),
             {"t": parts.tenant},
         )
-    upkeep.trim(parts)
+    maintenance.trim(parts)
     with parts.database.tenant(parts.tenant) as connection:
         assert connection.execute(text("select calls from embedding_usage")).scalars().all() == [7]
         assert connection.execute(text("select count(*) from embedding_claim")).scalar() == 0

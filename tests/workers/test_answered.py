@@ -14,9 +14,10 @@ from pipeline.errors import StoreUnavailable
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded, metrics
-from workers.answered import CachedAnswers
+from workers import embedded
 from workers.client import Client, EnrichmentExpired
+from workers.enrichment.answer_cache import CachedAnswers
+from workers.processes import metrics
 from workers.settings.models import ResultCacheSettings
 
 PROJECT = uuid4()

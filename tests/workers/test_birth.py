@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers import embedded, supervisor
-from workers.birth import born, same
+from workers import embedded
+from workers.processes import supervisor
+from workers.processes.process_id import born, same
 
 NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

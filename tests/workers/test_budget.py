@@ -14,14 +14,14 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, LarderError
 from pipeline.ledger import sources
 from workers import embedded
-from workers.budget import DailyLimits, TenantBudget
-from workers.rate import RateLimits, ValkeyRate
+from workers.limits.budget import DailyLimits, TenantBudget
+from workers.limits.tokens import RateLimits, ValkeyRate
 
 _names = itertools.count(1)
 

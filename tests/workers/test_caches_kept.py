@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.caching import LayeredCache
-from workers.caches import Behind
+from pipeline.search.cache import LayeredCache
+from workers.limits.caches import Behind
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.app import app, configure
-from workers.celeryconfig import QUEUES, ROUTES, celery_settings
+from workers.queue.app import app, configure
+from workers.queue.celeryconfig import QUEUES, ROUTES, celery_settings
 from workers.settings.queue import QueueSettings
 
 

@@ -31,17 +31,12 @@ from pipeline.errors import (
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import control, embedded, enriching, upkeep
-from workers.client import (
-    BULK,
-    Client,
-    EnrichmentExpired,
-    EnrichmentFailed,
-    NoAnswerYet,
-    UnknownJob,
-)
+from workers import embedded
+from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.control import maintenance, sync
+from workers.enrichment import job as enriching
+from workers.enrichment.notifications import Waking
 from workers.runtime import Runtime
-from workers.waking import Waking
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a sentence that must not leave the database"
@@ -135,9 +130,9 @@ def test_without_a_broker_the_pump_sends_the_message(
     with Client(addresses.app, tenant="acme", project="app") as client:
         client.submit(PBI)
         assert broker.llen("enrich") == 0
-        control.pump(parts)
+        sync.pump(parts)
         assert broker.llen("enrich") == 1
-        control.pump(parts)
+        sync.pump(parts)
         assert broker.llen("enrich") == 1
 
 
@@ -148,7 +143,7 @@ def test_a_broker_that_is_away_is_no_error_and_the_pump_sends_later(
         begun = time.monotonic()
         job = client.submit(PBI)
         assert time.monotonic() - begun < 60
-        control.pump(parts)
+        sync.pump(parts)
         assert broker.llen("enrich") == 1
         work(parts, job)
         assert client.result(job)["title"] == SECRET
@@ -347,10 +342,10 @@ def test_another_tenants_job_is_unknown(client: Client, addresses: Addresses, pa
 def test_answers_go_with_upkeep_after_their_time(client: Client, parts: Runtime, omniscient: SQL) -> None:
     job = client.submit(PBI)
     work(parts, job)
-    upkeep.trim(parts)
+    maintenance.trim(parts)
     assert client.result(job)
     omniscient.execute("update enrichment_job set finished_at = now() - interval '25 hours'")
-    upkeep.trim(parts)
+    maintenance.trim(parts)
     with pytest.raises(UnknownJob, match="resultsKeptHours"):
         client.result(job)
 

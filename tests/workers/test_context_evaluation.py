@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigurationError
-from pipeline.measures import NAMES
+from pipeline.search.measures import NAMES
 from tests.conftest import Addresses, Site
-from workers import evaluation, runtime, scratch
-from workers.context_evaluation import Contexts, lines_of
-from workers.judged import SECTIONS, Judged, read
+from workers import runtime
+from workers.admin.evaluation import sandbox, search_evaluation
+from workers.admin.evaluation.context_evaluation import Contexts, lines_of
+from workers.admin.evaluation.dataset import SECTIONS, Judged, read
 from workers.settings import load
 
 CONFIG = """\
@@ -80,7 +81,7 @@ def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[Judged]
         where = runtime.Addresses(
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
-        made.append(runtime.Runtime(scratch.settings_for(settings, judged), where))
+        made.append(runtime.Runtime(sandbox.settings_for(settings, judged), where))
         return made[-1]
 
     yield make
@@ -88,8 +89,8 @@ def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[Judged]
         parts.database.close()
 
 
-def measured(parts: runtime.Runtime, judged: Judged, items: list[str]) -> evaluation.Measured:
-    return evaluation.measure(parts, judged, "hybrid", lambda *_: None, items)
+def measured(parts: runtime.Runtime, judged: Judged, items: list[str]) -> search_evaluation.Measured:
+    return search_evaluation.measure(parts, judged, "hybrid", lambda *_: None, items)
 
 
 ANSWER: dict[str, Any] = {
@@ -251,31 +252,33 @@ def report(**changed: Any) -> dict[str, Any]:
 
 class TestWorse:
     def test_the_same_answers_are_not_worse(self) -> None:
-        assert evaluation.worse(evaluation.compare(report(), report())) == []
+        assert search_evaluation.worse(search_evaluation.compare(report(), report())) == []
 
     def test_a_loss_beyond_chance_is_named_and_a_gain_is_not(self) -> None:
         lost = report(
             questions={q: {**s, "ndcg@10": s["ndcg@10"] / 2} for q, s in report()["questions"].items()}
         )
-        assert evaluation.worse(evaluation.compare(report(), lost)) == ["ndcg@10"]
-        assert evaluation.worse(evaluation.compare(lost, report())) == []
+        assert search_evaluation.worse(search_evaluation.compare(report(), lost)) == ["ndcg@10"]
+        assert search_evaluation.worse(search_evaluation.compare(lost, report())) == []
 
     def test_noise_is_worse_where_there_is_more_of_it(self) -> None:
         items = {f"i{n}": {"past_decisions": {"noise" if n < 8 else "related": 1}} for n in range(20)}
         noisy = report(step4={"items": items})
-        found = evaluation.compare(report(), noisy)
+        found = search_evaluation.compare(report(), noisy)
         assert found["noise share"]["difference"] == 0.4
         assert found["past_decisions precision"]["difference"] == -0.4
-        assert evaluation.worse(found) == ["past_decisions precision", "noise share"]
-        assert evaluation.worse(evaluation.compare(noisy, report())) == []
+        assert search_evaluation.worse(found) == ["past_decisions precision", "noise share"]
+        assert search_evaluation.worse(search_evaluation.compare(noisy, report())) == []
 
     def test_one_line_more_or_less_may_be_chance(self) -> None:
         items = {**report()["step4"]["items"], "i1": {"past_decisions": {"noise": 1}}}
-        assert evaluation.worse(evaluation.compare(report(), report(step4={"items": items}))) == []
+        assert (
+            search_evaluation.worse(search_evaluation.compare(report(), report(step4={"items": items}))) == []
+        )
 
     def test_a_section_that_shows_nothing_any_more_is_no_loss(self) -> None:
         silent = report(step4={"items": {f"i{n}": {} for n in range(20)}})
-        assert evaluation.worse(evaluation.compare(report(), silent)) == []
+        assert search_evaluation.worse(search_evaluation.compare(report(), silent)) == []
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -303,10 +306,10 @@ class TestWorse:
         }
         path = tmp_path / "before.json"
         path.write_text(json.dumps(report(**fits)))
-        assert evaluation.baseline(path, judged, "hybrid", ["W1"])["set"] == "set"
+        assert search_evaluation.baseline(path, judged, "hybrid", ["W1"])["set"] == "set"
         path.write_text(json.dumps(report(**{**fits, **changed})))
         with pytest.raises(ConfigurationError) as caught:
-            evaluation.baseline(path, judged, "hybrid", ["W1"])
+            search_evaluation.baseline(path, judged, "hybrid", ["W1"])
         assert said in caught.value.message
         assert str(path) in caught.value.message
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ledger import Item, Stage
-from workers.celeryconfig import ROUTES
-from workers.dispatch import TASK_OF, portions
+from workers.queue.celeryconfig import ROUTES
+from workers.queue.dispatch import TASK_OF, portions
 
 
 def items(count: int) -> list[Item]:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import EmbedderRefused
 from pipeline.ledger import Stage
-from pipeline.stores.pgvector import SearchIndex
+from pipeline.search.chunk_store import SearchIndex
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from workers.runtime import Addresses, Runtime
 from workers.settings import load

@@ -9,14 +9,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from pipeline.degradation import Health
 from pipeline.documents import Json
 from pipeline.embedding import Embedder, EmbedderLimits
+from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
-from workers import embedded, enriching, registering, runtime
-from workers.app import configure
+from workers import embedded, runtime
+from workers.control import registration
+from workers.enrichment import job
+from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -77,7 +79,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     )
     made = Runtime(load(tmp_path / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    registering.register(made)
+    registration.register(made)
     index(made)
     made.__dict__["health"] = Health(cache=False, clock=clock)
     yield made
@@ -86,7 +88,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
 
 @pytest.fixture
 def enrich(parts: Runtime) -> Callable[[Json], Json]:
-    return enriching.enricher(parts, parts.tenant)
+    return job.enricher(parts, parts.tenant)
 
 
 def ask(enrich: Callable[[Json], Json], title: str = PBI["title"]) -> Json:
@@ -105,7 +107,7 @@ def test_with_everything_well_the_answer_is_whole(enrich: Callable[[Json], Json]
 def test_without_the_embedder_words_alone_answer_and_it_comes_back(parts: Runtime, clock: Clock) -> None:
     good: Embedder = parts.embedder
     parts.__dict__["embedder"] = Away()
-    enrich = enriching.enricher(parts, parts.tenant)
+    enrich = job.enricher(parts, parts.tenant)
     for n in range(3):
         found = ask(enrich, f"Warn of shallow water {n}")
         assert found["degradation_level"] == 3
@@ -159,7 +161,7 @@ def test_a_store_that_is_slow_is_left_alone_and_comes_back(
 def test_switched_off_says_so(parts: Runtime) -> None:
     off = parts.rag.model_copy(update={"enabled": False})
     parts.rag = off
-    assert ask(enriching.enricher(parts, parts.tenant))["degradation_level"] == 5
+    assert ask(job.enricher(parts, parts.tenant))["degradation_level"] == 5
 
 
 def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json]) -> None:
@@ -202,4 +204,4 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
     assert wrong.way_of_answering == "2 extract"
     with pytest.raises(ConfigurationError, match="synonyms"):
-        enriching.enricher(wrong, wrong.tenant)({"pbi": PBI})
+        job.enricher(wrong, wrong.tenant)({"pbi": PBI})

@@ -12,11 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 from pipeline.errors import ConfigurationError
-from pipeline.stores import Mode
+from pipeline.search.chunks import Mode
 from tests.conftest import Addresses, Site
-from workers import evaluation, runtime, scratch
+from workers import runtime
+from workers.admin.evaluation import sandbox, search_evaluation
+from workers.admin.evaluation.dataset import Judged, JudgedSource, read
 from workers.cli.eval import evaluate
-from workers.judged import Judged, JudgedSource, read
 from workers.settings import Settings, load
 
 DOCUMENTS = {
@@ -74,7 +75,7 @@ def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[..., run
         where = runtime.Addresses(
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
-        made.append(runtime.Runtime(scratch.settings_for(settings(tmp_path, config), judged), where))
+        made.append(runtime.Runtime(sandbox.settings_for(settings(tmp_path, config), judged), where))
         return made[-1]
 
     yield make
@@ -87,8 +88,8 @@ def settings(folder: Path, config: str = CONFIG) -> Settings:
     return load(folder / "larder.yaml", {})
 
 
-def measured(parts: runtime.Runtime, judged: Judged, mode: Mode = "hybrid") -> evaluation.Measured:
-    return evaluation.measure(parts, judged, mode, silent)
+def measured(parts: runtime.Runtime, judged: Judged, mode: Mode = "hybrid") -> search_evaluation.Measured:
+    return search_evaluation.measure(parts, judged, mode, silent)
 
 
 class TestMeasure:
@@ -116,7 +117,7 @@ class TestMeasure:
         judged = read(folder)
         parts = parts_of(judged)
         modes: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
-        found = {mode: evaluation.measure(parts, judged, mode, silent) for mode in modes}
+        found = {mode: search_evaluation.measure(parts, judged, mode, silent) for mode in modes}
         assert {one.rankings["q2"][0] for one in found.values()} == {"river"}
         assert len({tuple(one.rankings["q1"]) for one in found.values()}) > 1, "they rank differently"
 
@@ -145,9 +146,9 @@ class TestMeasure:
     ) -> None:
         judged = read(folder)
         parts = parts_of(judged)
-        first = evaluation.measure(parts, judged, "hybrid", silent)
+        first = search_evaluation.measure(parts, judged, "hybrid", silent)
         asked: list[tuple[str, int]] = []
-        again = evaluation.measure(
+        again = search_evaluation.measure(
             parts, judged, "hybrid", lambda what, _done, total: asked.append((what, total))
         )
         assert ("indexing", 0) in asked
@@ -182,8 +183,8 @@ def test_calibration_tells_the_thresholds_that_the_set_asks_for(
 ) -> None:
     judged = read(folder)
     parts = parts_of(judged)
-    found = evaluation.measure(parts, judged, "vector", silent)
-    told = evaluation.calibrate(parts, found)
+    found = search_evaluation.measure(parts, judged, "vector", silent)
+    told = search_evaluation.calibrate(parts, found)
     embedder = parts.embedder
     pairs = {
         (q, d): float(
@@ -204,11 +205,11 @@ def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
 ) -> None:
     judged = read(folder)
     parts = parts_of(judged)
-    first = evaluation.measure(parts, judged, "keyword", silent)
-    second = evaluation.measure(parts, judged, "vector", silent)
-    same = evaluation.compare(first.to_json(), first.to_json())["ndcg@10"]
+    first = search_evaluation.measure(parts, judged, "keyword", silent)
+    second = search_evaluation.measure(parts, judged, "vector", silent)
+    same = search_evaluation.compare(first.to_json(), first.to_json())["ndcg@10"]
     assert same == {"difference": 0, "low": 0, "high": 0, "certain": False}
-    told = evaluation.compare(first.to_json(), second.to_json())
+    told = search_evaluation.compare(first.to_json(), second.to_json())
     after, before = second.to_json()["scores"], first.to_json()["scores"]
     for name, each in told.items():
         assert each["difference"] == pytest.approx(after[name] - before[name], abs=2e-4)
@@ -218,17 +219,17 @@ def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
 class TestScratchSettings:
     def test_the_tenant_is_named_after_the_set_and_what_it_is_indexed_with(self, tmp_path: Path) -> None:
         judged = read(write(tmp_path / "My Set"))
-        plain = scratch.settings_for(settings(tmp_path), judged).tenant
+        plain = sandbox.settings_for(settings(tmp_path), judged).tenant
         assert plain.startswith("eval-my-set-")
         wider = CONFIG.replace("64", "128")
-        assert scratch.settings_for(settings(tmp_path, wider), judged).tenant != plain
+        assert sandbox.settings_for(settings(tmp_path, wider), judged).tenant != plain
         ranked = CONFIG.replace("Similarity: 0", "Similarity: 0.5")
-        assert scratch.settings_for(settings(tmp_path, ranked), judged).tenant == plain
+        assert sandbox.settings_for(settings(tmp_path, ranked), judged).tenant == plain
 
     def test_no_configured_source_comes_along_and_no_old_answer(self, tmp_path: Path) -> None:
         judged = read(write(tmp_path / "made-up"))
         config = CONFIG + "  sources:\n  - {name: notes, type: text, paths: ['*.txt']}\n"
-        rag = scratch.settings_for(settings(tmp_path, config), judged).rag
+        rag = sandbox.settings_for(settings(tmp_path, config), judged).rag
         assert rag.sources == ()
         assert rag.retrieval.cache.enabled is False
 

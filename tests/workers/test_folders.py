@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.folders import sources_of
+from workers.admin.folders import sources_of
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 

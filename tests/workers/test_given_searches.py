@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from pipeline.reranking import RerankOptions
-from pipeline.retrieval import SearchRequest
-from pipeline.stores import Mode
+from pipeline.search import SearchRequest
+from pipeline.search.chunks import Mode
 from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
-from workers import embedded, registering, runtime, searching
-from workers.app import configure
+from workers import embedded, runtime
+from workers import search as searching
+from workers.control import registration
+from workers.queue.app import configure
 from workers.runtime import Runtime
-from workers.searching import Wanted
+from workers.search import Wanted
 from workers.settings import load
 
 CONFIG = """
@@ -63,7 +65,7 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
     )
     made = Runtime(load(files / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    registering.register(made)
+    registration.register(made)
     index(made)
     yield made
     made.database.close()

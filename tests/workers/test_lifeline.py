@@ -11,9 +11,10 @@ import pytest
 
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import embedded, enriching, runtime
+from workers import embedded, runtime
 from workers.client import Client, NoAnswerYet
-from workers.lifeline import Lifeline
+from workers.enrichment import job as enriching
+from workers.processes.broker_outage import Lifeline
 from workers.runtime import Runtime
 from workers.settings import load
 

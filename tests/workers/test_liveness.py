@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from workers import liveness
+from workers.processes import liveness
 
 
 def test_a_touched_file_is_fresh_and_names_its_process(tmp_path: Path) -> None:

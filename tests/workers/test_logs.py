@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers import logs
+from workers.processes import logs
 
 PROGRAM = """
 import logging, structlog

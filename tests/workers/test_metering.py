@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from prometheus_client import REGISTRY
 
-from pipeline.caching import LayeredCache, MemoryCache
-from pipeline.ledger.usage import Meter, Used
-from workers.metering import CountedCache, count
+from pipeline.ledger.embedding_usage import Meter, Used
+from pipeline.search.cache import LayeredCache, MemoryCache
+from workers.processes.metering import CountedCache, count
 
 
 def value(name: str, **labels: str) -> float:

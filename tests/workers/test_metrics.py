@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COUNT = """
 import sys, time
-from pipeline.degradation import DegradationLevel
+from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.errors import StoreUnavailable
 from workers import metrics
 level = DegradationLevel(int(sys.argv[1]))

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers import searching
+from workers import search
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -33,19 +33,19 @@ BERLIN = ZoneInfo("Europe/Berlin")
     ],
 )
 def test_moments(word: str, end: bool, expected: datetime) -> None:
-    assert searching.moment("--since", word, NOW, BERLIN, end=end) == expected
+    assert search.moment("--since", word, NOW, BERLIN, end=end) == expected
 
 
 @pytest.mark.parametrize("word", ["", "d", "-7d", "7 days", "2025-13-01", "1.1.2025", "99999999d", "now"])
 def test_other_words_are_no_moments(word: str) -> None:
     with pytest.raises(ConfigurationError, match="is no date"):
-        searching.moment("--since", word, NOW, BERLIN)
+        search.moment("--since", word, NOW, BERLIN)
 
 
 def test_an_empty_span_is_told_and_a_day_is_none() -> None:
     parts = Runtime(load(None, {}), Addresses(database="", control="", admin="", broker=""))
-    day = searching.condition(parts, searching.Wanted(since="2026-01-31", until="2026-01-31"))
+    day = search.condition(parts, search.Wanted(since="2026-01-31", until="2026-01-31"))
     assert day.since is not None
     assert day.until == day.since + timedelta(days=1)
     with pytest.raises(ConfigurationError, match="--since 7d is not before --until 30d"):
-        searching.condition(parts, searching.Wanted(since="7d", until="30d"))
+        search.condition(parts, search.Wanted(since="7d", until="30d"))

@@ -10,8 +10,8 @@ from celery.signals import task_received
 from celery.worker import state
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import dispatch
-from workers.neglect import Neglect
+from workers.processes.starvation import Neglect
+from workers.queue import dispatch
 from workers.runtime import Runtime
 
 

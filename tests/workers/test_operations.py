@@ -10,13 +10,16 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
 from pipeline.ledger import sources as ledger
-from pipeline.tenancy import project_id, tenant_id
 from tests.conftest import Addresses
 from tests.workers.installed import installed, without_messages
-from workers import broker, embedded, operations, runtime, status, upkeep
-from workers.celeryconfig import QUEUES
+from workers import embedded, runtime
+from workers.admin import operations, status
+from workers.control import maintenance
+from workers.queue import broker
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 
 CONFIG = """
@@ -246,7 +249,7 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
 def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
     operations.every(parts)
     bury(omniscient, "docs", ["a.md"])
-    upkeep.sing(parts, "embed")
+    maintenance.sing(parts, "embed")
     found = status.status(parts)
     assert {
         "sources",

@@ -13,8 +13,8 @@ import pytest
 from kombu.asynchronous.timer import Timer
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import liveness
-from workers.heartbeat import DEAF_LOOKS, PATIENCE, Presence
+from workers.processes import liveness
+from workers.processes.heartbeat import DEAF_LOOKS, PATIENCE, Presence
 from workers.runtime import Addresses, Runtime
 
 SQL = psycopg.Connection[Any]

@@ -14,14 +14,17 @@ from pipeline.documents import Json
 from pipeline.embedding import EmbedderLimits
 from pipeline.errors import EmbedderUnavailable
 from pipeline.ledger import sources
-from pipeline.retrieval import SearchRequest
+from pipeline.search import SearchRequest
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
-from workers import backlog, embedded, enriching, registering, searching
+from workers import embedded, search
+from workers.admin.projects import Scope
 from workers.client import Client
-from workers.projects import Scope
+from workers.control import registration
+from workers.enrichment import job as enriching
+from workers.enrichment import step4_file
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -70,7 +73,7 @@ def parts(
         write(tmp_path, project)
     config = CONFIG + "".join(source(project, project) for project in PROJECTS)
     with installed(tmp_path, addresses, servers, config) as made:
-        registering.register(made)
+        registration.register(made)
         index(made)
         yield made
 
@@ -152,11 +155,11 @@ def test_an_installation_without_projects_is_as_before(
     write(tmp_path, "all")
     config = CONFIG + source("all", "''").replace(" project: '',", "")
     with installed(tmp_path, addresses, servers, config) as made:
-        registering.register(made)
+        registration.register(made)
         index(made)
         for project in (None, made.project):
             assert owners(enriching.enricher(made, made.tenant)({"pbi": PBI}, project)) == all_of("all")
-        assert backlog.notices(made, backlog_of(tmp_path, PBI), Scope()) == []
+        assert step4_file.notices(made, backlog_of(tmp_path, PBI), Scope()) == []
 
 
 # At other levels, and what is remembered -----------------------------------------------------------
@@ -222,7 +225,7 @@ def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_
     parts.rag = parts.rag.model_copy(update={"enabled": False})
     assert enriching.enricher(parts, parts.tenant)({"pbi": PBI, "project": "shop"})["project"] == "shop"
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"})
-    made = backlog.enrich(parts, read, scope=Scope(), timeout=5, tell=lambda _outcome: None)
+    made = step4_file.enrich(parts, read, scope=Scope(), timeout=5, tell=lambda _outcome: None)
     assert [item["context"]["project"] for item in made.items] == ["default", "billing"]
 
 
@@ -236,7 +239,7 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
     text = (tmp_path / "larder.yaml").read_text().replace("project: billing", "project: shop")
     (tmp_path / "larder.yaml").write_text(text)
     moved = Runtime(load(tmp_path / "larder.yaml", {}), parts.addresses)
-    registering.register(moved)
+    registration.register(moved)
     with moved.database.tenant(moved.tenant) as connection:
         assert list(sources.projects(connection).values()) == ["default", "shop"]
     moved.database.close()
@@ -246,9 +249,9 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
 # What a person is told -----------------------------------------------------------------------------
 
 
-def backlog_of(folder: Path, *items: Json) -> backlog.Backlog:
+def backlog_of(folder: Path, *items: Json) -> step4_file.Backlog:
     (folder / "step-3.json").write_text(json.dumps({"scored_pbis": list(items)}))
-    return backlog.read_backlog(folder / "step-3.json")
+    return step4_file.read_backlog(folder / "step-3.json")
 
 
 OUTSIDE = "are left out; --projects '*' asks all"
@@ -282,12 +285,12 @@ OUTSIDE = "are left out; --projects '*' asks all"
 def test_what_is_left_out_and_what_holds_nothing_is_said(
     parts: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
 ) -> None:
-    assert backlog.notices(parts, backlog_of(tmp_path, PBI), Scope.of(words)) == said
+    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), Scope.of(words)) == said
 
 
 def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_path: Path) -> None:
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"}, {**PBI, "project": "billing"})
-    assert backlog.notices(parts, read, Scope()) == [
+    assert step4_file.notices(parts, read, Scope()) == [
         f"project default: documents of other projects (billing, shop) {OUTSIDE}",
         f"project billing: documents of other projects (shop) {OUTSIDE}",
     ]
@@ -296,11 +299,11 @@ def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_
 @pytest.mark.req("001-120")
 def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime) -> None:
     def found(*projects: str) -> set[str]:
-        wanted = searching.Wanted(projects=projects)
+        wanted = search.Wanted(projects=projects)
         request = SearchRequest(
-            text="pay an open invoice by card", k=20, filter=searching.condition(parts, wanted)
+            text="pay an open invoice by card", k=20, filter=search.condition(parts, wanted)
         )
-        return {hit.document.title.split()[0] for hit in searching.search(parts, request).hits}
+        return {hit.document.title.split()[0] for hit in search.search(parts, request).hits}
 
     assert found() == set(PROJECTS)
     assert found("billing") == {"billing"}

@@ -15,8 +15,9 @@ import redis
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers import embedded, rate
-from workers.rate import PREFIX, RateLimits, ValkeyRate
+from workers import embedded
+from workers.limits import tokens as rate
+from workers.limits.tokens import PREFIX, RateLimits, ValkeyRate
 
 HERE = Path(__file__).parent
 Open = Callable[..., ValkeyRate]

@@ -14,20 +14,14 @@ from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import fills, followers
-from pipeline.retrieval import SearchRequest
-from pipeline.stores.pgvector import indexes
+from pipeline.search import SearchRequest
+from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
-from workers import (
-    clearing,
-    doctor,
-    explaining,
-    reindex_status,
-    reindexing,
-    searching,
-    switching,
-)
-from workers import status as statuses
-from workers.reindexing import Asked
+from workers import search
+from workers.admin import clear, explain, index_switch, reindex, reindex_status
+from workers.admin import status as statuses
+from workers.admin.doctor import doctor
+from workers.admin.reindex import Asked
 from workers.runtime import Runtime
 
 SQL = psycopg.Connection[Any]
@@ -61,7 +55,7 @@ def fill(parts: Runtime) -> None:
 
 def find(parts: Runtime, question: str) -> tuple[str, list[str]]:
     """The model that answers, and titles."""
-    found = searching.search(parts, SearchRequest(text=question))
+    found = search.search(parts, SearchRequest(text=question))
     return found.model, [hit.document.title for hit in found.hits]
 
 
@@ -85,22 +79,22 @@ def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -
 
 @pytest.mark.req("001-011")
 def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
-    begun = reindexing.begin(parts, Asked())
+    begun = reindex.begin(parts, Asked())
     assert begun["begun"]
-    assert reindexing.begin(parts, Asked()) == begun, "repeatable"
+    assert reindex.begin(parts, Asked()) == begun, "repeatable"
     with pytest.raises(ConfigurationError, match="lacks 3 of 3 documents"):
-        switching.switch(parts)
+        index_switch.switch(parts)
     assert states(parts) == {"hashing-384": "active", "hashing-256": "building"}
     fill(parts)
     assert "larder reindex switch" in statuses.status(parts)["next"]
     before = find(parts, "Paragraph 1 of page 2")
-    done = switching.switch(parts)
+    done = index_switch.switch(parts)
     assert (done["kept"], done["active"]) == (1, begun["index"])
     assert states(parts) == {"hashing-384": "retired", "hashing-256": "active"}
     assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", before[1])
     assert reindex_status.status(parts)["matches"]
-    assert reindexing.begin(parts, Asked())["begun"] is False
-    back = switching.rollback(parts)
+    assert reindex.begin(parts, Asked())["begun"] is False
+    back = index_switch.rollback(parts)
     assert (back["active"], back["kept"]) == (1, begun["index"])
     assert find(parts, "Paragraph 1 of page 2") == before
     audited = omniscient.execute("select action, subject from audit order by id").fetchall()
@@ -110,24 +104,24 @@ def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
 def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
     parts: Runtime, tmp_path: Path, omniscient: SQL
 ) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     fill(parts)
-    switching.switch(parts)
+    index_switch.switch(parts)
     (tmp_path / "docs" / "page-1.md").write_text("# Page 1\n\nA new text about herons.\n")
     index(parts)
     generations = dict(omniscient.execute("select external_id, generation from document").fetchall())
     assert generations == {"docs/page-0.md": 1, "docs/page-1.md": 2, "docs/page-2.md": 1}
     assert find(parts, "herons")[1][0] == "Page 1"
     with pytest.raises(ConfigurationError, match="lacks 1 of 3"):
-        switching.rollback(parts)
+        index_switch.rollback(parts)
     fill(parts)
-    switching.rollback(parts)
+    index_switch.rollback(parts)
     assert find(parts, "herons")[1][0] == "Page 1"
 
 
 def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> None:
-    reindexing.begin(parts, Asked())
-    switching.switch(parts, force=True)
+    reindex.begin(parts, Asked())
+    index_switch.switch(parts, force=True)
     assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", [])
     fill(parts)
     assert len(find(parts, "Paragraph 1 of page 2")[1]) == 3, "no answer is kept from before"
@@ -137,9 +131,9 @@ def test_everything_is_built_and_counted_before_the_switch(
     build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     eager = build(256, retrieval="{exactBelow: 3}")
-    reindexing.begin(eager, Asked())
+    reindex.begin(eager, Asked())
     fill(eager)
-    switching.switch(eager)
+    index_switch.switch(eager)
     row = omniscient.execute(
         "select indexed_rows > 0, keyword_built from search_index where id = 2"
     ).fetchone()
@@ -153,47 +147,47 @@ def test_another_chunker_changes_counts_with_the_switch(
     build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     same = build(384)
-    reindexing.begin(same, Asked(chunker="fixed"))
+    reindex.begin(same, Asked(chunker="fixed"))
     fill(same)
-    switching.switch(same)
+    index_switch.switch(same)
     wrong = omniscient.execute("""
         select count(*) from document d where chunk_count <>
             (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
     assert wrong == (0,)
     assert {r.check: r.diagnosis.health.value for r in doctor.examine(same)}["document chunks"] == "ok"
     with pytest.raises(ConfigurationError, match="does not say how to reach gemini/gemini-embedding-001"):
-        reindexing.begin(same, Asked(provider="gemini"))
+        reindex.begin(same, Asked(provider="gemini"))
     with pytest.raises(ConfigurationError, match="use one of") as told:
-        reindexing.begin(same, Asked(chunker="scissors"))
+        reindex.begin(same, Asked(chunker="scissors"))
     assert "structure" in str(told.value)
 
 
 def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Build) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     with pytest.raises(ConfigurationError, match="is being filled"):
-        reindexing.begin(parts, Asked(dimensions=128))
+        reindex.begin(parts, Asked(dimensions=128))
     fill(parts)
-    switching.switch(parts)
+    index_switch.switch(parts)
     with pytest.raises(ConfigurationError, match="kept up to date"):
-        reindexing.begin(build(384), Asked())
-    reindexing.begin(parts, Asked(dimensions=128))
+        reindex.begin(build(384), Asked())
+    reindex.begin(parts, Asked(dimensions=128))
     with pytest.raises(ConfigurationError, match="there are several"):
-        switching.droppable(parts, None)
+        index_switch.droppable(parts, None)
     fill(parts)
-    switching.switch(parts)
+    index_switch.switch(parts)
     assert states(parts) == {"hashing-256": "retired", "hashing-128": "active"}
 
 
 def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: SQL) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     fill(parts)
-    switching.switch(parts)
-    switching.drop_old(parts)
+    index_switch.switch(parts)
+    index_switch.drop_old(parts)
     assert len(states(parts)) == 2, "a week has not passed"
     omniscient.execute(
         "update search_index set retired_at = now() - interval '8 days' where status = 'retired'"
     )
-    switching.drop_old(parts)
+    index_switch.drop_old(parts)
     assert states(parts) == {"hashing-256": "active"}
     for table in ("chunk", "index_document", "lexeme_stat", "index_stat"):
         left = omniscient.execute(f"select distinct index_id from {table}").fetchall()
@@ -201,28 +195,28 @@ def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: S
     actor = omniscient.execute("select actor from audit where action = 'reindex.drop'").fetchone()
     assert actor == ("upkeep",)
     with pytest.raises(ConfigurationError, match="no earlier index"):
-        switching.rollback(parts)
+        index_switch.rollback(parts)
     with pytest.raises(ConfigurationError, match="no such index"):
-        switching.droppable(parts, 2)
+        index_switch.droppable(parts, 2)
 
 
 def test_without_documents_there_is_nothing_to_begin(build: Build) -> None:
     with pytest.raises(ConfigurationError, match="nothing is indexed yet"):
-        reindexing.begin(build(), Asked())
+        reindex.begin(build(), Asked())
 
 
 def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     fill(parts)
-    assert clearing.clear(parts, "docs")["documents"] == 3
+    assert clear.clear(parts, "docs")["documents"] == 3
     for table in ("chunk", "index_document"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
 
 
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     fill(parts)
-    found = explaining.find(parts, "page-1.md")["indexes"]
+    found = explain.find(parts, "page-1.md")["indexes"]
     assert [(i["model"], i["status"], i["version"]) for i in found] == [
         ("hashing-384", "active", 1),
         ("hashing-256", "building", 1),
@@ -230,7 +224,7 @@ def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
 
 
 def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omniscient: SQL) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     fill(parts)
     omniscient.execute("delete from chunk where index_id = 2 and ord = 0")
     found = {r.check: r.diagnosis for r in doctor.examine(parts)}
@@ -244,11 +238,11 @@ def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omnis
 
 
 def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime, omniscient: SQL) -> None:
-    reindexing.begin(parts, Asked())
+    reindex.begin(parts, Asked())
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
         (due,) = followers.choose(connection, new.id, parts.limits)
-    clearer = threading.Thread(target=clearing.clear, args=(parts, "docs"))
+    clearer = threading.Thread(target=clear.clear, args=(parts, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(
             connection, due.tenant_id, new.id, "", [i.document_id for i in due.items], lease=60

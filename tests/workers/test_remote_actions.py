@@ -15,15 +15,17 @@ import pytest
 import redis
 
 from pipeline.actions import NAMES, Actions, register_actions
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
-from workers import acting, control, embedded
-from workers.app import app
-from workers.broker import lists_of
-from workers.celeryconfig import ROUTES
+from workers import embedded
 from workers.client import Client
-from workers.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
+from workers.control import sync
+from workers.enrichment import actions
+from workers.enrichment.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
+from workers.queue.app import app
+from workers.queue.broker import lists_of
+from workers.queue.celeryconfig import ROUTES
 from workers.runtime import Runtime
 
 TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]
@@ -61,7 +63,7 @@ def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Re
             if broker.exists(URGENT, *LATER):
                 task, tenant, job, _ = message(broker)
                 for _ in range(2):
-                    acting.run(parts, tenant, job, METHODS[task])
+                    actions.run(parts, tenant, job, METHODS[task])
 
     worker = threading.Thread(target=serve)
     worker.start()
@@ -152,9 +154,9 @@ def test_the_pump_sends_a_lost_message_to_the_right_task(
 ) -> None:
     with Client(addresses.app, tenant="acme", project="app") as deaf:
         job = deaf.ask("larder.vector.query", {"query": "tide"})
-        control.pump(parts)
+        sync.pump(parts)
         assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
-        acting.run(parts, deaf.tenant, job, "vector_query")
+        actions.run(parts, deaf.tenant, job, "vector_query")
         assert deaf.result(job)["results"] == []
 
 
@@ -184,7 +186,7 @@ def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
 def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
     off = replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False}))
     for made, served in ((Runtime(off, parts.addresses), False), (parts, True)):
-        answer = Actions(acting.WorkerParts(made, made.tenant)).embedding_create({}, "x")
+        answer = Actions(actions.WorkerParts(made, made.tenant)).embedding_create({}, "x")
         assert ("embedding" in answer) is served
         assert ("switched off" in answer.get("error", "")) is not served
 

@@ -11,10 +11,11 @@ import pytest
 
 from pipeline.errors import LarderError
 from tests.pipeline.reranking import tiny_model
-from workers import doctor, machine_checks, runtime
-from workers.diagnosis import Diagnosis, Health
+from workers import runtime
+from workers.admin.doctor import doctor, machine_checks
+from workers.admin.doctor.diagnosis import Diagnosis, Health
 from workers.runtime import Runtime
-from workers.searching import retriever
+from workers.search import retriever
 from workers.settings import load
 
 NOWHERE = "postgresql://x:x@127.0.0.1:1/x"

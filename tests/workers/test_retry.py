@@ -21,8 +21,8 @@ from pipeline.errors import (
     StoreUnavailable,
     TextRejected,
 )
-from pipeline.indexing import Decision
-from workers.retry import RetryOptions, decide, delay
+from pipeline.ingest.indexing import Decision
+from workers.queue.retry import RetryOptions, decide, delay
 
 OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)
 

@@ -11,8 +11,9 @@ import pytest
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
-from workers import evaluation, runtime, scratch, set_building
-from workers.judged import read
+from workers import runtime
+from workers.admin.evaluation import sandbox, search_evaluation, set_builder
+from workers.admin.evaluation.dataset import read
 from workers.settings import load
 
 CONFIG = "rag:\n  embedding: {provider: hashing, dimensions: 64}\n"
@@ -43,8 +44,8 @@ def stocked(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[..., runt
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
         judged = read(folder)
-        made.append(runtime.Runtime(scratch.settings_for(load(folder / "larder.yaml", {}), judged), where))
-        assert scratch.index(made[-1], judged, lambda *_: None) == 0
+        made.append(runtime.Runtime(sandbox.settings_for(load(folder / "larder.yaml", {}), judged), where))
+        assert sandbox.index(made[-1], judged, lambda *_: None) == 0
         return made[-1]
 
     yield make
@@ -72,7 +73,7 @@ class TestBuild:
             work("B-2", duplicate_of="gone"),
             work("C-1", duplicate_of="nobody else has it"),
         )
-        told = set_building.build(parts, tmp_path / "out")
+        told = set_builder.build(parts, tmp_path / "out")
         pairs = both("A-1", "A-2") | both("A-1", "A-3") | both("A-2", "A-3") | both("B-1", "B-2")
         assert lines(tmp_path / "out/qrels.tsv") == {(*pair, "2") for pair in pairs}
         assert lines(tmp_path / "out/context_judgements.tsv") == {
@@ -95,7 +96,7 @@ class TestBuild:
             decision("adr/1.md", f"We chose PDF for A-1, see [the item]({BOARD}/17). It took 19 days."),
             decision("adr/2.md", "This was #19's doing."),
         )
-        told = set_building.build(parts, tmp_path / "out")
+        told = set_builder.build(parts, tmp_path / "out")
         related = both("A-1", "A-2") | both("A-1", "A-3") | both("17", "18")
         decided = {("A-1", "adr/1.md"), ("17", "adr/1.md"), ("19", "adr/2.md")}
         assert lines(tmp_path / "out/qrels.tsv") == {(*p, "1") for p in related} | {
@@ -120,14 +121,14 @@ class TestBuild:
         }
         parts = stocked(work("A-1", **whole), work("A-2", text="Badges are printed on paper."))
         out = tmp_path / "out"
-        set_building.build(parts, out)
+        set_builder.build(parts, out)
         row = json.loads((out / "corpus.jsonl").read_text().splitlines()[0])
         assert row == {"_id": "A-1", "kind": "work", "title": "Item A-1", **whole}
         judged = read(out)
         assert judged.self_exclude
         assert judged.queries["A-1"] == "Item A-1\nBadges are printed.\n\n## Notes\n\nOn paper."
-        again = runtime.Runtime(scratch.settings_for(parts.settings, judged), parts.addresses)
-        found = evaluation.measure(again, judged, "keyword", lambda *_: None, list(judged.context))
+        again = runtime.Runtime(sandbox.settings_for(parts.settings, judged), parts.addresses)
+        found = search_evaluation.measure(again, judged, "keyword", lambda *_: None, list(judged.context))
         again.database.close()
         assert found.to_json()["scores"]["mrr@10"] == 1.0
         assert found.contexts is not None
@@ -136,11 +137,11 @@ class TestBuild:
     def test_it_is_for_its_owner_only(self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]) -> None:
         parts = stocked(work("A-1"), work("A-2", duplicate_of="A-1"))
         out = tmp_path / "made" / "out"
-        set_building.build(parts, out)
+        set_builder.build(parts, out)
         assert out.stat().st_mode & 0o777 == 0o700
         before = {path: path.read_bytes() for path in out.iterdir()}
         with pytest.raises(ConfigurationError, match="not empty"):
-            set_building.build(parts, out)
+            set_builder.build(parts, out)
         assert {path: path.read_bytes() for path in out.iterdir()} == before
 
     def test_without_a_link_nothing_is_written(
@@ -148,7 +149,7 @@ class TestBuild:
     ) -> None:
         parts = stocked(work("A-1"), decision("adr/1.md", "We use PDF."))
         with pytest.raises(ConfigurationError, match="names a duplicate"):
-            set_building.build(parts, tmp_path / "out")
+            set_builder.build(parts, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     def test_ids_of_two_sources_are_told_apart(
@@ -163,7 +164,7 @@ class TestBuild:
         )
         omniscient.execute("update document set external_id = '1' where external_id = 'one'")
         omniscient.commit()
-        set_building.build(parts, tmp_path / "out")
+        set_builder.build(parts, tmp_path / "out")
         assert lines(tmp_path / "out/qrels.tsv") == {
             (*pair, "2") for pair in both("judged-a:1", "2a") | both("judged-b:1", "2b")
         }

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.degradation import HealthOptions
+from pipeline.enrichment.degradation import HealthOptions
 from pipeline.ledger import overview
 from tests.fakes.tcp_proxy import TcpProxy
-from workers import broker, doctor, locating, registering, server_checks, status
-from workers.diagnosis import Health
+from workers.admin import status
+from workers.admin.doctor import doctor, server_checks
+from workers.admin.doctor.diagnosis import Health
+from workers.control import registration
+from workers.embedded import locating
+from workers.queue import broker
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -27,7 +31,7 @@ def proxies(parts: Runtime) -> Iterator[tuple[TcpProxy, TcpProxy]]:
 @pytest.fixture
 def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Runtime]:
     """The installation as a command sees it that reaches its own servers by those ways."""
-    registering.register(parts)
+    registration.register(parts)
     store, queue = proxies
     there = parts.addresses
     where = replace(

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from pipeline.errors import ConfigurationError, LarderError
-from workers import supervisor
 from workers.embedded import Credentials
+from workers.processes import supervisor
+from workers.processes.supervisor import Child, Supervisor
 from workers.runtime import Addresses
 from workers.settings import load
-from workers.supervisor import Child, Supervisor
 
 NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
 END = [sys.executable, "-c", "raise SystemExit(1)"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers import synonyms
+from workers.admin import synonyms
 
 
 @pytest.mark.req("001-022")

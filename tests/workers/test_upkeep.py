@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pipeline.stores.pgvector import indexes
+from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
-from workers import clearing, upkeep
+from workers.admin import clear
+from workers.control import maintenance
 from workers.runtime import Runtime
 
 
@@ -29,7 +30,7 @@ def test_another_model_in_the_configuration_changes_nothing_by_itself(
     write_pages(tmp_path, 6)
     after = build(256)
     index(after)
-    upkeep.build_indexes(after)
+    maintenance.build_indexes(after)
     assert statuses(after) == [("hashing-384", 384, "active")]
     generations = omniscient.execute("select generation, count(*) from document group by 1").fetchall()
     assert generations == [(1, 6)], "the new page is indexed, and no other is again"
@@ -66,12 +67,12 @@ def test_deferred_indexes_are_built_when_the_backlog_is_empty(
 
     assert kinds() == set(), "nothing is built while loading"
     omniscient.execute("update document set state = 'pending' where external_id = 'docs/page-1.md'")
-    upkeep.build_indexes(parts)
+    maintenance.build_indexes(parts)
     assert kinds() == set(), "nothing is built while work is waiting"
     omniscient.execute("update document set state = 'done' where external_id = 'docs/page-1.md'")
-    upkeep.build_indexes(parts)
+    maintenance.build_indexes(parts)
     assert kinds() == {"using hnsw", "using gin"}
-    upkeep.build_indexes(parts)
+    maintenance.build_indexes(parts)
 
 
 def test_few_chunks_need_no_vector_index(
@@ -80,7 +81,7 @@ def test_few_chunks_need_no_vector_index(
     write_pages(tmp_path, 2)
     parts = build()
     index(parts)
-    upkeep.build_indexes(parts)
+    maintenance.build_indexes(parts)
     rows = omniscient.execute(
         "select count(*) from pg_indexes where indexdef ilike '%%using hnsw%%'"
     ).fetchone()
@@ -99,7 +100,7 @@ def test_the_cache_is_trimmed_to_its_size_longest_unused_first(
         insert into embedding_cache (tenant_id, model, hash, vector)
         select tenant_id, model, sha256(i::text::bytea), vector from embedding_cache, generate_series(1, 900) i
         where hash = (select min(hash::text)::bytea from embedding_cache)""")
-    upkeep.trim(parts)
+    maintenance.trim(parts)
     left = omniscient.execute(
         "select count(*), min(used_at) > now() - interval '1 day' from embedding_cache"
     ).fetchone()
@@ -120,7 +121,7 @@ def test_old_runs_and_resolved_letters_age_out(
                                  resolved_at)
         select tenant_id, source_id, id, 1, 'chunked', 'E003', 'old', 8, 0, t.at from document,
                (values (now() - interval '91 days'), (now()), (null)) t(at)""")
-    upkeep.trim(parts)
+    maintenance.trim(parts)
     assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
     assert omniscient.execute("select count(*) from dead_letter").fetchone() == (2,)
 
@@ -131,13 +132,13 @@ def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
     write_pages(tmp_path, 3)
     parts = build()
     index(parts)
-    assert clearing.count(parts, "docs") == 3
-    assert clearing.clear(parts, "docs")["documents"] == 3
+    assert clear.count(parts, "docs") == 3
+    assert clear.clear(parts, "docs")["documents"] == 3
     for table in ("chunk", "document", "document_body", "lexeme_stat", "dead_letter"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,), table
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() != (0,)
     index(parts)
-    assert clearing.clear(parts, None)["documents"] == 3
+    assert clear.clear(parts, None)["documents"] == 3
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
     actions = omniscient.execute("select action, subject from audit order by id").fetchall()
     assert actions == [("clear", "docs"), ("clear", "everything")]
@@ -147,8 +148,8 @@ def test_the_canary_tells_when_its_queue_was_served(
     build: Build, omniscient: psycopg.Connection[Any]
 ) -> None:
     parts = build()
-    upkeep.sing(parts, "embed")
-    upkeep.sing(parts, "embed")
+    maintenance.sing(parts, "embed")
+    maintenance.sing(parts, "embed")
     row = omniscient.execute("select queue, sung_at from canary").fetchall()
     assert [r[0] for r in row] == ["embed"]
     assert datetime.now(UTC) - row[0][1] < timedelta(minutes=1)

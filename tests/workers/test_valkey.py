@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from workers import embedded
-from workers.valkey import AWAY, Scripts
+from workers.limits.valkey import AWAY, Scripts
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 WRONG = "return redis.call('INCRBY', KEYS[1], 'many')"
@@ -114,7 +114,7 @@ def test_nobody_there_is_one_of_those_that_mean_away() -> None:
 def test_after_a_fork_each_process_has_its_own(servers: embedded.Servers, scripts: Scripts, key: str) -> None:
     code = f"""
 import os, sys
-from workers.valkey import Scripts
+from workers.limits.valkey import Scripts
 scripts = Scripts(sys.argv[1], seconds=5)
 add = lambda: scripts.run({ADD!r}, [sys.argv[2]], [1])
 add()

@@ -14,8 +14,10 @@ from sqlalchemy import text
 from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.workers.indexed import index
-from workers import embedded, enriching, registering, runtime
-from workers.app import configure
+from workers import embedded, runtime
+from workers.control import registration
+from workers.enrichment import job
+from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -73,12 +75,12 @@ def test_a_paid_model_is_asked_within_the_budget_and_once_for_all_workers(opened
     with FakeOpenAI() as service:
         section = f"{{provider: openai, baseUrl: {service.address}/v1, apiKey: {KEY}, requestsPerMinute: 60}}"
         first = opened(section)
-        registering.register(first)
+        registration.register(first)
         index(first)
         before = len(service.requests())
         assert counted(first) == (before, service.usage.texts)
         for parts in (first, opened(section)):
-            enriching.warm(parts)
+            job.warm(parts)
             assert len(service.requests()) == before + 1
             assert counted(first) == (before + 1, service.usage.texts)
 
@@ -93,5 +95,5 @@ def test_a_model_of_our_own_has_run_before_the_first_job(opened: Open) -> None:
         return embed(question)
 
     parts.embedder.embed_query = noted
-    enriching.warm(parts)
+    job.warm(parts)
     assert asked == ["warm"], "without a document a search asks no model"

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from workers.version import PACKAGE, installed
+        from workers.processes.version import PACKAGE, installed
 
         print(f"{PACKAGE} {installed()}")
         raise typer.Exit

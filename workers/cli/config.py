@@ -71,7 +71,7 @@ def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpt
 
 def _understood(door: Door) -> Json:
     """What the file means, and what opening its sources and its model says against it."""
-    from workers import searching
+    from workers import search
     from workers.runtime import Addresses, Runtime
 
     settings = door.settings
@@ -80,7 +80,7 @@ def _understood(door: Door) -> Json:
         (f"source {one.settings.name}: ", partial(parts.open_source, one.settings))
         for one in parts.configured.values()
     ]
-    tries += [("embedding: ", lambda: parts.embedder), ("", lambda: searching.synonyms_of(parts))]
+    tries += [("embedding: ", lambda: parts.embedder), ("", lambda: search.synonyms_of(parts))]
     problems = [f"{what}{wrong}" for what, attempt in tries if (wrong := _refusal(attempt))]
     # Searches go on without it, so it keeps nobody from starting.
     reranker = _refusal(lambda: parts.reranker)

@@ -59,8 +59,8 @@ class Door:
     def parts(self) -> Any:
         """The runtime on living servers; queue and database are connected on first use."""
         from workers import runtime
-        from workers.app import configure
-        from workers.locating import open_runtime
+        from workers.embedded.locating import open_runtime
+        from workers.queue.app import configure
 
         parts = open_runtime(self.settings)
         parts.patience = self.patience
@@ -74,7 +74,7 @@ class Door:
         Raises:
             StoreUnavailable: it does not.
         """
-        from workers.locating import knock
+        from workers.embedded.locating import knock
 
         knock(self.parts.addresses.database)
 

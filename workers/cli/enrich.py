@@ -49,13 +49,13 @@ def enrich(
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
     with opened(config, as_json, data) as door:
-        from workers import backlog
-        from workers.projects import Scope
+        from workers.admin.projects import Scope
+        from workers.enrichment import step4_file
 
         scope = Scope.of(project or ())
-        read = backlog.read_backlog(file)  # before any server is started for it
+        read = step4_file.read_backlog(file)  # before any server is started for it
         if output is not None:
-            backlog.check_writable(output, folder=form != "json")
+            step4_file.check_writable(output, folder=form != "json")
         # stdout belongs to the document, on a terminal too.
         console = Console(stderr=True, highlight=False)
         if read.repeated:
@@ -65,7 +65,7 @@ def enrich(
             if borrowed:
                 console.print("no workers are running: started some for this command (see `larder up`)")
             with suppress(LarderError):  # whatever it is, each PBI says so by itself
-                for notice in backlog.notices(door.parts, read, scope):
+                for notice in step4_file.notices(door.parts, read, scope):
                     console.print(notice, markup=False, soft_wrap=True)
             with resumable(), _progress(console) as progress:
                 bar = progress.add_task("enriching", total=read.count, note="")
@@ -75,12 +75,12 @@ def enrich(
                         console.print(_line(outcome), markup=False)
                     progress.update(bar, advance=1, note=outcome.id)
 
-                made = backlog.enrich(door.parts, read, scope=scope, timeout=timeout, tell=tell)
+                made = step4_file.enrich(door.parts, read, scope=scope, timeout=timeout, tell=tell)
         if output is not None:
             if form == "json":
-                backlog.write(output, made.document)
+                step4_file.write(output, made.document)
             else:
-                backlog.write_pages(output, made.items, form)
+                step4_file.write_pages(output, made.items, form)
         _answer(door, made, console, output, form)
         if made.exit_code:
             raise typer.Exit(made.exit_code)
@@ -89,13 +89,13 @@ def enrich(
 @contextmanager
 def _workers(door: Door) -> Iterator[bool]:
     """Workers for the length of the command, if none run; without a database each PBI says by itself what is wrong."""
-    from workers import indexing
-    from workers.celeryconfig import ENRICHING
+    from workers.admin import sync_now
+    from workers.queue.celeryconfig import ENRICHING
 
     door.parts.patience = PATIENCE
     with ExitStack() as lent:
         try:
-            borrowed = lent.enter_context(indexing.borrowed_workers(door.parts, ENRICHING))
+            borrowed = lent.enter_context(sync_now.borrowed_workers(door.parts, ENRICHING))
         except StoreUnavailable:
             borrowed = False
         yield borrowed

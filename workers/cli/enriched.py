@@ -11,7 +11,7 @@ from rich.text import Text
 from pipeline.documents import Json
 from pipeline.enrichment.context import STATIC, UNKNOWN
 from pipeline.enrichment.report import LEVELS, named
-from pipeline.words import printable
+from pipeline.enrichment.words import printable
 
 MOST = 2
 """Suggestions and risk hints."""

@@ -91,22 +91,23 @@ def evaluate(
     with opened(config, as_json) as door, _interruptible():
         import os
 
-        from workers import evaluation, searching
-        from workers.judged import read
+        from workers import search
+        from workers.admin.evaluation import search_evaluation
+        from workers.admin.evaluation.dataset import read
 
-        chosen = searching.mode_of(mode)
+        chosen = search.mode_of(mode)
         files = {"--rankings": rankings, "--answers": answers, "--ungraded": ungraded}
         _check(files, calibrate=calibrate, chosen=chosen)
         other = load(compare, os.environ) if compare else None
         judged = read(folder, limit)
         items = _to_enrich(judged, files, step4=step4)
-        before = evaluation.baseline(fail_if_worse, judged, chosen, items) if fail_if_worse else None
+        before = search_evaluation.baseline(fail_if_worse, judged, chosen, items) if fail_if_worse else None
         first, told = _measure(door, judged, chosen, items, other, calibrate=calibrate, keep=keep)
         if other is not None:
             told["second"]["config"] = str(compare)
         if before is not None:
-            found = evaluation.compare(before, told)
-            worse = evaluation.worse(found)
+            found = search_evaluation.compare(before, told)
+            worse = search_evaluation.worse(found)
             told["baseline"] = {"file": str(fail_if_worse), "comparison": found, "worse": worse}
         _write(files, first)
         door.answer(told)
@@ -130,20 +131,20 @@ def _measure(
     door: Door, judged: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
 ) -> tuple[Any, dict[str, Any]]:
     """The answers as configured, and the report on them and on those of another configuration."""
-    from workers import evaluation, scratch
+    from workers.admin.evaluation import sandbox, search_evaluation
 
-    with scratch.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
-        parts = scratch.open_runtime(door.settings, judged, place)
-        first = evaluation.measure(parts, judged, mode, show, items)
+    with sandbox.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
+        parts = sandbox.open_runtime(door.settings, judged, place)
+        first = search_evaluation.measure(parts, judged, mode, show, items)
         told = first.to_json()
         if calibrate:
-            told["calibration"] = evaluation.calibrate(parts, first)
+            told["calibration"] = search_evaluation.calibrate(parts, first)
         parts.database.close()
         if other is not None:
-            parts = scratch.open_runtime(other, judged, place)
-            told["second"] = evaluation.measure(parts, judged, mode, show, items).to_json()
+            parts = sandbox.open_runtime(other, judged, place)
+            told["second"] = search_evaluation.measure(parts, judged, mode, show, items).to_json()
             parts.database.close()
-            told["comparison"] = evaluation.compare(told, told["second"])
+            told["comparison"] = search_evaluation.compare(told, told["second"])
         if keep:
             told["kept"] = str(place / first.tenant)
     return first, told
@@ -158,11 +159,11 @@ def build(
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
     with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers import set_building
+        from workers.admin.evaluation import set_builder
 
         door.knock()
-        made = set_building.build(door.parts, out)
-        pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_building.REASONS)
+        made = set_builder.build(door.parts, out)
+        pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
         said = (
             f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
             f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"

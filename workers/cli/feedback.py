@@ -72,8 +72,8 @@ def _check(
 
 
 def _mark(door: Door, item: str, ref: str, verdict: str, source: str | None) -> None:
-    from workers import feedback as marking
-    from workers.operations import actor
+    from workers.admin import feedback as marking
+    from workers.admin.operations import actor
 
     with door.parts.database.tenant(door.parts.tenant) as connection:
         done = marking.mark(connection, door.parts.tenant, item, ref, verdict, source=source, by=actor())
@@ -86,7 +86,7 @@ def _mark(door: Door, item: str, ref: str, verdict: str, source: str | None) -> 
 
 
 def _list(door: Door, item: str | None) -> None:
-    from workers import feedback as marking
+    from workers.admin import feedback as marking
 
     with door.parts.database.tenant(door.parts.tenant) as connection:
         found = marking.listed(connection, item)
@@ -113,7 +113,7 @@ def _show(console: Console, found: list[Json], item: str | None) -> None:
 
 
 def _export(door: Door, folder: Path) -> None:
-    from workers import feedback_set
+    from workers.admin.evaluation import feedback_set
 
     with door.parts.database.tenant(door.parts.tenant) as connection:
         counts = feedback_set.export(connection, folder)

@@ -41,20 +41,21 @@ def index(
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
     with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers import indexing, registering
+        from workers.admin import sync_now
+        from workers.control import registration
 
-        wanted = indexing.chosen(door.parts, names or [])
+        wanted = sync_now.chosen(door.parts, names or [])
         if not wanted:
             raise ConfigurationError(
                 "no sources are configured", fix="`larder config init` writes an example file"
             )
         door.knock()
         if dry_run:
-            _preview(door, [indexing.preview(door.parts, one, force=force) for one in wanted])
+            _preview(door, [sync_now.preview(door.parts, one, force=force) for one in wanted])
             return
-        registering.register(door.parts)
+        registration.register(door.parts)
         if no_wait:
-            started = indexing.start(door.parts, wanted, force=force)
+            started = sync_now.start(door.parts, wanted, force=force)
             queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]
             door.answer({"success": True, "queued": queued}, text=f"queued {len(queued)} runs")
             return
@@ -62,13 +63,13 @@ def index(
 
 
 def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
-    from workers import indexing
+    from workers.admin import sync_now
 
     begun = time.monotonic()
-    with indexing.borrowed_workers(door.parts) as borrowed:
+    with sync_now.borrowed_workers(door.parts) as borrowed:
         if borrowed:
             door.console.print("no workers are running: started some for this command (see `larder up`)")
-        watched = indexing.start(door.parts, wanted, force=force)
+        watched = sync_now.start(door.parts, wanted, force=force)
         with resumable(), _progress(door.console) as progress:
             bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
 
@@ -77,12 +78,12 @@ def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
                     total = w.run.queued if w.run.state != "discovering" else None
                     progress.update(bars[w.run.id], completed=w.settled, total=total, note=_note(w))
 
-            indexing.wait(door.parts, watched, show)
-    result = indexing.report(watched, time.monotonic() - begun)
+            sync_now.wait(door.parts, watched, show)
+    result = sync_now.report(watched, time.monotonic() - begun)
     door.answer(result)
     if not door.as_json:
         _summary(door.console, result)
-    code = indexing.exit_code(result)
+    code = sync_now.exit_code(result)
     if code:
         raise typer.Exit(code)
 
@@ -177,8 +178,8 @@ def ingest(
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
     with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers import indexing
-        from workers.folders import sources_of
+        from workers.admin import sync_now
+        from workers.admin.folders import sources_of
 
         if not folder.is_dir():
             raise ConfigurationError(f"{folder} is not a folder", fix="give the folder that holds the files")
@@ -188,7 +189,7 @@ def ingest(
                 f"{folder} holds no .md, .txt or .json file", fix="give the folder that holds the files"
             )
         door.knock()
-        indexing.register_folder(door.parts, wanted)
+        sync_now.register_folder(door.parts, wanted)
         _run(door, wanted, force=force)
 
 
@@ -201,7 +202,7 @@ def clear(
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
     with opened(config, as_json, data, patience=None) as door:
-        from workers import clearing
+        from workers.admin import clear as clearing
 
         door.knock()
         what = f"of source {source}" if source else f"of tenant {door.settings.tenant}"

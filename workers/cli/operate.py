@@ -49,7 +49,7 @@ def _table(*columns: str) -> Table:
 def list_sources(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show every source the ledger knows, of all tenants."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         found = operations.listing(door.parts)
         door.answer({"sources": found})
@@ -77,7 +77,7 @@ def check_sources(
 ) -> None:
     """Try to read configured sources and tell what came back; needs no server."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
         from workers.runtime import Addresses, Runtime
 
         parts = Runtime(door.settings, Addresses(database="", control="", admin="", broker=""))
@@ -108,7 +108,7 @@ def pause(
 ) -> None:
     """Stop a source's schedule; what is queued goes on."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         done = operations.pause(door.parts, name, paused=True)
         door.answer(
@@ -122,7 +122,7 @@ def resume(
 ) -> None:
     """Let a paused source follow its schedule again."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         done = operations.pause(door.parts, name, paused=False)
         door.answer({"success": True, **done}, text=f"{name} follows its schedule again")
@@ -134,7 +134,7 @@ def release(
 ) -> None:
     """Let held deletions go: allow them for a day, and start a sync that looks for what is gone."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         done = operations.release(door.parts, name)
         door.answer(
@@ -151,7 +151,7 @@ def reconcile(
 ) -> None:
     """Start syncs that walk all ids and find what is gone."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         done = operations.reconcile(door.parts, names or [])
         door.answer({"success": True, "runs": done}, text=_begun(done))
@@ -178,7 +178,7 @@ def list_dead(
 ) -> None:
     """Show what was given up on and why, newest first; never a text."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         found = operations.dead_letters(door.parts, source, settled=every)
         door.answer({"dead_letters": [letter.to_json() for letter in found]})
@@ -211,7 +211,7 @@ def show_dead(
 ) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         letter = operations.letters(door.parts, [letter_id])[0]
         others = [one.to_json() for one in operations.history(door.parts, letter) if one.id != letter.id]
@@ -233,7 +233,7 @@ def replay_dead(
 ) -> None:
     """Queue documents that were given up on again, with a clean record."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         if bool(ids) + bool(source) + every != 1:
             raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
@@ -256,7 +256,7 @@ def drop_dead(
 ) -> None:
     """Take documents off the list; they stay out of the index until they change."""
     with opened(config, as_json, data) as door:
-        from workers import operations
+        from workers.admin import operations
 
         chosen = operations.letters(door.parts, ids)
         items = sorted({letter.item for letter in chosen})
@@ -277,7 +277,7 @@ def doctor(
 ) -> None:
     """Look at everything; exit 1 if an error remains."""
     with opened(config, as_json, data, patience=None if repair else LONG_PATIENCE) as door:
-        from workers import doctor as doctors
+        from workers.admin.doctor import doctor as doctors
 
         found = doctors.report(doctors.examine(door.parts, repair=repair))
         door.answer(found)

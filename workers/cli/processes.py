@@ -15,9 +15,9 @@ import typer
 from rich.markup import escape
 
 from pipeline.errors import StoreUnavailable
-from workers import liveness
 from workers.cli import INTERRUPTED
 from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.processes import liveness
 
 READY_SECONDS = 120.0
 
@@ -32,7 +32,7 @@ def up(
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     with opened(config, as_json, data) as door:
-        from workers import supervisor
+        from workers.processes import supervisor
 
         folder = door.settings.data
         if "supervisor" in supervisor.running(folder):
@@ -52,12 +52,14 @@ def up(
 def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
     """Be the supervisor until a signal comes."""
     del no_api  # there is no API to leave out yet; the option is part of the contract
-    from workers import embedded, registering, supervisor
-    from workers.locating import addresses, migrate
+    from workers import embedded
+    from workers.control import registration
+    from workers.embedded.locating import addresses, migrate
+    from workers.processes import supervisor
 
     where = addresses(door.settings)
     migrate(door.settings, where)
-    registering.register(door.parts)
+    registration.register(door.parts)
     door.parts.database.close()
     port = None if no_flower else door.settings.rag.flower.port or embedded.free_port()
     boss = supervisor.Supervisor(settings=door.settings, where=where, flower_port=port)
@@ -71,8 +73,9 @@ def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
 
 def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
     """Start the supervisor as a process of its own; its state once workers listen."""
-    from workers import embedded, supervisor
-    from workers.celeryconfig import QUEUES
+    from workers import embedded
+    from workers.processes import supervisor
+    from workers.queue.celeryconfig import QUEUES
 
     folder = embedded.made(door.settings.data)
     log = folder / "logs" / "supervisor.log"
@@ -106,7 +109,7 @@ def _detach(door: Door, *, no_flower: bool) -> dict[str, Any]:
 
 
 def _tell(door: Door, state: dict[str, Any]) -> None:
-    from workers import reindex_status
+    from workers.admin import reindex_status
 
     if door.as_json:
         door.answer(state)
@@ -128,7 +131,7 @@ def down(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpti
     With --data no configuration is read: one that is wrong must not keep servers running.
     """
     with opened(config, as_json, data) as door:
-        from workers import supervisor
+        from workers.processes import supervisor
 
         stopped = supervisor.shut_down(data.resolve() if data else door.settings.data)
         door.answer({"success": True, "stopped": stopped}, text=f"stopped {len(stopped)} processes")
@@ -144,7 +147,9 @@ def worker(
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
     with opened(config, as_json=False, data=data, patience=None) as door:
-        from workers import logs, processes, reindex_status
+        from workers.admin import reindex_status
+        from workers.processes import logs
+        from workers.processes import run as processes
 
         known = processes.known_queue(queue)
         logs.configure(door.settings.rag.monitoring.logging.level)
@@ -157,7 +162,8 @@ def worker(
 def beat(config: ConfigOption = None, data: DataOption = None) -> None:
     """Run the clock in the foreground; one per installation is enough, two do no harm."""
     with opened(config, as_json=False, data=data, patience=None) as door:
-        from workers import logs, processes
+        from workers.processes import logs
+        from workers.processes import run as processes
 
         logs.configure(door.settings.rag.monitoring.logging.level)
         processes.run_beat(door.parts)
@@ -176,7 +182,8 @@ def flower(
     User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
     """
     with opened(config, as_json=False, data=data, patience=None) as door:
-        from workers import logs, processes
+        from workers.processes import logs
+        from workers.processes import run as processes
 
         logs.configure(door.settings.rag.monitoring.logging.level)
         processes.run_flower(door.parts, port or door.settings.rag.flower.port or 5555, address, os.environ)
@@ -185,8 +192,8 @@ def flower(
 def migrate(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Bring the database to the schema of this version; needs the owner's address."""
     with opened(config, as_json, data) as door:
-        from workers.locating import addresses
-        from workers.locating import migrate as run
+        from workers.embedded.locating import addresses
+        from workers.embedded.locating import migrate as run
 
         revision = run(door.settings, addresses(door.settings))
         door.answer({"success": True, "revision": revision}, text=f"schema is at revision {revision}")

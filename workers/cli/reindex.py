@@ -39,7 +39,7 @@ def reindex(
     if context.invoked_subcommand is not None:
         return
     with opened(config, as_json, data, patience=None) as door:
-        from workers import reindexing
+        from workers.admin import reindex as reindexing
 
         door.knock()
         asked = reindexing.Asked(provider=provider, model=model, dimensions=dimensions, chunker=chunker)
@@ -56,9 +56,10 @@ def reindex(
 
 
 def _wait(door: Door, begun: Json) -> None:
-    from workers import indexing, reindexing
+    from workers.admin import reindex as reindexing
+    from workers.admin import sync_now
 
-    with indexing.borrowed_workers(door.parts) as borrowed:
+    with sync_now.borrowed_workers(door.parts) as borrowed:
         if borrowed:
             door.console.print("no workers are running: started some for this command (see `larder up`)")
         with Progress(
@@ -89,7 +90,7 @@ def _wait(door: Door, begun: Json) -> None:
 def show_status(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
     with opened(config, as_json, data) as door:
-        from workers import reindex_status
+        from workers.admin import reindex_status
 
         found = reindex_status.status(door.parts)
         door.answer(found)
@@ -125,10 +126,10 @@ def switch(
 ) -> None:
     """Let searches read the new index; the one before is kept and kept up to date."""
     with opened(config, as_json, data, patience=None) as door:
-        from workers import switching
+        from workers.admin import index_switch
 
         door.knock()
-        _changed(door, switching.switch(door.parts, force=force))
+        _changed(door, index_switch.switch(door.parts, force=force))
 
 
 @app.command("rollback")
@@ -140,10 +141,10 @@ def rollback(
 ) -> None:
     """Let searches read the index before again; the two change places."""
     with opened(config, as_json, data, patience=None) as door:
-        from workers import switching
+        from workers.admin import index_switch
 
         door.knock()
-        _changed(door, switching.rollback(door.parts, force=force))
+        _changed(door, index_switch.rollback(door.parts, force=force))
 
 
 def _changed(door: Door, done: dict[str, Any]) -> None:
@@ -164,12 +165,12 @@ def drop(
 ) -> None:
     """Remove the index that is kept for a rollback, or the one that is being filled."""
     with opened(config, as_json, data, patience=None) as door:
-        from workers import switching
+        from workers.admin import index_switch
 
         door.knock()
-        chosen = switching.droppable(door.parts, index)
+        chosen = index_switch.droppable(door.parts, index)
         if not yes:
             said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
             door.unconfirmed(said, "dropped", index=chosen.id)
-        done = switching.drop(door.parts, chosen)
+        done = index_switch.drop(door.parts, chosen)
         door.answer({"success": True, **done}, text=f"dropped index {done['dropped']} ({done['made_with']})")

@@ -85,8 +85,9 @@ def search(
 ) -> None:
     """Find documents by meaning and by words."""
     with opened(config, as_json, data) as door:
-        from pipeline.retrieval import SearchRequest
-        from workers import projects, searching
+        from pipeline.search import SearchRequest
+        from workers import search as searching
+        from workers.admin import projects
 
         question = searching.asked(text)
         chosen = searching.mode_of(mode)
@@ -138,8 +139,8 @@ def _show(console: Console, found: Any, question: str) -> None:
 
 
 def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
-    from pipeline.passages import passage
-    from pipeline.standing import remark
+    from pipeline.search.snippets import passage
+    from pipeline.search.validity import remark
 
     width = min(console.width, WIDEST)
     d = hit.document
@@ -170,7 +171,7 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
 
 def _age(document: Any) -> str:
     """How long ago that was, for what is old enough to matter."""
-    from pipeline.standing import age_days
+    from pipeline.search.validity import age_days
 
     days = age_days(document) or 0
     if days < OLD_DAYS:
@@ -208,8 +209,10 @@ def explain(
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
     with opened(config, as_json, data) as door:
-        from pipeline.retrieval import SearchRequest
-        from workers import explaining, projects, searching
+        from pipeline.search import SearchRequest
+        from workers import search as searching
+        from workers.admin import explain as explaining
+        from workers.admin import projects
 
         chosen = searching.mode_of(mode)
         wanted = searching.Wanted(

@@ -54,7 +54,7 @@ def status(
 
 
 def _look(door: Door) -> Json:
-    from workers import status as figures
+    from workers.admin import status as figures
 
     try:
         return figures.status(door.parts, _ask_for_patience)
@@ -212,7 +212,7 @@ def _queues(found: Json) -> str:
 
 
 def _workers(workers: list[Json]) -> str:
-    from workers.liveness import DEAF_SECONDS
+    from workers.processes.liveness import DEAF_SECONDS
 
     said = []
     for worker in workers:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.errors import ConfigurationError
-from workers.birth import born, same
+from workers.processes.process_id import born, same
 
 START_SECONDS = 60.0
 """A server that takes longer did not start."""

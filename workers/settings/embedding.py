@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from pipeline.known_models import KNOWN, Choice, misfits
+from pipeline.embedding.known_models import KNOWN, Choice, misfits
 from workers.settings.values import (
     Flag,
     Folder,

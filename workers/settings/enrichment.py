@@ -8,17 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from workers.settings.values import (
-    Mismatch,
-    Number,
-    OneOf,
-    Secret,
-    Section,
-    Text,
-    WebUrl,
-    Whole,
-    refuse,
-)
+from workers.settings.values import Mismatch, Number, OneOf, Secret, Section, Text, WebUrl, Whole, refuse
 
 GENERATORS: Mapping[str, str] = MappingProxyType(
     {

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from pipeline.known_models import KNOWN
+from pipeline.embedding.known_models import KNOWN
 from workers.settings.problems import Fault, KeyPath, Place
 from workers.settings.substitution import Lookup, Substituted, VariableFault
 from workers.settings.yamlfile import Tree

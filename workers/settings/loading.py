@@ -69,7 +69,7 @@ class Settings:
 
     @property
     def tenant(self) -> str:
-        """Id or name of the tenant of everything without its own; see `pipeline.tenancy`."""
+        """Id or name of the tenant of everything without its own; see `pipeline.database.tenancy`."""
         return self.rag.tenant
 
     @property

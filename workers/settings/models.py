@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from connectors.options import DecisionRules
-from pipeline.languages import DEFAULT, LANGUAGES
+from connectors.documents.options import DecisionRules
+from pipeline.search.languages import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingCacheSettings, EmbeddingModel, PreviousEmbedding
 from workers.settings.embedding_budget import EmbeddingBudgetSettings

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipeline.languages import LANGUAGES
+from pipeline.search.languages import LANGUAGES
 from workers.settings.substitution import Substituted, typed
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from workers import enriching, runtime
-from workers.app import app
+from workers import runtime
+from workers.enrichment import job as enriching
+from workers.queue.app import app
 
 
 @app.task(name="larder.enrich")  # type: ignore[untyped-decorator]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from pipeline.ledger import Item
-from workers import dispatch, runtime
-from workers.app import app
+from workers import runtime
+from workers.queue import dispatch
+from workers.queue.app import app
 
 
 def decode(items: Sequence[Sequence[str | int]]) -> list[Item]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from workers import control, dispatch, runtime
-from workers.app import app
+from workers import runtime
+from workers.control import sync as control
+from workers.queue import dispatch
+from workers.queue.app import app
 
 
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]

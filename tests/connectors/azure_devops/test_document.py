@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from connectors.azure_devops.sections import heading_of
-from connectors.headings import nested
-from connectors.options import DecisionRules
+from connectors.documents.headings import nested
+from connectors.documents.options import DecisionRules
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.azure_devops.world import Store, source_for
 from tests.fakes.azure_devops import FakeAzureDevOps

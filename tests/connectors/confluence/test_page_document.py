@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.options import DecisionRules
+from connectors.documents.options import DecisionRules
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.confluence.world import Store, source_for
 from tests.fakes.confluence import FakeConfluence

@@ -7,7 +7,7 @@ from typing import Any
 from connectors.confluence.item import item_of
 from connectors.confluence.restrictions import Restrictions
 from connectors.confluence.site import Site
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
 from tests.fakes.confluence import FakeConfluence

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from connectors.confluence.position import Position, minute
-from connectors.confluence.tactics import literal, next_address
+from connectors.confluence.walk_policy import literal, next_address
 
 NEW_YORK = ZoneInfo("America/New_York")
 

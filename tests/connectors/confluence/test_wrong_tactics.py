@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Cursor, Json
 from pipeline.errors import LarderError
 from tests.connectors.confluence.world import Store, confluence, source_for, truth

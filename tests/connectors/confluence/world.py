@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from connectors.confluence import ConfluenceOptions, ConfluenceSource
-from connectors.confluence.tactics import Tactics
+from connectors.confluence.walk_policy import Tactics
 from connectors.web import Access, LocalGate
 from pipeline.documents import Page, Source
 from pipeline.errors import LarderError

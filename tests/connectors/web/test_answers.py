@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.web import (
-    GateLimits,
-    LocalGate,
-    ServerFault,
-    open_session,
-)
-from pipeline.errors import (
-    RateLimited,
-    SourceDenied,
-)
+from connectors.web import GateLimits, LocalGate, ServerFault, open_session
+from pipeline.errors import RateLimited, SourceDenied
 from tests.connectors.web.edge import GOOD, access_to, failure, opened
 from tests.fakes.server import Fault, ScriptedServer
 

@@ -6,15 +6,8 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from connectors.web import (
-    Access,
-    GuardedAdapter,
-    guard,
-)
-from pipeline.errors import (
-    ConfigurationError,
-    SourceDenied,
-)
+from connectors.web import Access, GuardedAdapter, guard
+from pipeline.errors import ConfigurationError, SourceDenied
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
 from tests.fakes.server import Answer, Fault, ScriptedServer, Seen
 

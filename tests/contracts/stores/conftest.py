@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.stores import VectorStore
+from pipeline.search.chunks import VectorStore
 from tests.contracts.stores.stock import FACTORIES
 
 

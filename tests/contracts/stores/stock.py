@@ -9,10 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.embedding.hashing import HashingEmbedder
-from pipeline.stores import (
+from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.search import term_statistics
+from pipeline.search.chunk_store import PgVectorStore, open_index
+from pipeline.search.chunks import (
     Candidate,
     Replaced,
     Replacement,
@@ -20,10 +22,8 @@ from pipeline.stores import (
     StoreQuery,
     StoreStats,
     VectorStore,
-    statistics,
 )
-from pipeline.stores.memory import InMemoryStore
-from pipeline.stores.pgvector import PgVectorStore, open_index
+from pipeline.search.memory import InMemoryStore
 from tests.pipeline.stores.depot import enter
 
 DIMENSIONS = 384
@@ -59,7 +59,7 @@ class InLedger:
             for replacement in placed:
                 enter(connection, self.tenant, replacement.document)
             done = PgVectorStore(connection, self.index, self.tenant).replace(placed)
-            statistics.refresh(connection, self.tenant, self.index.id)
+            term_statistics.refresh(connection, self.tenant, self.index.id)
         return done
 
     def delete(self, document_ids: Sequence[UUID]) -> int:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.stores import Filter, VectorStore
+from pipeline.search.chunks import Filter, VectorStore
 from tests.contracts.stores.stock import EMBEDDER, PROJECT_A, PROJECT_B, ask, by_words, contents, put
 
 DAY = [datetime(2025, 1, day, tzinfo=UTC) for day in range(1, 10)]

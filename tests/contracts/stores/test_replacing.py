@@ -13,7 +13,7 @@ import pytest
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.stores import Filter, Replaced, Replacement, StoreStats, VectorStore
+from pipeline.search.chunks import Filter, Replaced, Replacement, StoreStats, VectorStore
 from tests.contracts.stores.stock import (
     EMBEDDER,
     NEAR,

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.stores import VectorStore
+from pipeline.search.chunks import VectorStore
 from tests.contracts.stores.stock import EMBEDDER, NEAR, ask, by_words, contents, put
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedding.answers import Answer, judge
+from pipeline.embedding.providers.answers import Answer, judge
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.remote import Charged
+from pipeline.embedding.providers.remote import Charged
 from tests.fakes.embedding_words import count_tokens
 from tests.fakes.ollama_server import FakeOllama
 from tests.fakes.openai_server import KEY, FakeOpenAI

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ConfigurationError
 from tests.growth import assert_linear
 

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.identity import model_of, options_for, vector_key
+from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import EmbedderRefused
-from pipeline.known_models import KNOWN
 
 
 def options(provider: str, model: str = "", dimensions: int | None = None) -> EmbeddingOptions:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -16,7 +17,6 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
-from pipeline.known_models import KNOWN
 from tests.fakes.messages import Answer
 from tests.fakes.ollama_server import FakeOllama
 from tests.fakes.server import Fault, ScriptedServer

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.calls import embed_checked
-from pipeline.embedding.openai import TOKENS_A_CALL, Calls
-from pipeline.embedding.service import Access, Service
+from pipeline.embedding.providers.openai import TOKENS_A_CALL, Calls
+from pipeline.embedding.providers.service import Access, Service
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from pipeline.embedding import service as module
-from pipeline.embedding.service import TABLE, Access, Service, translated
+from pipeline.embedding.deadline_transport import Timely
+from pipeline.embedding.providers import service as module
+from pipeline.embedding.providers.service import TABLE, Access, Service, translated
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -20,7 +21,6 @@ from pipeline.errors import (
     EmbeddingError,
     LarderError,
 )
-from pipeline.timely import Timely
 from tests.fakes.messages import Answer
 from tests.fakes.server import FakeServer, Fault, ScriptedServer
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedding import open_embedder
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.embedding.token_bound import counter, most_tokens
 
 ROOT = Path(__file__).resolve().parents[3]

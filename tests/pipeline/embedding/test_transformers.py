@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pipeline.embedding.calls import embed_checked
-from pipeline.embedding.transformers import TransformersEmbedder
+from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.providers.transformers import TransformersEmbedder
 from pipeline.errors import EmbedderUnavailable, ModelMissing
-from pipeline.known_models import KNOWN
 from tests.fakes.embedding_words import word_vector
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.embedding.waits import MOST_SECONDS, bounded, wait_of
+from pipeline.embedding.providers.waits import MOST_SECONDS, bounded, wait_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 IN_90_SECONDS = "Sun, 01 Mar 2026 12:01:30 GMT"

@@ -11,7 +11,7 @@ from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
 from pipeline.enrichment import EnrichedContext, Enricher, EnrichmentRequest, PgTexts
 from pipeline.enrichment.context import IN_FORCE
-from pipeline.retrieval import RetrievalOptions, Retriever
+from pipeline.search import RetrievalOptions, Retriever
 from tests.pipeline.workshop import Workshop, document
 from tests.step4_contract import complaints
 

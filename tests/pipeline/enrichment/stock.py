@@ -11,9 +11,9 @@ from pipeline.enrichment import Enricher, EnrichmentRequest
 from pipeline.enrichment.sentences import worded
 from pipeline.enrichment.texts import DocumentText
 from pipeline.errors import StoreUnavailable
-from pipeline.retrieval import Explanation, Hit, SearchRequest, SearchResults
-from pipeline.standing import standing
-from pipeline.stores import StoredDocument
+from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
+from pipeline.search.chunks import StoredDocument
+from pipeline.search.validity import standing
 from tests.pipeline.enrichment.library import NOW, sound
 
 MINILM = "all-MiniLM-L6-v2"

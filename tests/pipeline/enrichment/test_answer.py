@@ -12,9 +12,9 @@ from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, PgTexts, prompt_block
 from pipeline.enrichment.texts import DocumentText
 from pipeline.errors import StoreUnavailable
-from pipeline.retrieval import SearchRequest
-from pipeline.stores import Filter
-from pipeline.stores.pgvector import SearchIndex, open_index
+from pipeline.search import SearchRequest
+from pipeline.search.chunk_store import SearchIndex, open_index
+from pipeline.search.chunks import Filter
 from tests.pipeline.enrichment.library import (
     LIBRARY,
     PBI,

@@ -19,9 +19,9 @@ from pipeline.enrichment.passages import best_passages
 from pipeline.enrichment.sentences import QUOTED
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.texts import DocumentText
-from pipeline.retrieval import Hit
-from pipeline.stores import StoredDocument
-from pipeline.words import stems
+from pipeline.enrichment.words import stems
+from pipeline.search import Hit
+from pipeline.search.chunks import StoredDocument
 from tests.pipeline.enrichment import stock
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import Enricher, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, DUPLICATES, Likely, is_duplicate, likely
-from pipeline.retrieval import Hit, SearchRequest, SearchResults
-from pipeline.standing import Standing
-from pipeline.stores import Filter
-from pipeline.words import stems
+from pipeline.enrichment.words import stems
+from pipeline.search import Hit, SearchRequest, SearchResults
+from pipeline.search.chunks import Filter
+from pipeline.search.validity import Standing
 from tests.connectors.outputs import read
 from tests.pipeline.enrichment.library import (
     LIBRARY,

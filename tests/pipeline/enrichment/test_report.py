@@ -18,7 +18,7 @@ from pipeline.documents import Json
 from pipeline.enrichment import EnrichedContext, static_context
 from pipeline.enrichment.report import Form, document, folder
 from pipeline.enrichment.report_html import html
-from pipeline.words import printable
+from pipeline.enrichment.words import printable
 from tests.growth import assert_linear
 from tests.pipeline.enrichment.everything import ITEM, MARK, NO_LOCK, STREAMED, STREAMING
 

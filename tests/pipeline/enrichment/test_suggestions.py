@@ -14,8 +14,8 @@ from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.found import Found
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.suggestions import CLOSE, SURE
-from pipeline.retrieval import Hit
-from pipeline.words import stems
+from pipeline.enrichment.words import stems
+from pipeline.search import Hit
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
 from tests.pipeline.enrichment.stock import MINILM, SAME, Stock, explained, hit
 from tests.pipeline.workshop import MODEL, Workshop

@@ -8,9 +8,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.ledger import Item, Stage, dead, document_id, source_id, sources, work
-from pipeline.tenancy import project_id, tenant_id
 
 SQL = psycopg.Connection[Any]
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreRejected
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import Claimed, JobLimits, JobRow

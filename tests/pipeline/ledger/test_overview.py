@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.ledger import overview, runs, source_id, sources
-from pipeline.tenancy import project_id, tenant_id
 
 SQL = psycopg.Connection[Any]
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.ledger import Item, Limits, Stage, pump
 from tests.pipeline.workshop import Workshop, document
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable
 from pipeline.reranking.cross_encoder import CrossEncoder

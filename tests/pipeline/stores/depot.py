@@ -12,15 +12,16 @@ from uuid import UUID, uuid4
 import numpy as np
 from sqlalchemy import Connection, event, text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
-from pipeline.stores import Replacement, StoredDocument, StoreQuery, statistics
-from pipeline.stores.pgvector import PgVectorStore, SearchIndex, open_index, place_of
-from pipeline.stores.pgvector_bm25 import Statistics
-from pipeline.stores.pgvector_texts import LedgerCandidate, Nearest, nearest_texts
+from pipeline.search import term_statistics
+from pipeline.search.bm25 import Statistics
+from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index, place_of
+from pipeline.search.chunks import Replacement, StoredDocument, StoreQuery
+from pipeline.search.texts import LedgerCandidate, Nearest, nearest_texts
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -108,12 +109,12 @@ class Depot:
     def count(self) -> None:
         """Make the statistics anew."""
         with self.database.tenant(self.tenant) as connection:
-            statistics.refresh(connection, self.tenant, self.index.id)
+            term_statistics.refresh(connection, self.tenant, self.index.id)
 
     def build(self, *, keyword: bool = True, vector: bool = True) -> None:
         """Build the search indexes."""
         with self.database.control() as connection:
-            statistics.build(connection, self.index, keyword=keyword, vector=vector)
+            term_statistics.build(connection, self.index, keyword=keyword, vector=vector)
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
         """Rows of a statement run as the tenant."""

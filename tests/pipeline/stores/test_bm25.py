@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stores.bm25 import Bm25Index, idf, tokenize
+from pipeline.search.memory_bm25 import Bm25Index, idf, tokenize
 from tests.growth import assert_linear
 
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.database import Database
-from pipeline.languages import KEY, LANGUAGES, as_metadata, language_of
+from pipeline.database.engine import Database
+from pipeline.search.languages import KEY, LANGUAGES, as_metadata, language_of
 from tests.pipeline.stores.depot import Depot
 
 BOTH = ("english", "german")

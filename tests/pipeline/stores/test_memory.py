@@ -13,10 +13,10 @@ import pytest
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected
-from pipeline.stores import Filter, Replacement, StoredDocument, StoreQuery, StoreStats
-from pipeline.stores.memory import InMemoryStore, matches
+from pipeline.search.chunks import Filter, Replacement, StoredDocument, StoreQuery, StoreStats
+from pipeline.search.memory import InMemoryStore, matches
 
 EMBEDDER = HashingEmbedder(16)
 

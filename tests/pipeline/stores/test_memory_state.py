@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
-from pipeline.embedding.hashing import HashingEmbedder
+from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected
-from pipeline.stores import Replacement, StoredDocument, StoreQuery, StoreStats
-from pipeline.stores.memory import InMemoryStore
+from pipeline.search.chunks import Replacement, StoredDocument, StoreQuery, StoreStats
+from pipeline.search.memory import InMemoryStore
 
 EMBEDDER = HashingEmbedder(16)
 

@@ -8,14 +8,15 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
-from pipeline.stores import StoreQuery, StoreStats, statistics
-from pipeline.stores.pgvector import PgVectorStore, active_index, indexes, open_index, place_of
-from pipeline.stores.pgvector_bm25 import Statistics
-from pipeline.stores.pgvector_query import LedgerFilter, scores
-from pipeline.stores.pgvector_texts import nearest_texts
+from pipeline.search import term_statistics
+from pipeline.search.arms import LedgerFilter, scores
+from pipeline.search.bm25 import Statistics
+from pipeline.search.chunk_store import PgVectorStore, active_index, indexes, open_index, place_of
+from pipeline.search.chunks import StoreQuery, StoreStats
+from pipeline.search.texts import nearest_texts
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 
@@ -107,7 +108,7 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
 
     def due(**limits: int) -> tuple[bool, bool]:
         with database.control() as connection:
-            return statistics.build_due(
+            return term_statistics.build_due(
                 connection, indexes(connection)[0], **{"exact_below": 5, "build_at": 100, **limits}
             )
 

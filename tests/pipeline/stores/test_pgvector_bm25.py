@@ -11,11 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk
-from pipeline.lexemes import searchable
-from pipeline.stores import pgvector_bm25 as bm25
-from pipeline.stores import statistics
+from pipeline.search import bm25, term_statistics
+from pipeline.search.lexemes import searchable
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(
@@ -244,7 +243,7 @@ def test_the_first_count_is_made_on_demand_and_only_once(shared_database: Databa
 
     def ensure() -> None:
         with depot.database.tenant(depot.tenant) as connection:
-            statistics.ensure(connection, depot.tenant, depot.index.id)
+            term_statistics.ensure(connection, depot.tenant, depot.index.id)
 
     ensure()
     depot.put("kestrel")

@@ -11,15 +11,15 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
-from pipeline.fusion import in_order
-from pipeline.stores import Filter, StoreQuery
-from pipeline.stores.pgvector import place_of
-from pipeline.stores.pgvector_bm25 import Statistics
-from pipeline.stores.pgvector_query import ChunkScores, LedgerFilter, passing, scores
-from pipeline.stores.pgvector_sql import Passing
+from pipeline.search.arms import ChunkScores, LedgerFilter, passing, scores
+from pipeline.search.bm25 import Statistics
+from pipeline.search.chunk_store import place_of
+from pipeline.search.chunks import Filter, StoreQuery
+from pipeline.search.fusion import in_order
+from pipeline.search.statements import Passing
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 ROWS = 4000

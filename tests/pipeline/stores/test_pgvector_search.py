@@ -8,11 +8,11 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.documents import SourceType
-from pipeline.stores import Filter
-from pipeline.stores.pgvector import open_index
-from pipeline.stores.pgvector_query import LedgerFilter
+from pipeline.search.arms import LedgerFilter
+from pipeline.search.chunk_store import open_index
+from pipeline.search.chunks import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 

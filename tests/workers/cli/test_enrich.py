@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pipeline.errors import ConfigurationError
-from workers.backlog import write
 from workers.cli.enrich import enrich
+from workers.enrichment.step4_file import write
 
 app = typer.Typer()
 app.command()(enrich)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, id_of, titles
 

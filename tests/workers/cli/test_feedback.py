@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from pipeline.documents import Kind
-from pipeline.feedback import key_of
 from pipeline.ledger import jobs
-from pipeline.retrieval import Explanation
+from pipeline.search import Explanation
+from pipeline.search.feedback import key_of
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
+from workers.admin.evaluation.dataset import read
 from workers.cli.scores import show_scores
 from workers.client import Client
-from workers.judged import read
 
 OTTERS = "Otters"
 

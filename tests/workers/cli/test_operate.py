@@ -14,8 +14,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from workers import embedded, runtime
-from workers.celeryconfig import QUEUES
 from workers.cli import operate
+from workers.queue.celeryconfig import QUEUES
 
 app = typer.Typer()
 app.add_typer(operate.sources, name="sources")

@@ -15,12 +15,13 @@ import psycopg
 import pytest
 import redis
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
 from pipeline.errors import StoreRefused, StoreUnavailable
 from tests.conftest import Addresses
 from tests.workers.cli.asking import Run
 from tests.workers.cli.conftest import runner
-from workers import broker, embedded
+from workers import embedded
+from workers.queue import broker
 
 Superuser = Callable[[str], psycopg.Connection[Any]]
 SESAME = "open-sesame"

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.database import Database
+from pipeline.database.engine import Database
+from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
-from pipeline.tenancy import project_id
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, titles
 from workers.cli.scores import bar

@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import CONFIG, Store, beat
 from tests.workers.installed import installed, without_messages
-from workers import embedded, registering, runtime
+from workers import embedded, runtime
+from workers.control import registration
 from workers.runtime import Runtime
 
 
@@ -18,7 +19,7 @@ from workers.runtime import Runtime
 def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
     with installed(tmp_path, addresses, servers, CONFIG) as made:
         runtime.use(made)
-        registering.register(made)
+        registration.register(made)
         yield made
     without_messages(servers)
 

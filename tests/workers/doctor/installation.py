@@ -9,8 +9,10 @@ import psycopg
 
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage
-from workers import control, doctor, upkeep
-from workers.celeryconfig import QUEUES
+from workers.admin.doctor import doctor
+from workers.control import maintenance
+from workers.control import sync as control
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 
 CONFIG = """
@@ -57,7 +59,7 @@ class Store:
         for stage, step in steps.items():
             step(tenant, self.waiting(stage))
         control.pump(self.parts)
-        upkeep.build_indexes(self.parts)
+        maintenance.build_indexes(self.parts)
 
     def waiting(self, stage: Stage) -> list[Item]:
         """Documents that wait for a stage."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.workers.doctor.installation import SQL, Store, beat
-from workers import doctor, upkeep
+from workers.admin.doctor import doctor
+from workers.control import maintenance
 from workers.runtime import Runtime
 
 
@@ -165,7 +166,7 @@ def test_a_document_not_yet_in_the_new_index_is_judged_by_the_old_one(store: Sto
 def test_an_index_that_is_not_built_is_built(what: str, store: Store, omniscient: SQL) -> None:
     retrieval = store.parts.rag.retrieval.model_copy(update={"exact_below": 1})
     store.parts.rag = store.parts.rag.model_copy(update={"retrieval": retrieval})
-    upkeep.build_indexes(store.parts)
+    maintenance.build_indexes(store.parts)
     assert store.examine()["built indexes"]["status"] == "ok"
     omniscient.execute(f"drop index chunk_1_{what}")
     store.mend("built indexes")

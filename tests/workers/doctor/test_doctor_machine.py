@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from tests.workers.doctor.installation import Store
-from workers import machine_checks, server_checks
-from workers.diagnosis import Health
+from workers.admin.doctor import machine_checks, server_checks
+from workers.admin.doctor.diagnosis import Health
 
 
 def test_a_source_that_cannot_be_read_is_named(store: Store) -> None:

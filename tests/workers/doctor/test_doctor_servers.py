@@ -12,8 +12,10 @@ import redis
 
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import SQL, Store
-from workers import doctor, embedded, operations, server_checks
-from workers.diagnosis import Health
+from workers import embedded
+from workers.admin import operations
+from workers.admin.doctor import doctor, server_checks
+from workers.admin.doctor.diagnosis import Health
 from workers.runtime import Runtime
 
 AUDITS = {

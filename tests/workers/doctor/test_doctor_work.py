@@ -6,8 +6,10 @@ import pytest
 import redis
 
 from tests.workers.doctor.installation import SQL, Store
-from workers import control, doctor, embedded, upkeep
-from workers.celeryconfig import QUEUES
+from workers import embedded
+from workers.admin.doctor import doctor
+from workers.control import maintenance, sync
+from workers.queue.celeryconfig import QUEUES
 
 WAITING = {
     "never sent": "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",
@@ -38,7 +40,7 @@ def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omnis
 
 def test_an_open_run_without_workers_is_an_error(store: Store, omniscient: SQL) -> None:
     one = next(iter(store.parts.configured.values()))
-    control.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
+    sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
     assert store.examine()["open runs"]["status"] == "ok"
     omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
     found = store.examine()
@@ -56,7 +58,7 @@ def test_no_worker_at_all_is_a_warning(store: Store, omniscient: SQL) -> None:
 
 def test_a_queue_that_does_no_task_is_found(store: Store, omniscient: SQL) -> None:
     for queue in QUEUES:
-        upkeep.sing(store.parts, queue)
+        maintenance.sing(store.parts, queue)
     omniscient.execute("update canary set sung_at = now() - interval '10 minutes' where queue = 'embed'")
     assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started
     omniscient.execute("update worker set started_at = now() - interval '10 minutes'")

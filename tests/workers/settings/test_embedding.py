@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from pipeline.known_models import KNOWN
+from pipeline.embedding.known_models import KNOWN
 from workers.settings import Problem, Settings, effective, show
 
 Loaded = Callable[..., Settings]

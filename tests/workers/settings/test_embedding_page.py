@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import ConfigurationError
-from pipeline.known_models import KNOWN
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from connectors.web import Gate
-from pipeline.languages import KEY
-from workers.opening import source_of
+from pipeline.search.languages import KEY
 from workers.runtime import Addresses, Runtime
-from workers.searching import retriever
+from workers.search import retriever
 from workers.settings import Settings
+from workers.source_options import source_of
 
 Loaded = Callable[..., Settings]
 

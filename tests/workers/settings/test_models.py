@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import QueuePool
 
-from connectors.options import DecisionRules
+from connectors.documents.options import DecisionRules
 from pipeline.chunking import ChunkingOptions
 from pipeline.embedding import PROVIDERS
-from pipeline.retrieval import Weights
+from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
 from workers.settings import EMBEDDING_PROVIDERS, Problem, RagSettings, Settings, SettingsError
 

@@ -1,0 +1,1 @@
+"""What connectors share to make documents: front matter, headings, decisions, times, JSON, redaction."""

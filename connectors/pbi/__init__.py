@@ -1,0 +1,1 @@
+"""Product backlog items out of the backlog pipeline's JSON files."""

@@ -1,0 +1,200 @@
+"""How large a PBI was thought to be, how much work it took, and when that was."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from connectors.documents.json_values import clean_text, measure, number_of, scalar_text
+from connectors.documents.times import parse_time
+from connectors.pbi.shapes import plain_key, plain_keys
+
+Unit = tuple[str, float]
+"""`points` or `hours`, and how many of them one is. A day has 8 hours and a week 5 days, as in Jira."""
+
+POINTS: Unit = ("points", 1.0)
+_UNITS: Mapping[Unit, str] = {
+    POINTS: "point points pts sp storypoint storypoints punkt punkte",
+    ("hours", 1.0): "h hr hrs hour hours stunde stunden std heure heures",
+    ("hours", 8.0): "d day days tag tage tagen jour jours manday mandays personday persondays",
+    ("hours", 40.0): "w wk wks week weeks woche wochen semaine semaines",
+    ("hours", 1 / 60): "m min mins minute minutes minuten",
+    ("hours", 1 / 3600): "s sec secs second seconds sekunden",
+}
+UNITS = {name: unit for unit, names in _UNITS.items() for name in names.split()}
+CLOCK: Unit = ("hours", 0.0)
+"""Hours, or seconds as Jira has them: told by the number."""
+
+MOST = {"points": 1000.0, "hours": 20_000.0}
+"""More than that is no effort of one PBI."""
+MOST_HOURS, LEAST_SECONDS = 100, 3600
+"""A time without a unit is hours up to the one, and seconds from the other on; between them nobody can tell."""
+MOST_REOPENED = 1000
+LONGEST_KEPT = 100
+
+_STEMS: Mapping[str, str] = {
+    "estimated": "estimate estimated estimation estimatedeffort effortestimate effortestimated estimatedwork"
+    " plannedeffort effortplanned",
+    "actual": "actualeffort effortactual actualwork effortspent spenteffort",
+}
+_CLOCKS: Mapping[str, str] = {
+    "estimated": "originalestimate initialestimate timeoriginalestimate estimatedtime timeestimate",
+    "actual": "timespent totaltimespent aggregatetimespent timelogged loggedtime timetaken actualtime completedwork",
+}
+_WITH_UNIT: Mapping[str, str] = {"estimated": "planned", "actual": "actual spent logged worked completed"}
+_SUFFIXES = ("points", "storypoints", "hours", "hrs", "days", "weeks", "minutes", "seconds")
+
+
+def _keys() -> Iterator[tuple[str, tuple[str, Unit]]]:
+    for key in ("storypoints", "storypoint", "storypointestimate", "points", "sp", "size"):
+        yield key, ("size", POINTS)
+    for table, unit in ((_STEMS, POINTS), (_CLOCKS, CLOCK), (_WITH_UNIT, None)):
+        for role, stems in table.items():
+            for stem in stems.split():
+                if unit:
+                    yield stem, (role, unit)
+                for suffix in _SUFFIXES:
+                    yield stem + suffix, (role, UNITS[suffix])
+                    yield suffix + stem, (role, UNITS[suffix])
+    yield "effort", ("size", POINTS)
+
+
+KEYS = dict(_keys())
+"""Plain key -> what it tells of, and the unit of a bare number; the surest first."""
+_ORDER = {key: place for place, key in enumerate(KEYS)}
+_NAMES: Mapping[tuple[str, str], str] = {
+    ("size", "points"): "story_points",
+    ("size", "hours"): "estimated_hours",
+    ("estimated", "points"): "estimated_points",
+    ("estimated", "hours"): "estimated_hours",
+    ("actual", "points"): "actual_points",
+    ("actual", "hours"): "actual_hours",
+}
+_EXPECTED = ("story_points", "estimated_points", "estimated_hours")
+_NESTED = ("effort", "timetracking", "estimates")
+DATES: Mapping[str, tuple[str, ...]] = {
+    "started_at": (
+        "startedat", "started", "starteddate", "startedon", "actualstart", "actualstartdate", "activatedat",
+        "activateddate", "inprogressat", "inprogressdate", "workstartedat", "startdate",
+    ),
+    "resolved_at": ("resolvedat", "resolved", "resolveddate", "resolvedon", "resolutiondate", "dateresolved"),
+    "closed_at": (
+        "closedat", "closed", "closeddate", "closedon", "dateclosed", "completedat", "completed", "completeddate",
+        "completedon", "completiondate", "finishedat", "finished", "doneat", "donedate", "deliveredat",
+    ),
+}  # fmt: skip
+REOPENED_KEYS = ("reopened", "reopencount", "reopenedcount", "timesreopened", "reopens", "reopenings")
+FIRST_YEAR, LAST_YEAR = 1990, 2100
+
+_ABOUT = re.compile(r"(?:~|\u2248|about|approx\.?|circa|ca\.?)\s*")
+_PIECE = re.compile(
+    r"(-?\d+(?:\.\d+|,\d{1,2})?)\s*((?:story|man|person)?[ -]?[^\W\d_]+)\s*(?:(?:,|\+|and\b|und\b|et\b)\s*)?"
+)
+
+
+def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
+    """Points and hours, estimated and actual; a text that is no amount stays as it is, under its own name.
+
+    `effort` is the actual one beside an estimate, and alone the size, as on boards.
+    """
+    told = _told(pbi)
+    facts: dict[str, Any] = {}
+    kept: dict[str, str] = {}
+    for key in sorted(KEYS.keys() & told.keys(), key=_ORDER.__getitem__):
+        role, unit = KEYS[key]
+        if key == "effort" and not facts.keys().isdisjoint(_EXPECTED):
+            role = "actual"
+        value, said = _parts(told[key][1])
+        amount = _amount(value, said or told.get(key + "unit", ("", None))[1], unit)
+        if amount is None:
+            text = f"{scalar_text(value)} {scalar_text(said)}".strip() if scalar_text(value) else ""
+            kept |= {clean_text(told[key][0]): text} if 0 < len(text) <= LONGEST_KEPT else {}
+        elif (number := measure(round(amount[1], 2), MOST[amount[0]])) is not None:
+            facts.setdefault(_NAMES[role, amount[0]], number)
+    return {**kept, **facts}
+
+
+def _told(pbi: Mapping[Any, Any]) -> dict[str, tuple[str, Any]]:
+    """By plain key, each name as it is written and its value; the first that says something counts."""
+    told: dict[str, tuple[str, Any]] = {}
+    for name, value in [*pbi.items(), *_nested(pbi)]:
+        if value not in (None, "") and not isinstance(value, bool):
+            told.setdefault(plain_key(name), (str(name), value))
+    return told
+
+
+def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:
+    """When work began and ended, and how often it was taken up again; of a PBI by plain key."""
+    facts: dict[str, Any] = {}
+    for name, keys in DATES.items():
+        moments = (moment for key in keys if (moment := _moment(pbi.get(key))))
+        if moment := next(moments, None):
+            facts[name] = moment.isoformat()
+    times = next((pbi[key] for key in REOPENED_KEYS if key in pbi), None)
+    if isinstance(times, list | bool):
+        times = len(times) if isinstance(times, list) else int(times)
+    count = measure(number_of(times), MOST_REOPENED)
+    return facts if count is None else {**facts, "reopened": int(count)}
+
+
+def _nested(pbi: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """What an object such as `effort: {"estimated": 13, "actual": 21, "unit": "points"}` says, by keys of its own."""
+    for name, value in pbi.items():
+        if plain_key(name) in _NESTED and isinstance(value, Mapping):
+            unit = plain_keys(value).get("unit")
+            for inner, item in value.items():
+                key = str(inner) if plain_key(inner) in KEYS else f"{inner}_effort"
+                yield key, {"value": item, "unit": unit} if unit else item
+
+
+def _parts(value: Any) -> tuple[Any, Any]:
+    """A value and its unit: `{"value": 5, "unit": "days"}`, `{"days": 5}`; a plain one has none."""
+    if not isinstance(value, Mapping):
+        return value, None
+    keys = plain_keys(value)
+    given = next(
+        (keys[key] for key in ("value", "amount", "number", "count") if keys.get(key) is not None), None
+    )
+    if given is not None and not isinstance(given, bool):
+        return given, keys.get("unit") or keys.get("units")
+    return next(((item, name) for name, item in keys.items() if name in UNITS), (None, None))
+
+
+def _amount(value: Any, said: Any, unit: Unit) -> Unit | None:
+    """A number or text as points or hours; None if it is neither. `said` is its unit if there is one."""
+    number = number_of(value)
+    if number is None:
+        return _spoken(value) if isinstance(value, str) else None
+    if not math.isfinite(number):
+        return unit[0], number
+    if said:
+        return _spoken(f"{number:f} {scalar_text(said)}")
+    if unit is not CLOCK:
+        return unit[0], number * unit[1]
+    if number >= LEAST_SECONDS and number % 60 == 0:
+        return "hours", number / 3600
+    return ("hours", number) if not MOST_HOURS < number <= MOST["hours"] else None
+
+
+def _spoken(text: str) -> Unit | None:
+    """`13 points`, `5 SP`, `2 days`, `3d 4h`; None for all else, such as `3-5 days` and `L`."""
+    text = text[: LONGEST_KEPT + 1].casefold().strip()
+    about = _ABOUT.match(text)
+    at, total, measures = about.end() if about else 0, 0.0, set()
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        unit = UNITS.get(re.sub(r"[ -]", "", piece[2])) if piece else None
+        if piece is None or unit is None:
+            return None
+        total += float(piece[1].replace(",", ".")) * unit[1]
+        measures.add(unit[0])
+        at = piece.end()
+    return (measures.pop(), total) if len(measures) == 1 else None
+
+
+def _moment(value: Any) -> datetime | None:
+    moment = parse_time(value)
+    return moment if moment and FIRST_YEAR <= moment.year < LAST_YEAR else None

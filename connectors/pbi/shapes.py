@@ -1,0 +1,180 @@
+"""Where the PBIs are in a JSON file of the backlog pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connectors.documents.json_values import scalar_text
+
+_BY_STAGE: tuple[tuple[str, ...], ...] = (
+    ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
+    ("scoredpbis", "scoredcandidates"),
+    ("enrichedpbis", "enrichedcandidates"),
+    ("pbiswithrisks", "riskassessedpbis", "checkedpbis"),
+    ("pbiswithquestions", "pbiswithproposals", "questionedpbis"),
+    ("assessedpbis", "readinessassessedpbis", "readypbis", "needsrefinementpbis", "notreadypbis"),
+    ("finalpbis", "formattedpbis", "processedpbis"),
+)  # fmt: skip
+LISTS: Mapping[str, int] = {key: stage for stage, keys in enumerate(_BY_STAGE) for key in keys}
+"""Keys that hold PBIs, and how late in the pipeline: of one PBI in two lists the later one counts."""
+SINGLES: Mapping[str, int] = {
+    "pbi": 0, "candidate": 0, "userstory": 0, "scoredpbi": 1, "enrichedpbi": 2, "assessedpbi": 5,
+    "result": 6, "output": 6,
+}  # fmt: skip
+"""Keys that hold one PBI, in a file of its own."""
+FINAL = "finaloutput"
+FINAL_STAGE = len(_BY_STAGE)
+MAX_NESTING = 2
+"""A step's name, and `final_output` below it."""
+RUN_KEYS = ("metadata", "runmetadata", "run")
+ID_KEYS = ("id", "pbiid", "userstoryid", "key")
+TITLE_KEYS = ("title", "name", "summary")
+_MARKS = frozenset(("pbi", "pbiid", "acceptancecriteria", "userstory"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PbiItem:
+    """One entry of a list of PBIs."""
+
+    index: int
+    stage: int
+    pbi: Any
+    """Should be a mapping, but a file may hold anything."""
+    scores: Mapping[str, Any]
+
+
+def plain_key(key: Any) -> str:
+    """A key without the difference of snake, kebab and camel case."""
+    return str(key).replace("_", "").replace("-", "").replace(" ", "").lower()
+
+
+def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping by `plain_key`; of two spellings of one key the first that says something counts."""
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        name = plain_key(key)
+        if plain.get(name) in (None, "", []):
+            plain[name] = item
+    return plain
+
+
+def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The first of these keys that holds a text or number, as text; empty if none does."""
+    return next((text for name in names if (text := scalar_text(keys.get(name)))), "")
+
+
+def pbi_items(data: Any) -> list[PbiItem] | None:
+    """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
+    if isinstance(data, list):
+        return _bare_list(data)
+    if not isinstance(data, Mapping):
+        return None
+    lists = list(_lists(data, 0, MAX_NESTING))
+    if lists:
+        return [_item(index, stage, item) for _, stage, items in lists for index, item in enumerate(items)]
+    single = _single(data, 0, MAX_NESTING)
+    return [single] if single else None
+
+
+def _bare_list(data: list[Any]) -> list[PbiItem] | None:
+    """The PBIs of a file that is one list; None if nothing in it looks like a PBI."""
+    items = [_item(index, 0, item) for index, item in enumerate(data)]
+    return items if not items or any(_is_named(item.pbi) for item in items) else None
+
+
+def clearly_pbis(data: Any) -> bool:
+    """True if a file that may hold any JSON holds PBIs: its list is called so, or shows acceptance criteria."""
+    if not isinstance(data, list):
+        lists = list(_lists(data, 0, MAX_NESTING)) if isinstance(data, Mapping) else []
+        wrapped = isinstance(data, Mapping) and _is_named(plain_keys(data).get("pbi"))
+        return wrapped or any(items and ("pbi" in name or _marked(items)) for name, _, items in lists)
+    return _marked(data)
+
+
+def run_facts(data: Any) -> dict[str, Any]:
+    """What the file says of its run, by plain key: its own metadata object, else its top level."""
+    if not isinstance(data, Mapping):
+        return {}
+    top = plain_keys(data)
+    nested = [plain_keys(top[key]) for key in RUN_KEYS if isinstance(top.get(key), Mapping)]
+    return {**top, **(nested[0] if nested else {})}
+
+
+_WORDS: Mapping[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def in_words(value: Any) -> str:
+    """What a JSON value is, for a person: "a number"."""
+    return _WORDS.get(type(value), type(value).__name__)
+
+
+def top_level(data: Any) -> str:
+    """What a person is told of a file without PBIs: its keys, never its values."""
+    if not isinstance(data, Mapping):
+        return in_words(data)
+    keys = [str(key)[:40] for key in data]
+    shown = ", ".join(keys[:8]) + (", ..." if len(keys) > 8 else "")  # noqa: PLR2004
+    return f"the top-level keys {shown}" if keys else "an empty object"
+
+
+def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[str, int, list[Any]]]:
+    """Every list of PBIs with its key and stage; `floor` is the least stage of lists in here.
+
+    A list of ids or counts is none.
+    """
+    for key, item in value.items():
+        name = plain_key(key)
+        if isinstance(item, list) and name in LISTS:
+            if _any_mapping(item):
+                yield name, max(LISTS[name], floor), item
+        elif isinstance(item, Mapping) and depth:
+            yield from _lists(item, FINAL_STAGE if name == FINAL else floor, depth - 1)
+
+
+def _single(value: Mapping[Any, Any], stage: int, depth: int) -> PbiItem | None:
+    """The PBI of a file of its own, be it wrapped or not; whatever has an id and a title is one."""
+    keys = plain_keys(value)
+    # Whatever stands alone must have both, unlike what stands in a list of PBIs.
+    if text_of(keys, ID_KEYS) and text_of(keys, TITLE_KEYS) and not isinstance(keys.get("pbi"), Mapping):
+        return _item(0, stage, value)
+    for name, least in SINGLES.items():
+        inner = keys.get(name)
+        if isinstance(inner, Mapping) and depth and (found := _single(inner, max(stage, least), depth - 1)):
+            return replace(found, scores=found.scores or _scores(keys))
+    return None
+
+
+def _is_named(pbi: Any) -> bool:
+    return isinstance(pbi, Mapping) and text_of(plain_keys(pbi), (*ID_KEYS, *TITLE_KEYS)) != ""
+
+
+def _item(index: int, stage: int, item: Any) -> PbiItem:
+    """Unwraps `{"pbi": ..., "scores": ...}`."""
+    keys = plain_keys(item) if isinstance(item, Mapping) else {}
+    pbi = keys["pbi"] if isinstance(keys.get("pbi"), Mapping) else item
+    return PbiItem(index=index, stage=stage, pbi=pbi, scores=_scores(keys))
+
+
+def _scores(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands beside a PBI, or in its `quality`."""
+    quality = keys.get("quality")
+    inner = plain_keys(quality).get("scores") if isinstance(quality, Mapping) else None
+    return next((scores for scores in (keys.get("scores"), inner) if isinstance(scores, Mapping)), {})
+
+
+def _marked(items: list[Any]) -> bool:
+    return any(isinstance(item, Mapping) and not _MARKS.isdisjoint(plain_keys(item)) for item in items)
+
+
+def _any_mapping(items: list[Any]) -> bool:
+    return not items or any(isinstance(item, Mapping) for item in items)

@@ -1,0 +1,1 @@
+"""PostgreSQL: engines, roles, tenants, migrations, bulk copy."""

@@ -1,0 +1,232 @@
+"""Connections: an engine per role and way to use it, the tenant set in each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+
+from pipeline.database.connect_errors import no_answer, refusal
+from pipeline.database.round_trip import EF_SEARCH, Asker
+from pipeline.database.timeouts import PatientConnection, Silence
+from pipeline.database.vector_types import register_vectors
+from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
+
+APP_ROLE = "larder_app"
+CONTROL_ROLE = "larder_control"
+
+# jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
+# through; set here, since setting it in each transaction is one more way to the server.
+_OPTIONS = (
+    "-c plan_cache_mode={plans} -c jit=off -c timezone=UTC"
+    f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}"
+)
+
+
+def open_engine(
+    url: str,
+    *,
+    role: str,
+    pool_size: int = 2,
+    patience: float | None = None,
+    ping: bool = True,
+    asking: bool = False,
+) -> Engine:
+    """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
+
+    With `patience` a server that says nothing for so many seconds counts as gone. `ping` asks each connection before
+    its use whether it is still alive. `asking` is for `Asker`: each statement is a transaction, and says itself whether
+    its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a plan for all
+    values forgets how much a filter lets through: after five runs recall fell to 8 %.
+    """
+    plans = "auto" if asking else "force_custom_plan"
+    more: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4}
+    if asking:
+        more = {"isolation_level": "AUTOCOMMIT", "poolclass": NullPool}
+    engine = create_engine(
+        make_url(url).set(drivername="postgresql+psycopg"),
+        pool_pre_ping=ping,
+        use_native_hstore=False,  # nobody asks for its type then, which takes ways to the server
+        connect_args={
+            "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
+            "connect_timeout": 20,  # four answers of a server that is slow and not gone
+            "application_name": role.replace("_", "-"),
+        },
+        **more,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _register(connection: Any, _record: Any) -> None:
+        register_vectors(connection)
+
+    if patience is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> PatientConnection:
+            return PatientConnection.opened(patience, *args, **parameters)
+
+    return engine
+
+
+_TENANT = "begin; select set_config('app.tenant', '{}', true)"
+_TENANT_SOON = _TENANT + ", set_config('synchronous_commit', 'off', true)"
+
+
+class Database:
+    """The application's two ways in: as one tenant, or as the control role that sees no text."""
+
+    def __init__(
+        self,
+        app_url: str,
+        control_url: str | None = None,
+        *,
+        pool_size: int = 2,
+        patience: float | None = None,
+    ) -> None:
+        """`patience` is for those who must answer in time: seconds of silence after which the server is gone.
+
+        Work on many rows needs longer than a person waits, so by default nobody gives up.
+        """
+        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False)
+        self.asker = Asker(
+            open_engine(
+                app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False, asking=True
+            ),
+            pool_size,
+        )
+        self.controller = open_engine(
+            control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
+        )
+
+    @contextmanager
+    def tenant(self, tenant_id: UUID, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that sees and writes this tenant's rows only; committed at the end.
+
+        `durable` False does not wait for the disk. If the server dies, the last half second of such commits may
+        be gone, always the newest ones and never one without those after it: right for steps of the ledger, which
+        are then simply done again (50 ms a commit saved while a disk is busy), wrong for anything that a person
+        or a provider was told or paid for.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached or broke off; worth a retry.
+            StoreRejected: the server refuses what we sent.
+        """
+        first = (_TENANT if durable else _TENANT_SOON).format(UUID(str(tenant_id)))
+        with translated(), self._begun(first) as connection:
+            yield connection
+            connection.commit()
+
+    def _begun(self, first: str) -> Connection:
+        """A connection in a transaction that begins with these statements.
+
+        They also tell whether a pooled connection is still alive, so that none has to be asked before.
+        """
+        try:
+            return _begun(self.app, first)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return _begun(self.app, first)
+
+    def ask(
+        self,
+        tenant_id: UUID,
+        statement: str,
+        values: Mapping[str, Any],
+        *,
+        ef_search: int = EF_SEARCH,
+        one_plan: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """The rows of one statement as this tenant, in a transaction of its own and a single way to the server.
+
+        For searches, where each way costs as much as the work. The statement only reads, has the driver's own
+        placeholders, and names none of its values `as_...`.
+
+        `one_plan` True plans a repeated statement once for all values: right only where no value decides which
+        plan is good, and then it saves more than such a statement takes.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached or broke off twice.
+            StoreRejected: the server refuses what we sent.
+        """
+        try:
+            return self.asker.ask(tenant_id, statement, values, ef_search=ef_search, one_plan=one_plan)
+        except (DBAPIError, psycopg.Error) as error:
+            raise _ours(error) from error
+
+    @contextmanager
+    def control(self) -> Iterator[Connection]:
+        """A transaction over the ledger of every tenant, without texts; raises as `tenant` does."""
+        with translated(), self.controller.begin() as connection:
+            yield connection
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's connections to the parent."""
+        self.asker.forget()
+        for engine in (self.app, self.controller):
+            engine.dispose(close=False)
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self.asker.close()
+        for engine in (self.app, self.controller):
+            engine.dispose()
+
+
+def _begun(engine: Engine, first: str) -> Connection:
+    """These statements hold a BEGIN: that of the driver would be one more way to the server."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        connection.begin()
+        connection.exec_driver_sql(first)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's errors into ours; the statement and its values stay out of the message."""
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        raise _ours(error) from error
+
+
+def _ours(error: DBAPIError | psycopg.Error) -> StoreError:
+    if isinstance(error, DBAPIError):
+        return translate(error.orig, lost=error.connection_invalidated)
+    return translate(error)
+
+
+# Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
+# the same work may succeed a moment later.
+_PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "08006", "08001", "08003")
+
+
+def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
+    """The error of ours for one of the driver's: passing trouble or refusal."""
+    if isinstance(original, (Silence, psycopg.errors.ConnectionTimeout)):
+        return StoreSilent(
+            f"the database says nothing: {original}",
+            fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
+        )
+    state = getattr(original, "sqlstate", None)
+    if isinstance(original, psycopg.Error) and not state and (refused := refusal(original)):
+        return refused
+    if state in _PASSING or lost or (isinstance(original, psycopg.OperationalError) and not state):
+        why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
+        return StoreUnavailable(
+            f"the database does not answer: {why}",
+            fix="see `larder doctor`; the work is kept and tried again",
+        )
+    diagnostic = getattr(original, "diag", None)
+    what = getattr(diagnostic, "message_primary", None) or type(original).__name__
+    return StoreRejected(f"the database refuses: {what}")

@@ -1,0 +1,1 @@
+"""One module per embedding provider, and what their HTTP services share."""

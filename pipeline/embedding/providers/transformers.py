@@ -1,0 +1,156 @@
+"""Any model of the package sentence-transformers, which is an extra, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
+from pipeline.embedding.known_models import KNOWN, Choice, ModelFacts, misfits
+from pipeline.embedding.token_bound import MARKS
+from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing
+
+PACKAGE = "sentence-transformers"
+_UNLIMITED = 8192
+"""Taken for a model without a limit of its own."""
+
+
+class Encoder(Protocol):
+    """What is used of `sentence_transformers.SentenceTransformer`."""
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens that it reads of a text, its own marks included."""
+        ...
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """What is put before a text, by what the text is."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """A tokenizer of the package transformers."""
+        ...
+
+    def encode(self, sentences: list[str], **options: Any) -> Any:
+        """One vector per sentence."""
+        ...
+
+    def get_sentence_embedding_dimension(self) -> int | None:
+        """The length of its vectors."""
+        ...
+
+
+def open_transformers(options: EmbeddingOptions) -> Embedder:
+    """The model the options name, loaded; one that is not on this machine yet is downloaded by the package.
+
+    Raises:
+        ConfigurationError: the package is not installed, or dimensions or batch size do not fit the model.
+        ModelMissing: there is no such model, or the device cannot run it.
+    """
+    facts = KNOWN["transformers"]
+    choice = Choice(
+        provider="transformers", model=options.model, dimensions=options.dimensions, batch=options.batch_size
+    )
+    for wrong in misfits(choice):
+        raise ConfigurationError(str(wrong), fix=wrong.fix)
+    name = facts.named(options.model)
+    return TransformersEmbedder(
+        load(name, options.device),
+        name=name,
+        facts=facts.of(options.model),
+        batch_size=options.batch_size or facts.batch,
+    )
+
+
+class TransformersEmbedder:
+    """Encodes in this process; what a model puts before questions or documents comes from the model itself."""
+
+    def __init__(
+        self, encoder: Encoder, *, name: str, facts: ModelFacts | None = None, batch_size: int = 32
+    ) -> None:
+        dimensions = encoder.get_sentence_embedding_dimension()
+        if not dimensions:
+            raise ModelMissing(f"{name} does not say how long its vectors are", fix="use an embedding model")
+        self.model = name
+        self.dimensions = dimensions
+        self._encoder = encoder
+        self._document_prefix = _prompt(
+            encoder, ("document", "passage"), facts.document_prefix if facts else ""
+        )
+        self._query_prefix = _prompt(encoder, ("query",), facts.query_prefix if facts else "")
+        own = max(self.count_tokens(prefix) for prefix in (self._document_prefix, self._query_prefix)) + MARKS
+        self.limits = EmbedderLimits(
+            texts=batch_size, tokens_per_text=(encoder.max_seq_length or _UNLIMITED) - own
+        )
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """One vector per text, in order.
+
+        Raises:
+            EmbedderUnavailable: the package failed, for example for want of memory.
+        """
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        return self._encoded([self._document_prefix + text for text in texts])
+
+    def embed_query(self, text: str) -> Vectors:
+        """One vector, shape (dimensions,); errors as for documents."""
+        vector: Vectors = self._encoded([self._query_prefix + text])[0]
+        return vector
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, nothing cut off, without the marks the model adds."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        # `verbose`: the tokenizer would warn of texts longer than the model takes, which is why we count.
+        found = self._encoder.tokenizer(clean, add_special_tokens=False, truncation=False, verbose=False)
+        return len(found["input_ids"])
+
+    def _encoded(self, texts: list[str]) -> Vectors:
+        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        try:
+            rows = self._encoder.encode(
+                clean,
+                batch_size=self.limits.texts,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
+        except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
+            raise EmbedderUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
+        return np.asarray(rows, dtype=np.float32)
+
+
+def _prompt(encoder: Encoder, names: Sequence[str], usual: str) -> str:
+    """What the model's own settings put before a text, else what its card says."""
+    return next((encoder.prompts[name] for name in names if encoder.prompts.get(name)), usual)
+
+
+def load(name: str, device: str) -> Encoder:
+    """The model of this name or folder, on cpu or cuda.
+
+    Raises:
+        ConfigurationError: the package is not installed.
+        ModelMissing: there is no such model, or the device cannot run it.
+    """
+    try:
+        from sentence_transformers import (  # type: ignore[import-not-found,unused-ignore]
+            SentenceTransformer,
+        )
+    except ImportError:
+        raise ConfigurationError(
+            f"embedding.provider is 'transformers', which needs the package {PACKAGE}",
+            fix=f"pip install '{PACKAGE}>=4', or the extra larder[transformers]; the provider minilm needs neither",
+        ) from None
+    try:
+        encoder: Encoder = SentenceTransformer(name, device=device)
+    except Exception as error:
+        raise ModelMissing(
+            f"{PACKAGE} cannot load {name} on {device}: {type(error).__name__}",
+            fix="check the name and embedding.device, or download the model first",
+            cause=error,
+        ) from error
+    return encoder

@@ -1,0 +1,194 @@
+"""One slice of a sync: pages into the ledger, each with its cursor; at the end, what is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from pipeline.database.engine import Database
+from pipeline.documents import Cursor, Listing, Page, Source
+from pipeline.errors import LarderError, SourceUnavailable
+from pipeline.ledger import absence, admission, runs, sources
+
+LONG_CALL = 5.0
+"""How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
+READ_AGAIN = 50
+"""Items read again at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When the source is due next."""
+
+    next_sync_at: datetime | None
+    next_walk_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Syncer:
+    """Walks a source for one run, a slice of time at once."""
+
+    database: Database
+    lease: float = 120.0
+    slice_seconds: float = 10.0
+    """A walk gives way after this long, so that others and the pump get their turn."""
+    guard: absence.DeletionGuard = field(default_factory=absence.DeletionGuard)
+    after_page: Callable[[], None] = lambda: None
+    """Called after each page's commit: rings the bell for the pump."""
+
+    def slice(
+        self,
+        source: Source,
+        where: admission.Admission,
+        schedule: Callable[[], Schedule],
+    ) -> bool:
+        """Go on with a run; True when its walk is complete, False when another slice must follow.
+
+        Returns True as well if there is nothing to do: the run is closed, or somebody else is at it.
+
+        Raises:
+            LarderError: the source failed; the run stands where its last page was stored.
+        """
+        with self.database.tenant(where.tenant_id) as connection:
+            run = runs.get(connection, where.run_id)
+            row = sources.get(connection, where.source_id)
+            if run is None or row is None or run.state != "discovering":
+                return True
+            token = sources.claim(connection, where.source_id, lease=self.lease)
+        if token is None:
+            return True
+        try:
+            since = self._start(run, row, source, where)
+            if since is None and not run.walk:
+                # What is read from its very start may have lost items since the last time it was.
+                with self.database.tenant(where.tenant_id) as connection:
+                    runs.demand_walk(connection, where.run_id)
+            if not self._walk(source, where, token, since):
+                return False
+            walk = run.walk or source.walks_all or since is None
+            after = (run.walk_after or "") if walk else None
+            return self._finish(source, where, token, walk_after=after, schedule=schedule)
+        finally:
+            with self.database.tenant(where.tenant_id) as connection:
+                sources.release(connection, where.source_id, token)
+
+    @staticmethod
+    def _start(
+        run: runs.RunRow, row: sources.SourceRow, source: Source, where: admission.Admission
+    ) -> Cursor | None:
+        """Where to begin: where this run stopped, else where the source stopped, else at the start."""
+        if run.cursor is not None:
+            return run.cursor
+        another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
+        return None if run.force or another or source.walks_all else row.cursor
+
+    def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
+        """Store page after page; False if the slice is over before the source is."""
+        end = time.monotonic() + self.slice_seconds
+        for page in _guarded(source, since):
+            self._store(source, where, token, page)
+            self.after_page()
+            # A cursor that stands where this slice began means that the source is through: giving way there
+            # would let a slow source begin its last page for ever.
+            if time.monotonic() > end and page.cursor and page.cursor != since:
+                return False
+        return True
+
+    def _store(self, source: Source, where: admission.Admission, token: UUID, page: Page) -> None:
+        with self.database.tenant(where.tenant_id, durable=False) as connection:
+            sources.hold(connection, where.source_id, token, lease=self.lease)
+            admitted = admission.admit(connection, where, page)
+            runs.add(connection, where.run_id, admitted.counts, page.cursor)
+            if not source.walks_all:
+                sources.keep_cursor(connection, where.source_id, token, page.cursor)
+
+    def _finish(
+        self,
+        source: Source,
+        where: admission.Admission,
+        token: UUID,
+        *,
+        walk_after: str | None,
+        schedule: Callable[[], Schedule],
+    ) -> bool:
+        """All pages are stored: find what is gone or was missed, bring old chunks up to date, hand over to the pump.
+
+        `walk_after` None: without an id walk. False if the slice is over first.
+        """
+        listing = None
+        if walk_after is not None:
+            self._hold(where, token, self.lease * LONG_CALL)
+            with _translated():
+                listing = source.ids()
+            if not self._read_again(source, where, token, listing, walk_after):
+                return False
+        with _translated():
+            stamp = source.stamp()
+        with self.database.tenant(where.tenant_id) as connection:
+            sources.hold(connection, where.source_id, token, lease=self.lease)
+            if listing is not None:
+                pruned = absence.prune(connection, where.source_id, listing, self.guard)
+                counts = {"hidden": pruned.hidden, "deleted": pruned.deleted, "restored": pruned.restored}
+                runs.count(connection, where.run_id, counts)
+            queued = admission.outdate(connection, where)
+            if queued:
+                runs.count(connection, where.run_id, {"listed": queued, "queued": queued})
+            runs.discovered(connection, where.run_id)
+            when = schedule()
+            sources.completed(
+                connection,
+                where.source_id,
+                pipeline_version=where.pipeline_version,
+                stamp=stamp,
+                next_sync_at=when.next_sync_at,
+                # A source whose every sync ends with a walk needs no walks besides.
+                next_walk_at=None if source.walks_all else when.next_walk_at,
+                walked=listing is not None,
+            )
+        return True
+
+    def _read_again(
+        self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str
+    ) -> bool:
+        """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
+        with self.database.tenant(where.tenant_id) as connection:
+            wanted = absence.differing(connection, where.source_id, listing, after)
+        end = time.monotonic() + self.slice_seconds
+        for start in range(0, len(wanted), READ_AGAIN):
+            ids = wanted[start : start + READ_AGAIN]
+            with _translated():
+                pages = list(source.read(ids))
+            with self.database.tenant(where.tenant_id, durable=False) as connection:
+                sources.hold(connection, where.source_id, token, lease=self.lease)
+                for page in pages:
+                    admitted = admission.admit(connection, where, page)
+                    runs.count(connection, where.run_id, admitted.counts, walk_after=ids[-1])
+            self.after_page()
+            if time.monotonic() > end and start + READ_AGAIN < len(wanted):
+                return False
+        return True
+
+    def _hold(self, where: admission.Admission, token: UUID, lease: float) -> None:
+        with self.database.tenant(where.tenant_id) as connection:
+            sources.hold(connection, where.source_id, token, lease=lease)
+
+
+def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:
+    """A source's pages, with its faults translated."""
+    with _translated():
+        yield from source.pages(since)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A connector's fault that is not one of ours becomes one, without its text."""
+    try:
+        yield
+    except LarderError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign error must not show what it quotes
+        raise SourceUnavailable(f"the connector failed with {type(error).__name__}") from None

@@ -1,0 +1,206 @@
+"""A search in words: how to search, what is asked, what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.documents import Chunk, Json
+from pipeline.embedding.identity import model_of
+from pipeline.search.chunks import Filter, Mode, StoredDocument
+from pipeline.search.feedback import key_of
+from pipeline.search.fusion import FusionWeights
+from pipeline.search.languages import DEFAULT
+from pipeline.search.question import Intent, ProcessedQuery, Synonyms
+from pipeline.search.validity import Standing
+
+Fusion = Literal["weighted", "rrf"]
+
+MEASURED_THRESHOLDS: Mapping[str, float] = {
+    # 330 relevant pairs of the three open sets: the nearest chunk of 98 % lies at .378 or above (.295, .378 and
+    # .415 set by set); measured with tests/benchmarks/quality.py --threshold, rounded down.
+    "all-MiniLM-L6-v2": 0.37,
+    "gemini-embedding-001": 0.70,
+}
+"""Model -> the least similarity that `auto` stands for; one that is not listed, such as hashing, has none."""
+
+FULL, NO_RERANKING, CACHED_ONLY, KEYWORD_ONLY, STATIC_ONLY = range(5)
+"""Degradation levels that a search can have; at STATIC_ONLY nothing is looked up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights(FusionWeights):
+    """What each part adds to a hybrid score; the sum is brought to 1.
+
+    Each part is between 0 and 1 by itself and not scaled among the candidates of a question, so the same two texts
+    have the same score whatever else was found. Chosen by nDCG@10 on three open sets; docs/search.md has the figures
+    and what each weight is worth on a set that had no part in choosing it.
+    """
+
+    vector: float = 0.5
+    """Of the likeness in meaning."""
+    keyword: float = 0.3
+    """Of the rare words in common (`pipeline.search.bm25.overlap`)."""
+    title: float = 0.25
+    """Of those that stand in title or headings."""
+    covered: float = 0.1
+    """Of a question all of whose words are there."""
+    centroid: float = 0.4
+    """Share of the whole document in the likeness of meaning, 0 to 1; the rest is the chunk's own."""
+    outdated: float = 0.75
+    """Share of its score that a replaced decision or abandoned work keeps; 1 ranks it like any other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalOptions:
+    """How documents are found when a request says nothing else."""
+
+    top_k: int = 5
+    max_top_k: int = 50
+    candidates: int = 100
+    """Chunks taken from each of the two searches."""
+    min_similarity: float | Literal["auto"] = "auto"
+    max_distance: float | None = None
+    """1 - similarity; the stricter of the two holds."""
+    weights: Weights = field(default_factory=Weights)
+    exact_below: int = 10_000
+    fusion: Fusion = "weighted"
+    """`rrf`: only the place in each search counts; measured worse on all three open sets (docs/search.md)."""
+    queries: int = 1
+    """Ways to ask each question: itself, its first sentence, its keywords; each costs a search."""
+    synonyms: Synonyms = field(default_factory=Synonyms)
+    languages: tuple[str, ...] = (DEFAULT,)
+    """Of the documents; each word of a question is stemmed in all of them."""
+
+    def threshold(self, model: str, wanted: float | None = None) -> float:
+        """The least similarity of a hit that no word of the question brought."""
+        if wanted is None:
+            measured = MEASURED_THRESHOLDS.get(model_of(model), 0.0)
+            wanted = measured if self.min_similarity == "auto" else self.min_similarity
+        return wanted if self.max_distance is None else max(wanted, 1 - self.max_distance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest:
+    """A question and how to answer it."""
+
+    text: str
+    mode: Mode = "hybrid"
+    k: int | None = None
+    """None: the configured number; more than the configured most is cut to that."""
+    filter: Filter = field(default_factory=Filter)
+    """What is asked for and what the caller may see."""
+    explain: bool = False
+    """Each hit tells what its score is made of."""
+    trace: bool = False
+    """The answer also holds what was found and not shown; it is then made anew, whatever is remembered."""
+    min_similarity: float | None = None
+    """Instead of the configured one."""
+    dedupe: bool = True
+    """One hit per document, its best chunk; False gives every chunk its own hit."""
+    feedback_key: str = ""
+    """Names the question where people mark documents for it (`feedback.key_of`); empty: its words do."""
+
+    @property
+    def question_key(self) -> str:
+        """Under which documents are marked for this question."""
+        return self.feedback_key or key_of(self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What put a hit where it is; the parts add up to its score."""
+
+    similarity: float | None
+    bm25: float | None
+    centroid: float | None
+    """Cosine similarity of the whole document."""
+    overlap: float | None
+    """How much of what is rare in the question the chunk says, 0 to 1."""
+    title: float | None
+    """The same of its title and headings."""
+    covered: float | None
+    """1 if the chunk holds all words of the question, falling fast to 0 with those it lacks."""
+    vector_part: float
+    keyword_part: float
+    title_part: float
+    covered_part: float
+    min_similarity: float
+    rerank: float | None = None
+    """What the reranker made of it; None if it did not look."""
+    rerank_part: float = 0.0
+    """How much that moved the score, up or down."""
+    standing_part: float = 0.0
+    """What a document loses that no longer holds."""
+    feedback: float = 0.0
+    """As `Hit.feedback`."""
+    feedback_part: float = 0.0
+    """How much that moved the score, up or down."""
+    feedback_why: str = ""
+    """The same in words: `marked useful for this question, +1.0`."""
+
+    def to_json(self) -> Json:
+        """Raw scores first, then their parts of the score."""
+        return {
+            "semantic_score": self.similarity,
+            "keyword_score": self.bm25,
+            "overlap_score": self.overlap,
+            "title_score": self.title,
+            "covered_score": self.covered,
+            "document_score": self.centroid,
+            "rerank_score": self.rerank,
+            "vector_part": self.vector_part,
+            "keyword_part": self.keyword_part,
+            "title_part": self.title_part,
+            "covered_part": self.covered_part,
+            "rerank_part": self.rerank_part,
+            "standing_part": self.standing_part,
+            "feedback": self.feedback,
+            "feedback_part": self.feedback_part,
+            "feedback_why": self.feedback_why,
+            "min_similarity": self.min_similarity,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """One result: a chunk of a document."""
+
+    document: StoredDocument
+    chunk: Chunk
+    score: float
+    """Hybrid and keyword: 0 to 1 among the candidates of this question. Vector: the cosine similarity."""
+    explanation: Explanation | None = None
+    standing: Standing | None = None
+    """What speaks against the document, such as a decision that has been replaced."""
+    feedback: float = 0.0
+    """What people said of the document, as a shift in log-odds from -3 to 1; 0 in a search by meaning alone."""
+
+    @property
+    def id(self) -> str:
+        """`document_id:ord`."""
+        return f"{self.document.id}:{self.chunk.ord}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResults:
+    """The answer to a question."""
+
+    hits: Sequence[Hit] = ()
+    degradation_level: int = FULL
+    model: str = ""
+    """Whose vectors were compared; empty before the first document."""
+    below: Sequence[Hit] = ()
+    """Found, but less similar than asked for; only if the request says `trace`."""
+    beyond: Sequence[Hit] = ()
+    """Good enough, but ranked after the last hit; only if the request says `trace`."""
+    remembered: bool = False
+    """The same question was answered a short while ago, and nothing has changed since."""
+    query: ProcessedQuery | None = None
+    """The question, looked at; None if it was not."""
+
+    @property
+    def intent(self) -> Intent | None:
+        """What the question seems to be after; None if it was not looked at."""
+        return self.query.intent if self.query else None

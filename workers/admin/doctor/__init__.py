@@ -1,0 +1,1 @@
+"""The doctor: checks of the machine, the servers, the work and the content."""

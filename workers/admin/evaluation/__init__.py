@@ -1,0 +1,1 @@
+"""Measuring search and Step 4 on judged sets."""

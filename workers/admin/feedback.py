@@ -1,0 +1,200 @@
+"""Marking documents as useful or noise: which question and which document a person means, and what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast, get_args
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, text
+
+from pipeline.documents import Json
+from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.errors import ConfigurationError, RequestRejected
+from pipeline.ledger import audit
+from pipeline.ledger.storable import clean
+from pipeline.search import feedback
+from pipeline.search.feedback import Question, Verdict
+
+UNDO = "undo"
+MOST_NAMED = 5
+_QUOTES = ('"', "'", "\u201c\u201d")
+
+
+def mark(
+    connection: Connection,
+    tenant: UUID,
+    item: str,
+    ref: str,
+    verdict: str,
+    *,
+    source: str | None = None,
+    by: str,
+) -> Json:
+    """Say of a document what it is for a question: `useful`, `noise`, or `undo` for nothing any more.
+
+    `item` is the id of a PBI that Step 4 was asked about or of an indexed document, or a question's text; `ref` is a
+    document's external id or its id.
+
+    Raises:
+        ConfigurationError: a word means nothing, or several documents; the message says what there is.
+    """
+    if verdict not in (*get_args(Verdict), UNDO):
+        raise ConfigurationError(f"{verdict!r} is no verdict", fix="say useful, noise or undo")
+    by, source = clean(by), None if source is None else clean(source)
+    question = _question(connection, clean(item))
+    document = _document(connection, clean(ref), source, removed=verdict == UNDO)
+    if verdict == UNDO:
+        before = feedback.undo(connection, question.key, document.id)
+        if before is None:
+            raise ConfigurationError(
+                f"{document.external_id} is not marked for {question.item!r}",
+                fix="see `larder feedback --list`",
+            )
+    else:
+        before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
+    # The question by its key: its text is nothing for the audit.
+    audit.append(
+        connection, tenant, f"feedback.{verdict}", document.external_id, {"question": question.key}, by=by
+    )
+    return {
+        "item": question.item,
+        "item_title": question.title,
+        "ref": document.external_id,
+        "title": document.title,
+        "source": document.source,
+        "document_id": str(document.id),
+        "verdict": None if verdict == UNDO else verdict,
+        "before": before,
+    }
+
+
+def listed(connection: Connection, item: str | None = None) -> list[Json]:
+    """What was said, newest first; with `item` for this question only."""
+    keys = None if item is None else [feedback.key_of("", item.strip()), feedback.key_of(_unquoted(item))]
+    return [
+        {
+            "item": row["item"],
+            "item_title": row["item_title"],
+            "ref": row["ref"],
+            "title": row["title"],
+            "source": row["source"],
+            "kind": row["kind"],
+            "document_id": str(row["document_id"]),
+            "removed": row["deleted"],
+            "verdict": row["verdict"],
+            "at": row["at"].isoformat(),
+            "by": row["by"],
+        }
+        for row in feedback.listed(connection, keys)
+    ]
+
+
+# Which question -----------------------------------------------------------------------------------
+
+_ASKED = text("""
+    select request from enrichment_job
+    where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
+      and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
+    order by created_at desc""")
+
+_INDEXED = text("""
+    select d.title, coalesce((select b.body from document_body b where b.document_id = d.id
+                              order by b.version desc limit 1), '') as body
+    from document d where d.external_id = :item order by d.deleted, d.id limit 1""")
+
+
+def _question(connection: Connection, words: str) -> Question:
+    """The question that a person means; an id is looked up, and text is taken as it is."""
+    item, asked = words.strip(), _unquoted(words)
+    found = _of_job(connection, item) or _of_document(connection, item) or _of_feedback(connection, item)
+    if found is not None:
+        return found
+    if asked and (asked != item or len(asked.split()) > 1):
+        return Question(key=feedback.key_of(asked), item=asked, asked={"text": asked})
+    raise ConfigurationError(
+        f"{item!r} is no PBI that Step 4 was asked about, and no indexed document"
+        if item
+        else "there is no question",
+        fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
+        " indexed document, or the text of a question; a single word in quotes of its own: '\"word\"'",
+    )
+
+
+def _unquoted(words: str) -> str:
+    bare = words.strip()
+    quoted = len(bare) > 1 and any(bare[0] == q[0] and bare[-1] == q[-1] for q in _QUOTES)
+    return bare[1:-1].strip() if quoted else bare
+
+
+def _of_job(connection: Connection, item: str) -> Question | None:
+    for row in connection.execute(_ASKED, {"item": item}):
+        with suppress(RequestRejected):
+            request = EnrichmentRequest.from_json(row.request)
+            if request.id == item:
+                criteria = list(request.criteria)
+                asked = {"description": request.description, "acceptance_criteria": criteria}
+                return _about(item, request.title, asked)
+    return None
+
+
+def _of_document(connection: Connection, item: str) -> Question | None:
+    row = connection.execute(_INDEXED, {"item": item}).one_or_none()
+    return None if row is None else _about(item, row.title, {"description": row.body})
+
+
+def _of_feedback(connection: Connection, item: str) -> Question | None:
+    """What was asked about an item whose jobs are gone."""
+    rows = feedback.listed(connection, [feedback.key_of("", item)])
+    return _about(item, rows[0]["item_title"], rows[0]["question"]) if rows else None
+
+
+def _about(item: str, title: str, asked: Json) -> Question:
+    return Question(key=feedback.key_of("", item), item=item, title=title, asked={**asked, "title": title})
+
+
+# Which document -----------------------------------------------------------------------------------
+
+_NAMED = text("""
+    select d.id, d.external_id, d.title, d.deleted, s.name as source
+    from document d join source s on s.id = d.source_id
+    where (d.external_id = :ref or cast(d.id as text) = lower(:ref))
+      and (cast(:source as text) is null or s.name = :source)
+    order by d.deleted, s.name limit 20""")
+
+_LIKE = text("""
+    select d.external_id from document d
+    where not d.deleted and (strpos(lower(d.external_id), lower(:ref)) > 0 or strpos(lower(d.title), lower(:ref)) > 0)
+    order by length(d.external_id), d.external_id limit :most""")
+
+
+def _document(
+    connection: Connection, words: str, source: str | None, *, removed: bool
+) -> Row[tuple[UUID, str]]:
+    """The one document that a person means."""
+    ref = words.strip()
+    rows = connection.execute(_NAMED, {"ref": ref, "source": source}).all()
+    there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
+    if len(there) == 1:
+        return there[0]
+    where = f" of source {source!r}" if source else ""
+    if there:
+        names = ", ".join(row.source for row in there)
+        raise ConfigurationError(f"{ref!r} is in several sources: {names}", fix="say which with --source")
+    if rows:
+        raise ConfigurationError(
+            f"the document {ref!r} is no longer there: its source {rows[0].source} has removed it",
+            fix="mark one that a search finds",
+        )
+    raise ConfigurationError(
+        f"no document{where} has the external id or id {ref!r}", fix=_near(connection, ref)
+    )
+
+
+def _near(connection: Connection, ref: str) -> str:
+    like: Sequence[str] = []
+    if ref:
+        like = connection.execute(_LIKE, {"ref": ref, "most": MOST_NAMED}).scalars().all()
+    hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
+    return f"{hint}; like it are {', '.join(like)}" if like else hint

@@ -1,0 +1,269 @@
+"""What an operator does with sources and dead letters; each change is written to the audit chain."""
+
+from __future__ import annotations
+
+import getpass
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pipeline.documents import Finding, Json
+from pipeline.errors import ConfigurationError, LarderError
+from pipeline.ledger import audit as auditing
+from pipeline.ledger import dead
+from pipeline.ledger import sources as ledger
+from workers.control import registration
+from workers.control.sync import start_run
+from workers.queue import dispatch
+from workers.runtime import Configured, Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A source of the ledger with the name of its tenant."""
+
+    row: ledger.SourceRow
+    tenant: str
+
+    @property
+    def names(self) -> set[str]:
+        """How a command may call it; with its tenant where two tenants have a source of that name."""
+        return {self.row.name, f"{self.tenant}/{self.row.name}"}
+
+
+def actor() -> str:
+    """Who is at the keyboard, for the audit chain."""
+    with suppress(OSError, KeyError):
+        return f"cli:{getpass.getuser()}"
+    return "cli"
+
+
+def audit(
+    connection: Connection,
+    tenant: UUID,
+    action: str,
+    subject: str,
+    detail: Json,
+    *,
+    by: str | None = None,
+) -> None:
+    """Append to a tenant's audit chain, in the transaction of the change itself; `by` is whoever is at the keyboard."""
+    auditing.append(connection, tenant, action, subject, detail, by=by or actor())
+
+
+# Sources ------------------------------------------------------------------------------------------
+
+
+def every(parts: Runtime) -> list[Known]:
+    """All sources the ledger knows, after it was told those of the configuration."""
+    found = _rows(parts)
+    if not set(parts.configured) <= {k.row.id for k in found}:
+        registration.register(parts)
+        found = _rows(parts)
+    return found
+
+
+def _rows(parts: Runtime) -> list[Known]:
+    with parts.database.control() as connection:
+        names = {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}
+        return [Known(row=row, tenant=names[row.tenant_id]) for row in ledger.listed(connection)]
+
+
+def find(parts: Runtime, names: Sequence[str]) -> list[Known]:
+    """The sources of these names, over all tenants; all that are still configured without names.
+
+    Raises:
+        ConfigurationError: a name is not known, or two tenants have it; the message lists what is known.
+    """
+    known = every(parts)
+    if not names:
+        return [k for k in known if k.row.removed_at is None]
+    return [_one(known, name) for name in dict.fromkeys(names)]
+
+
+def _one(known: Sequence[Known], name: str) -> Known:
+    matching = [k for k in known if name in k.names]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        full = ", ".join(f"{k.tenant}/{k.row.name}" for k in matching)
+        raise ConfigurationError(f"several tenants have a source {name!r}", fix=f"name one of {full}")
+    listed = ", ".join(sorted(k.row.name for k in known))
+    raise ConfigurationError(f"no source is called {name!r}", fix=f"known are {listed or 'none'}")
+
+
+def listing(parts: Runtime) -> list[Json]:
+    """One entry per source for `larder sources list`."""
+    return [
+        {
+            "name": k.row.name,
+            "tenant": k.tenant,
+            "type": k.row.kind,
+            "state": _state(k.row),
+            "schedule": k.row.schedule,
+            "timezone": k.row.timezone,
+            "watch": k.row.watch,
+            "origin": k.row.origin,
+            "last_sync": _iso(k.row.last_sync_at),
+            "next_sync": _iso(k.row.next_sync_at),
+            "failures": k.row.failures,
+            "last_error": k.row.last_error,
+            "held": k.row.held,
+        }
+        for k in every(parts)
+    ]
+
+
+def _iso(moment: Any) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _state(row: ledger.SourceRow) -> str:
+    if row.removed_at is not None:
+        return "removed"
+    return "paused" if row.paused_at is not None else "active"
+
+
+def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
+    """Try to read configured sources, without a server; `{"source", "ok", "findings"}` each.
+
+    Raises:
+        ConfigurationError: a name is not configured; the message lists those that are.
+    """
+    every_ = list(parts.configured.values())
+    by_name = {one.settings.name: one for one in every_}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        listed = ", ".join(sorted(by_name)) or "none"
+        raise ConfigurationError(
+            f"no enabled source is called {unknown[0]!r}", fix=f"configured are {listed}"
+        )
+    return [_checked(parts, one) for one in every_ if not names or one.settings.name in names]
+
+
+def _checked(parts: Runtime, one: Configured) -> Json:
+    try:
+        findings = parts.open_source(one.settings).check()
+    except LarderError as error:
+        findings = [Finding(ok=False, subject="opening it", detail=error.message, fix=error.fix)]
+    return {
+        "source": one.settings.name,
+        "ok": all(f.ok for f in findings),
+        "findings": [vars(f) for f in findings],
+    }
+
+
+def pause(parts: Runtime, name: str, *, paused: bool) -> Json:
+    """Stop or resume a source's schedule; `{"source", "tenant", "paused"}`."""
+    known = find(parts, [name])[0]
+    with parts.database.tenant(known.row.tenant_id) as connection:
+        ledger.pause(connection, known.row.id, paused=paused)
+        audit(connection, known.row.tenant_id, "pause" if paused else "resume", known.row.name, {})
+    return {"source": known.row.name, "tenant": known.tenant, "paused": paused}
+
+
+def release(parts: Runtime, name: str) -> Json:
+    """Let held deletions of a source go: allow them for a day and start a sync that walks all ids."""
+    known = find(parts, [name])[0]
+    with parts.database.tenant(known.row.tenant_id) as connection:
+        released = ledger.release_deletions(connection, known.row.id)
+        audit(connection, known.row.tenant_id, "release", known.row.name, {"held": released})
+    return {**_reconciled(parts, known), "released": released}
+
+
+def reconcile(parts: Runtime, names: Sequence[str]) -> list[Json]:
+    """Start a run that walks all ids, for named sources or for all that are neither paused nor removed."""
+    wanted = [k for k in find(parts, names) if names or k.row.paused_at is None]
+    return [_reconciled(parts, k) for k in wanted]
+
+
+def _reconciled(parts: Runtime, known: Known) -> Json:
+    if parts.known(known.row) is None:
+        raise ConfigurationError(
+            f"source {known.row.name} is no longer configured", fix="put it back into the file to sync it"
+        )
+    run = start_run(parts, known.row.tenant_id, known.row.id, trigger="reconcile", walk=True)
+    return {"source": known.row.name, "tenant": known.tenant, "run": run}
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+def dead_letters(
+    parts: Runtime, source: str | None = None, *, settled: bool = False
+) -> list[dead.DeadLetter]:
+    """Letters that wait for a person, newest first; with `settled` all that are kept.
+
+    Raises:
+        ConfigurationError: there is no such source.
+    """
+    ids = [k.row.id for k in find(parts, [source])] if source else None
+    with parts.database.control() as connection:
+        return dead.listed(connection, source_ids=ids, every=settled)
+
+
+def letters(parts: Runtime, ids: Sequence[int]) -> list[dead.DeadLetter]:
+    """The letters of these numbers.
+
+    Raises:
+        ConfigurationError: there is no letter of one of the numbers.
+    """
+    with parts.database.control() as connection:
+        found = {i: dead.get(connection, i) for i in dict.fromkeys(ids)}
+    missing = [str(i) for i, letter in found.items() if letter is None]
+    if missing:
+        raise ConfigurationError(
+            f"there is no dead letter {', '.join(missing)}", fix="see `larder dead list`"
+        )
+    return [letter for letter in found.values() if letter is not None]
+
+
+def history(parts: Runtime, letter: dead.DeadLetter) -> list[dead.DeadLetter]:
+    """Every letter about the same document, newest first."""
+    with parts.database.control() as connection:
+        return dead.of_document(connection, letter.document_id)
+
+
+def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
+    """Queue the documents of these letters again; `{"replayed": [items], "skipped": [items]}`.
+
+    Skipped are documents that are no longer dead: changed, deleted or replayed meanwhile.
+    """
+    replayed: set[UUID] = set()
+    for tenant, ids in _by_tenant(chosen).items():
+        with parts.database.tenant(tenant) as connection:
+            done = dead.replay(connection, ids)
+            items = sorted({letter.item for letter in chosen if letter.document_id in done})
+            if done:
+                audit(connection, tenant, "dead.replay", f"{len(done)} documents", {"items": items})
+        replayed |= set(done)
+    if replayed:
+        dispatch.send("larder.pump", expires=10)
+    items_of = {letter.document_id: letter.item for letter in chosen}
+    return {
+        "replayed": sorted(item for i, item in items_of.items() if i in replayed),
+        "skipped": sorted(item for i, item in items_of.items() if i not in replayed),
+    }
+
+
+def drop(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
+    """Take the documents of these letters off the list; `{"dropped": [items]}`."""
+    for tenant, ids in _by_tenant(chosen).items():
+        with parts.database.tenant(tenant) as connection:
+            dead.drop(connection, ids)
+            items = sorted({letter.item for letter in chosen if letter.document_id in ids})
+            audit(connection, tenant, "dead.drop", f"{len(ids)} documents", {"items": items})
+    return {"dropped": sorted({letter.item for letter in chosen})}
+
+
+def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> dict[UUID, list[UUID]]:
+    found: dict[UUID, list[UUID]] = defaultdict(list)
+    for letter in chosen:
+        if letter.document_id not in found[letter.tenant_id]:
+            found[letter.tenant_id].append(letter.document_id)
+    return found

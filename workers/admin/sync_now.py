@@ -1,0 +1,326 @@
+"""Syncing now, for commands: open the runs, wait for them, tell what they did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlalchemy import text
+
+from pipeline.documents import Json
+from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
+from pipeline.ledger import admission, holds, runs, sources, waits
+from workers.control import registration
+from workers.control.sync import start_run
+from workers.queue import broker, dispatch
+from workers.queue.celeryconfig import ENRICHING, INDEXING
+from workers.runtime import Configured, Runtime
+
+POLL_SECONDS = 0.2
+RING_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+AWAY_SECONDS = 20.0
+"""A command does not sit out a longer absence of the broker, either."""
+LONG_SECONDS = 900.0
+"""A command does not sit out a longer wait of embedding; the work goes on without it."""
+
+
+@dataclass
+class Watched:
+    """A run that a command waits for."""
+
+    source: Configured
+    run: runs.RunRow
+    live: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        """Documents of this run that are through, one way or the other."""
+        done: int = sum(self.live.get(k, 0) for k in ("indexed", "dead", "superseded"))
+        return done
+
+
+def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
+    """The configured sources of these names; all of them without names.
+
+    Raises:
+        ConfigurationError: a name is not configured; the message lists those that are.
+    """
+    every = list(parts.configured.values())
+    known = {c.settings.name for c in every}
+    unknown = [n for n in names if n not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"no enabled source is called {', '.join(unknown)}",
+            fix=f"configured are {', '.join(sorted(known)) or 'none'}",
+        )
+    return [c for c in every if not names or c.settings.name in names]
+
+
+def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[Watched]:
+    """Open a run for each source; one that is already open is awaited first, since it may have begun too early."""
+    watched = []
+    for one in wanted:
+        run_id = None
+        while run_id is None:
+            run_id = start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)
+            if run_id is None:
+                _await_open(parts, one)
+        watched.append(Watched(source=one, run=_read(parts, one, run_id)))
+    return watched
+
+
+@dataclass
+class Hearing:
+    """Whether workers can still be told of anything, for a command that waits for them."""
+
+    broker_url: str
+    fix: str = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
+    """What a person can do who would wait in vain."""
+    looked: float = 0.0
+    away_since: float | None = None
+
+    def raise_if_lost(self) -> None:
+        """Look once in a while.
+
+        Raises:
+            StoreUnavailable: the broker has been away for `AWAY_SECONDS`.
+        """
+        if time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        begun, why = time.monotonic(), broker.trouble(self.broker_url)
+        self.looked = time.monotonic()
+        self.away_since = (self.away_since or begun) if why else None
+        if self.away_since is not None and self.looked - self.away_since > AWAY_SECONDS:
+            raise broker_lost(why, self.fix)
+
+
+def broker_lost(why: str, fix: str = Hearing.fix) -> StoreUnavailable:
+    """What to tell a person who would wait in vain."""
+    return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
+
+
+def _await_open(parts: Runtime, one: Configured) -> None:
+    rung = 0.0
+    hearing = Hearing(
+        parts.addresses.broker,
+        fix=f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
+        "when the broker is back: ask again then",
+    )
+    while True:
+        with parts.database.tenant(one.tenant_id) as connection:
+            if runs.open_of(connection, one.id) is None:
+                return
+        hearing.raise_if_lost()
+        if time.monotonic() - rung > RING_SECONDS:
+            raise_if_stuck(parts)
+            dispatch.send("larder.pump", expires=5)
+            rung = time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def _read(parts: Runtime, one: Configured, run_id: int) -> runs.RunRow:
+    with parts.database.tenant(one.tenant_id) as connection:
+        row = runs.get(connection, run_id)
+    if row is None:
+        raise LarderError(f"run {run_id} of source {one.settings.name} is gone", fix="see `larder status`")
+    return row
+
+
+def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
+    """Until every run is closed; `show` is called at each look.
+
+    Raises:
+        StoreUnavailable: database or broker are away for too long.
+        EmbedderRefused: nothing is embedded until somebody mends the configuration.
+        BudgetSpent: the rest is embedded much later; it may be tomorrow.
+    """
+    rung = looked = time.monotonic()
+    hearing = Hearing(parts.addresses.broker)
+    while True:
+        for one in watched:
+            if one.run.finished_at is None:
+                _look(parts, one)
+        show(watched)
+        if all(one.run.finished_at for one in watched):
+            return
+        hearing.raise_if_lost()
+        ready = [w for w in watched if w.run.state == "processing" and not w.live.get("open")]
+        if ready and time.monotonic() - rung > RING_SECONDS / 4:
+            # All its documents are through: the pump need not wait for the next tick to close it.
+            dispatch.send("larder.pump", expires=5)
+            rung = time.monotonic()
+        if time.monotonic() - looked > RING_SECONDS and not any(
+            w.run.state == "discovering" for w in watched
+        ):
+            raise_if_stuck(parts)
+            looked = time.monotonic()
+        time.sleep(POLL_SECONDS)
+
+
+def raise_if_stuck(parts: Runtime) -> None:
+    """When the walks are through, what is left to wait for may take a person, or a day."""
+    kept = "the work is kept and goes on by itself: larder status"
+    with parts.database.control() as connection:
+        terms = parts.allowance.terms
+        held = holds.standing(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
+        waiting = waits.waiting(connection)
+    if held is not None:
+        raise EmbedderRefused(f"nothing is embedded: {held.error}", fix=kept)
+    if waiting is not None and (waiting.until - datetime.now(UTC)).total_seconds() > LONG_SECONDS:
+        said = (
+            f"{waiting.documents} documents wait until {waiting.until:%Y-%m-%d %H:%M} UTC: {waiting.reason}"
+        )
+        raise BudgetSpent(said, fix=kept)
+
+
+def _look(parts: Runtime, one: Watched) -> None:
+    with parts.database.tenant(one.source.tenant_id) as connection:
+        one.run = runs.get(connection, one.run.id) or one.run
+        one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
+
+
+def report(watched: Sequence[Watched], seconds: float) -> Json:
+    """The document of `larder index --json`."""
+    rows = [run_report(w) for w in watched]
+    errors = [
+        {"source": w.source.settings.name, "item": p["item"], "reason": p["reason"], "outcome": p["outcome"]}
+        for w in watched
+        for p in w.run.problems
+    ]
+    errors += [
+        {"source": w.source.settings.name, "item": "", "reason": w.run.error, "outcome": "failed"}
+        for w in watched
+        if w.run.state == "failed"
+    ]
+    return {
+        "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
+        "stats": {
+            "documents_processed": sum(r["indexed"] for r in rows),
+            "chunks_created": sum(w.run.chunks for w in watched),
+            "vectors_indexed": sum(w.run.chunks_written for w in watched),
+            "time_elapsed": round(seconds, 3),
+            "errors": errors,
+        },
+        "runs": rows,
+    }
+
+
+def run_report(watched: Watched) -> Json:
+    """One run with its counts; listed = unchanged + queued + skipped + failed."""
+    run = watched.run
+    same = ("state", "listed", "unchanged", "queued", "indexed", "dead", "superseded", "deleted", "hidden")
+    rest = ("restored", "skipped", "failed", "texts_embedded", "texts_reused", "texts_cut", "chunks_kept")
+    return {
+        "source": watched.source.settings.name,
+        "run": run.id,
+        **{name: getattr(run, name) for name in (*same, *rest)},
+        "error": run.error,
+    }
+
+
+def exit_code(report_: Json) -> int:
+    """0 all in, 3 partly, 1 if no source could be read at all."""
+    if report_["success"]:
+        return 0
+    return 1 if all(r["state"] == "failed" for r in report_["runs"]) else 3
+
+
+# Registered by a command --------------------------------------------------------------------------
+
+
+def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
+    """Make the ledger know sources that a command made up."""
+    now = datetime.now(UTC)
+    with parts.database.tenant(parts.tenant) as connection:
+        sources.ensure_tenant(
+            connection, parts.tenant, parts.settings.tenant, parts.project, parts.settings.project
+        )
+        sources.register(
+            connection, [registration.registration(parts, one, now, origin="command") for one in ones]
+        )
+
+
+# Dry run ------------------------------------------------------------------------------------------
+
+
+def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
+    """What a sync would do, found without writing anything."""
+    source = parts.open_source(one.settings)
+    where = admission.Admission(
+        tenant_id=one.tenant_id,
+        project_id=one.project_id,
+        source_id=one.id,
+        run_id=0,
+        pipeline_version=parts.pipeline_version(one.settings, source.extractor),
+        force=force,
+    )
+    counts = dict.fromkeys(("listed", "unchanged", "queued", "skipped", "failed"), 0)
+    items: list[str] = []
+    problems: list[Json] = []
+    for page in source.pages(None):
+        with parts.database.tenant(one.tenant_id) as connection:
+            verdicts = admission.verdicts(connection, where, page)
+        changed = [e for e, v in verdicts.items() if v in {"changed", "waiting"}]
+        dead = [e for e, v in verdicts.items() if v == "dead"]
+        items += changed
+        counts["queued"] += len(changed)
+        counts["failed"] += len(page.failed) + len(dead)
+        counts["skipped"] += len(page.skipped)
+        counts["unchanged"] += len(verdicts) - len(changed) - len(dead)
+        problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
+        problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
+    counts["listed"] = sum(counts.values())
+    return {"source": one.settings.name, **counts, "would_index": items, "problems": problems}
+
+
+# Workers for one command --------------------------------------------------------------------------
+
+
+def live_workers(parts: Runtime) -> set[str]:
+    """Queues that a living worker serves right now."""
+    with parts.database.control() as connection:
+        rows = connection.execute(
+            text("select queues from worker where seen_at > now() - interval '30 seconds'"),
+        )
+        return {q for row in rows for q in row.queues.split(",")}
+
+
+@contextmanager
+def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
+    """Workers for the length of one command, if none run on this machine's embedded servers."""
+    from workers.embedded.locating import uses_embedded
+    from workers.processes import supervisor
+
+    lacking = sorted(set(queues) - live_workers(parts))
+    if not lacking:
+        yield False
+        return
+    if not uses_embedded(parts.settings):
+        if why := broker.trouble(parts.addresses.broker):
+            raise broker_lost(why, broker.remedy(why))
+        raise LarderError(
+            "no workers serve the queues " + ", ".join(lacking),
+            fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
+        )
+    why = broker.trouble(parts.addresses.broker) if set(INDEXING) & set(lacking) - set(ENRICHING) else ""
+    if why:
+        raise broker_lost(
+            why, broker.remedy(why)
+        )  # workers for Step 4 look into the ledger, those for indexing do not
+    boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
+    thread = threading.Thread(target=boss.lend, daemon=True)
+    thread.start()
+    try:
+        yield True
+    finally:
+        boss.stopping.set()
+        try:
+            thread.join(supervisor.STOP_SECONDS + 10)
+        except KeyboardInterrupt:  # a second one: they must not outlive this process
+            boss.kill_children()
+            raise

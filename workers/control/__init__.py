@@ -1,0 +1,1 @@
+"""What the control queue does: sync, backfill, maintenance, registration of sources."""

@@ -1,0 +1,93 @@
+"""Finding the servers: configured ones, or the embedded ones of the data folder, started on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy.engine import make_url
+
+from pipeline.database.engine import translated
+from pipeline.database.timeouts import PatientConnection
+from workers import embedded
+from workers.runtime import Addresses, Runtime
+from workers.settings import Settings
+
+KNOCK_SECONDS = 10.0
+STEPS = Path(__file__).parents[2] / "pipeline" / "database" / "migrations" / "versions"
+
+
+def addresses(settings: Settings) -> Addresses:
+    """Where the servers are; embedded ones are started if they do not run."""
+    database, broker = settings.database_url, settings.broker_url
+    if database and broker:
+        return Addresses(
+            database=database,
+            control=settings.control_database_url or database,
+            admin=settings.admin_database_url or database,
+            broker=broker,
+        )
+    servers = embedded.ensure(settings.data)
+    return Addresses(
+        database=database or servers.database_url,
+        control=settings.control_database_url or (database or servers.control_url),
+        admin=settings.admin_database_url or (database or servers.admin_url),
+        broker=broker or servers.broker_url,
+    )
+
+
+def uses_embedded(settings: Settings) -> bool:
+    """True if a server of the data folder is used."""
+    return not (settings.database_url and settings.broker_url)
+
+
+def migrate(settings: Settings, where: Addresses) -> str:
+    """Bring the schema up to date; the revision reached.
+
+    On servers of your own the two roles also get the passwords that their addresses name; the embedded server
+    did that when it started.
+    """
+    from pipeline.database import migrations
+
+    knock(where.admin)
+    with translated():
+        revision = migrations.upgrade(where.admin)
+    if settings.admin_database_url:
+        passwords = {}
+        for url in (where.database, where.control):
+            parts = urlsplit(url)
+            if parts.username and parts.password and url != where.admin:
+                passwords[parts.username] = unquote(parts.password)
+        with translated():
+            migrations.give_logins(where.admin, passwords)
+    return revision
+
+
+def knock(url: str) -> None:
+    """Find out whether a database answers, before it is given work for which it may take any time.
+
+    Raises:
+        StoreSilent: it does not within `KNOCK_SECONDS` for each answer.
+        StoreUnavailable: it cannot be reached.
+        StoreRefused: it refuses the login.
+    """
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with translated(), PatientConnection.opened(KNOCK_SECONDS, plain) as connection:
+        connection.execute("select 1")
+
+
+def open_runtime(settings: Settings) -> Runtime:
+    """A runtime on servers that are there; the embedded ones are started and migrated first."""
+    where = addresses(settings)
+    if uses_embedded(settings):
+        _migrate_once(settings, where)
+    return Runtime(settings, where)
+
+
+def _migrate_once(settings: Settings, where: Addresses) -> None:
+    """As `migrate`, left out if this data folder has seen these very steps: Alembic alone costs half a second."""
+    steps = " ".join(sorted(path.name for path in STEPS.glob("*.py")))
+    seen = settings.data / "schema"
+    if not seen.exists() or seen.read_text(encoding="utf-8") != steps:
+        migrate(settings, where)
+        seen.write_text(steps, encoding="utf-8")

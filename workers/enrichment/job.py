@@ -1,0 +1,204 @@
+"""One enrichment job from claim to answer, and what a process needs before its first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from uuid import UUID
+
+from celery.exceptions import SoftTimeLimitExceeded
+
+from pipeline.database.engine import Database
+from pipeline.documents import Json
+from pipeline.enrichment.degradation import DegradationLevel
+from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
+from pipeline.ledger import jobs
+from workers.processes import metrics
+from workers.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pipeline.enrichment import EnrichedContext, EnrichmentRequest
+
+logger = logging.getLogger(__name__)
+
+Enrich = Callable[[Json], Json]
+
+
+class EnrichIn(Protocol):
+    """Answers requests of Step 4."""
+
+    def __call__(self, request: Json, project: UUID | None = None) -> Json:
+        """The context of a PBI from the documents of a project; None is the one that the request names, or ours."""
+
+
+def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None) -> None:
+    """Answer a job, if it still waits for one; never raises for the job's own sake.
+
+    A database that is away in the middle leaves the claim to run out: the pump then sends the job again.
+    """
+    limits, begun = parts.job_limits, time.monotonic()
+    with suppress(LarderError):
+        with parts.database.tenant(tenant, durable=False) as connection:
+            jobs.note_way(connection, parts.way_of_answering)
+            claimed = jobs.claim(connection, job_id, lease=limits.lease)
+        if claimed is None:
+            return
+        metrics.QUEUE_WAIT.observe(claimed.waited)
+        try:
+            with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
+                work = enrich or partial(parts.enricher_of(tenant), project=claimed.project_id)
+                found = work(claimed.request)
+                answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
+            with parts.database.tenant(tenant) as connection:
+                jobs.finish(connection, claimed, answer, level_of(answer))
+            metrics.ended("done", level_of(answer))
+            took = time.monotonic() - begun
+            logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)
+        except LeaseLost:
+            logger.info("enrichment job %s was taken over by another worker", job_id)
+        except LarderError as error:
+            _settle(parts, tenant, claimed, error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
+            _settle(parts, tenant, claimed, _unforeseen(error))
+
+
+def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderError) -> None:
+    """Try again what may pass, and end the job otherwise."""
+    tried = claimed.attempts + 1
+    with parts.database.tenant(tenant) as connection:
+        if error.transient and tried < parts.job_limits.attempts:
+            delay = error.retry_after if error.retry_after is not None else 2.0 ** (tried - 1)
+            jobs.put_back(connection, claimed, error, delay=delay)
+            return
+        with suppress(LeaseLost):
+            jobs.fail(connection, claimed, error)
+            metrics.ended("failed", None)
+
+
+def _unforeseen(error: Exception) -> SearchError:
+    # Where it happened, without its words: they may hold a text.
+    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+    logger.error("enrichment failed with %s\n%s", type(error).__name__, where)
+    return SearchError(
+        f"the enrichment failed unexpectedly ({type(error).__name__})",
+        fix="the log of worker-enrich says where; please report it",
+    )
+
+
+def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
+    """What answers requests of a tenant as well as the parts allow; switched off, with level 5.
+
+    It looks into the project, into what the tenant shares, and into those that the request names in `projects`.
+
+    Raises (the function that comes back):
+        SearchError: the request itself is wrong.
+        ConfigurationError: the configuration is.
+    """
+    from pipeline.database.tenancy import project_id, searched
+    from pipeline.enrichment import Enricher, EnrichmentOptions, EnrichmentRequest, PgTexts, static_context
+    from pipeline.enrichment.fallback import Way, answer
+    from workers.search import DISABLED, retriever
+
+    def name_of(named: object, project: UUID | None) -> str:
+        return str(named or project or parts.settings.project)
+
+    if not (parts.rag.enabled and parts.rag.feature_flags.rag_enrichment):
+        off = static_context(DISABLED)
+        return lambda request, project=None: replace(
+            off, project=name_of(request.get("project"), project)
+        ).to_json()
+    options = EnrichmentOptions(items=parts.rag.retrieval.rerank.top_k)
+    search, texts = retriever(parts, tenant), PgTexts(parts.database, tenant)
+
+    def way(level: DegradationLevel) -> Way[_Asked, EnrichedContext]:
+        made = Enricher(lambda request: search.search(request, level=level), texts, options)
+
+        def run_at(asked: _Asked) -> EnrichedContext | None:
+            found = made.enrich(asked.request, projects=asked.projects)
+            empty = not (found.similar_work or found.past_decisions or found.technical_docs)
+            return None if empty and level is DegradationLevel.CACHED_ONLY else found
+
+        return Way(level=level, run=run_at, reached=lambda found: found.degradation_level)
+
+    ways = [way(level) for level in DegradationLevel if level < DegradationLevel.STATIC_ONLY]
+
+    def enrich(request: Json, project: UUID | None = None) -> Json:
+        asked = EnrichmentRequest.from_json(request)
+        name = name_of(asked.project, project)
+        projects = searched(tenant, project or project_id(tenant, name), asked.projects)
+        passes = (ConfigurationError, LeaseLost, SoftTimeLimitExceeded)
+        given = answer(
+            _Asked(asked, projects), ways, health=parts.health, static=static_context, passes=passes
+        )
+        return replace(given.result, project=name, degradation_level=int(given.level)).to_json()
+
+    return enrich
+
+
+class _Asked(NamedTuple):
+    request: EnrichmentRequest
+    projects: Sequence[UUID] | None
+
+
+def level_of(answer: Json) -> int | None:
+    """The degradation level that an answer carries."""
+    level = answer.get("degradation_level")
+    return level if isinstance(level, int) else None
+
+
+@contextmanager
+def renewed(
+    database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float, *, spent: float = 0.0
+) -> Iterator[None]:
+    """Keep a claim while the block runs; the lease can be short, so that a dead worker is soon replaced.
+
+    `spent` is how many seconds the claim itself took: a slow database has used up a part of the lease already.
+    """
+    over = threading.Event()
+
+    def keep() -> None:
+        pause = max(0.0, lease / 3 - spent)
+        while not over.wait(pause):
+            begun = time.monotonic()
+            with suppress(LarderError), database.tenant(tenant, durable=False) as connection:
+                if not jobs.renew(connection, claimed, lease=lease):
+                    return
+            pause = max(0.0, lease / 3 - (time.monotonic() - begun))
+
+    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
+
+
+def announce(parts: Runtime) -> bool:
+    """Tell the ledger how this process makes answers, so that those made otherwise are made anew; True if told."""
+    with suppress(LarderError):
+        with parts.database.control() as connection:
+            jobs.note_way(connection, parts.way_of_answering)
+        return True
+    return False
+
+
+def warm(parts: Runtime) -> None:
+    """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job.
+
+    A model whose calls are counted is only asked within the budget, by the search of the request.
+    """
+    announce(parts)
+    with suppress(LarderError):
+        embedder = parts.embedder
+        if not parts.allowance.metered:
+            embedder.embed_query("warm")
+    with suppress(LarderError):
+        parts.enricher_of(parts.tenant)({"pbi": {"title": "warm"}, "scores": {}})

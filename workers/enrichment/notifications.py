@@ -1,0 +1,106 @@
+"""Waking those who wait for enrichment jobs: one connection listens for all threads of a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from sqlalchemy.engine import make_url
+
+from pipeline.database.engine import Database
+from pipeline.database.timeouts import PatientConnection
+from pipeline.errors import LarderError
+from pipeline.ledger import jobs
+
+POLL_SECONDS = 1.0
+"""A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
+READY_SECONDS = 2.0
+
+
+class Waking:
+    """Rings an event when a job has ended; starts its thread with the first waiter."""
+
+    def __init__(
+        self, database: Database, tenant: UUID, url: str, *, patience: float = 5.0, poll: float = POLL_SECONDS
+    ) -> None:
+        """`patience` is how many seconds the server may take for an answer when it is connected to."""
+        self._database = database
+        self._tenant = tenant
+        self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._patience = patience
+        self._poll = poll
+        self._lock = threading.Lock()
+        self._waiting: dict[UUID, list[threading.Event]] = {}
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watch(self, job_id: UUID) -> Iterator[threading.Event]:
+        """An event that is set soon after the job has ended; look at the job once before waiting for it."""
+        rung = threading.Event()
+        with self._lock:
+            self._waiting.setdefault(job_id, []).append(rung)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="larder-waking", daemon=True)
+                self._thread.start()
+        self._ready.wait(READY_SECONDS)
+        try:
+            yield rung
+        finally:
+            with self._lock:
+                events = self._waiting[job_id]
+                events.remove(rung)
+                if not events:
+                    del self._waiting[job_id]
+
+    def close(self) -> None:
+        """End the thread; whoever still waits is woken a last time."""
+        self._closed.set()
+        with self._lock:
+            for event in [event for events in self._waiting.values() for event in events]:
+                event.set()
+        if self._thread is not None:
+            self._thread.join(2 * self._poll + 1)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with PatientConnection.opened(
+                    self._patience, self._url, autocommit=True, application_name="larder-waking"
+                ) as connection:
+                    connection.execute(f"listen {jobs.CHANNEL}")
+                    self._ready.set()
+                    self._listen(connection)
+            except psycopg.Error:
+                self._look()
+                self._closed.wait(self._poll)
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        while not self._closed.is_set():
+            for notification in connection.notifies(timeout=self._poll):
+                with suppress(ValueError):
+                    self._ring(UUID(notification.payload))
+                if self._closed.is_set():
+                    return
+            self._look()
+
+    def _ring(self, job_id: UUID) -> None:
+        with self._lock:
+            for event in self._waiting.get(job_id, ()):
+                event.set()
+
+    def _look(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        if not waiting:
+            return
+        with suppress(LarderError):
+            with self._database.tenant(self._tenant) as connection:
+                ended = jobs.ended(connection, waiting)
+            for job_id in ended:
+                self._ring(job_id)

@@ -1,0 +1,312 @@
+"""Step 4 for a file of the backlog pipeline: read it, enrich its PBIs through the queue, tell how it went."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from connectors.documents.json_values import parse_json
+from connectors.pbi.shapes import in_words, pbi_items, top_level
+from pipeline.documents import Json
+from pipeline.enrichment import report
+from pipeline.errors import ConfigurationError, DocumentRejected
+from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
+from workers.admin.projects import Scope, left_out, unknown
+from workers.client import BULK, INTERACTIVE, Client
+from workers.enrichment.answer_cache import CachedAnswers
+from workers.runtime import Runtime
+
+MOST_INTERACTIVE = 20
+"""More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
+MOST_NOTICES = 5
+"""Projects that something is told of."""
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_KEYS = ("scored_pbis", "scoredPBIs")
+_WRITTEN = ("enriched_pbis", "enrichedPBIs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What a file holds, in the shape that Step 4 reads."""
+
+    context: Json
+    flat: bool
+    """True: the file is the output of one step and no whole context; so is what comes out."""
+    count: int
+    projects: Sequence[str] = ()
+    """Those that PBIs name, each once; empty for those that name none."""
+    repeated: Sequence[str] = ()
+    """Ids that more than one PBI has."""
+
+
+@dataclass(kw_only=True)
+class Enriched:
+    """What Step 4 made of a file."""
+
+    document: Json
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def items(self) -> Sequence[Json]:
+        """The enriched PBIs."""
+        found = next(self.document[key] for key in _WRITTEN if key in self.document)
+        items: Sequence[Json] = found if isinstance(found, list) else found["enriched_pbis"]
+        return items
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """PBIs that should have been enriched and were not, in the order of the file."""
+        return sorted((o for o in self.outcomes if o.error), key=lambda o: o.index)
+
+    @property
+    def exit_code(self) -> int:
+        """0 all, 1 none, 3 some."""
+        if not self.failed:
+            return 0
+        return 1 if len(self.failed) == len(self.outcomes) else 3
+
+    def report(self) -> Json:
+        """The document of `larder enrich --json`: Step 4's output with what is to be told of it."""
+        levels = [item["context"].get("degradation_level") or 0 for item in self.items]
+        return {
+            "success": not self.failed,
+            **self.document,
+            "stats": {
+                "pbis": len(self.outcomes),
+                "enriched": sum(o.how == "enriched" for o in self.outcomes),
+                "failed": len(self.failed),
+                "time_elapsed": round(self.seconds, 3),
+            },
+            "degradation_level": max(levels, default=0),
+            "errors": [{"pbi": o.id, "index": o.index, "reason": o.error} for o in self.failed],
+        }
+
+
+def read_backlog(path: Path) -> Backlog:
+    """The PBIs of a file, in whatever shape a step of the pipeline has written them.
+
+    Raises:
+        ConfigurationError: there is no such file.
+        DocumentRejected: it holds no PBIs; the message names file and field.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"
+        ) from None
+    data = _parsed(path, content)
+    if isinstance(data, Mapping):
+        for key in _KEYS:
+            inner = data.get(key)
+            if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
+                _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
+                return _backlog(dict(data), inner["scored_pbis"], flat=False)
+    items = pbi_items(data)
+    if items is None:
+        raise DocumentRejected(
+            f"{path} has no PBIs; it holds {top_level(data)}",
+            fix="expected is a list of PBIs, or an object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
+        )
+    latest = max((item.stage for item in items), default=0)
+    chosen = [item for item in items if item.stage == latest]
+    scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in chosen]
+    _check(path, "PBIs", [item["pbi"] for item in scored])
+    return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
+
+
+def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> Backlog:
+    counted = Counter(pbi_id(item.get("pbi", item)) for item in items)
+    return Backlog(
+        context=context,
+        flat=flat,
+        count=len(items),
+        projects=sorted({project_of(item if "pbi" in item else {"pbi": item}) for item in items}),
+        repeated=[name for name, n in counted.items() if n > 1],
+    )
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    if not content.strip():
+        raise DocumentRejected(f"{path} is empty", fix="give the file that Step 3 wrote")
+    try:
+        data = parse_json(content.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        kind = "is text in UTF-16, not in UTF-8" if content.startswith(_UTF16) else "is no text in UTF-8"
+        raise DocumentRejected(f"{path} {kind}", fix="save it as UTF-8") from None
+    for where, number in _unwritable_numbers(data):
+        raise DocumentRejected(
+            f"{path}: {where} is {number}, which JSON does not know", fix="write null instead"
+        )
+    return data
+
+
+def _unwritable_numbers(data: Any) -> Iterator[tuple[str, str]]:
+    """(place, number) of what Python reads and nobody else: NaN and the infinities."""
+    waiting: list[tuple[str, Any]] = [("", data)]
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            yield where.lstrip(".") or "it", "NaN" if math.isnan(value) else "infinite"
+        elif isinstance(value, Mapping):
+            waiting += [(f"{where}.{key}", inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{where}[{n}]", inner) for n, inner in enumerate(value)]
+
+
+def _check(path: Path, where: str, items: Sequence[Any]) -> None:
+    for index, item in enumerate(items):
+        inner = isinstance(item, Mapping) and "pbi" in item
+        pbi = item["pbi"] if inner else item
+        if not isinstance(pbi, Mapping):
+            raise DocumentRejected(
+                f"{path}: {where}[{index}]{'.pbi' if inner else ''} is {in_words(pbi)}, not an object",
+                fix='each is a PBI, or {"pbi": {...}, "scores": {...}}',
+            )
+
+
+def enrich(
+    parts: Runtime,
+    backlog: Backlog,
+    *,
+    scope: Scope,
+    timeout: float | None,
+    tell: Callable[[Outcome], None],
+) -> Enriched:
+    """Send every PBI through the queue and put together what comes back; `tell` hears of each as it comes in."""
+    begun = time.monotonic()
+    outcomes: list[Outcome] = []
+
+    def note(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        tell(outcome)
+
+    with _client(parts) as client:
+        asker = _Asker(
+            client=client,
+            priority=INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK,
+            until=None if timeout is None else begun + timeout,
+            scope=scope,
+        )
+        options = step_options(parts)
+        options = replace(options, project=scope.project or options.project)
+        context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
+    document = context["enriched_pbis"] if backlog.flat else context
+    return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
+
+
+def notices(parts: Runtime, backlog: Backlog, scope: Scope) -> list[str]:
+    """What a person is told of the projects that are asked for: those without documents, and what is left out."""
+    named = [scope.project] if scope.project else backlog.projects
+    own = [name or parts.settings.project for name in named][:MOST_NOTICES]
+    return [*unknown(parts, [*own, *scope.projects]), *left_out(parts, own, scope.projects)]
+
+
+def step_options(parts: Runtime) -> StepOptions:
+    """Whether and for whom this installation enriches."""
+    rag = parts.rag
+    return StepOptions(
+        enabled=rag.enabled and rag.feature_flags.rag_enrichment,
+        rollout=rag.rollout_percentage,
+        tenant=parts.settings.tenant,
+        project=parts.settings.project,
+    )
+
+
+def _client(parts: Runtime) -> Client:
+    return Client(
+        parts.addresses.database,
+        broker_url=parts.addresses.broker,
+        tenant=parts.settings.tenant,
+        project=parts.settings.project,
+        deadline=parts.rag.enrichment.deadline_seconds,
+        answers=CachedAnswers.of(parts.rag.retrieval.cache),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asker:
+    """A client in the hurry of one command."""
+
+    client: Client
+    priority: int
+    until: float | None
+    scope: Scope
+
+    def enrich(self, pbi: Json, scores: Json) -> Json:
+        left = None if self.until is None else max(0.1, self.until - time.monotonic())
+        return self.client.enrich(
+            pbi,
+            scores,
+            project=self.scope.project,
+            projects=self.scope.projects,
+            priority=self.priority,
+            deadline=left,
+        )
+
+
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Find out before the work whether its end can be written; `folder` allows for one.
+
+    Raises:
+        ConfigurationError: `path` is a folder, or its folder is not there.
+    """
+    if path.is_dir() and not folder:
+        raise _unwritable(path, "it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise _unwritable(path, "its folder does not exist")
+
+
+def write(path: Path, document: Json) -> None:
+    """Write Step 4's output, whole or not at all.
+
+    Raises:
+        ConfigurationError: it cannot be written there.
+    """
+    try:
+        content = (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can only hold escaped
+        content = (json.dumps(document, indent=1) + "\n").encode()
+    _save(path, content)
+
+
+def write_pages(path: Path, items: Sequence[Json], form: report.Form) -> None:
+    """Write the answers for a person: into a file on one page, into a folder a page each with an index.
+
+    A name without an ending is a folder's, unless there is such a file.
+
+    Raises:
+        ConfigurationError: it cannot be written there.
+    """
+    if path.is_file() or (path.suffix and not path.is_dir()):
+        return _save(path, report.document(items, form).encode())
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from None
+    for name, text in report.folder(items, form).items():
+        _save(path / name, text.encode())
+    return None
+
+
+def _save(path: Path, content: bytes) -> None:
+    check_writable(path)
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _unwritable(path, str(error.strerror)) from None
+
+
+def _unwritable(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} cannot be written: {why}", fix="give another file with -o")

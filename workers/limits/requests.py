@@ -1,0 +1,115 @@
+"""The gate to foreign hosts that all workers share, in Valkey."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, GateLimits, refusal
+from pipeline.errors import SourceUnavailable
+from workers.limits.valkey import AWAY, Scripts
+
+PREFIX = "larder:gate:"
+SECONDS = 3.0
+"""A broker that takes longer counts as away."""
+
+# KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, cost,
+# this ticket, its life in seconds. Returns {why, seconds}; why is "in" for a ticket.
+# One step inside Valkey and by its clock, so that workers cannot overtake each other nor disagree on time.
+ENTER = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local rate, burst, handful = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local at_once, cost, life = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
+
+local closed = redis.call('PTTL', KEYS[3])
+if closed > 0 then return {'closed', string.format('%.3f', closed / 1000)} end
+
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now))
+if redis.call('ZCARD', KEYS[2]) >= at_once then return {'busy', '0'} end
+
+if rate > 0 then
+  local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+  local since = math.max(0, now - (tonumber(bucket[2]) or now))
+  local tokens = math.min(burst, (tonumber(bucket[1]) or burst) + since * rate)
+  local needed = math.min(cost, burst)
+  if tokens < needed then
+    return {'empty', string.format('%.3f', math.max(0.1, (math.max(needed, handful) - tokens) / rate))}
+  end
+  redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - cost), 'at', string.format('%.6f', now))
+  -- Forgotten when it would be full again, debts included.
+  redis.call('PEXPIRE', KEYS[1], math.ceil(((burst + cost) / rate + 60) * 1000))
+end
+
+redis.call('ZADD', KEYS[2], string.format('%.6f', now + life), ARGV[6])
+redis.call('PEXPIRE', KEYS[2], math.ceil(life * 1000) + 60000)
+return {'in', '0'}
+"""
+
+# KEYS: closed. ARGV: milliseconds. Only ever grows.
+CLOSE = """
+if tonumber(ARGV[1]) > redis.call('PTTL', KEYS[1]) then
+  redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])
+end
+return 0
+"""
+
+LEAVE = "return redis.call('ZREM', KEYS[1], ARGV[1])"
+
+
+class ValkeyGate:
+    """A connectors.web.Gate for all processes with the same broker; connects at the first use.
+
+    A key is the name of a host, never anything secret: it is readable in Valkey.
+    """
+
+    def __init__(self, broker_url: str) -> None:
+        self._scripts = Scripts(broker_url, seconds=SECONDS)
+
+    def enter(self, key: str, limits: GateLimits, cost: int = 1) -> str:
+        """A ticket for one request that weighs `cost`.
+
+        Raises:
+            RateLimited: not now; `retry_after` says in how many seconds.
+            SourceUnavailable: Valkey cannot be reached, and who does not know the limits does not ask.
+        """
+        ticket = uuid4().hex
+        rate = (limits.per_minute or 0) / 60
+        why, seconds = self._run(
+            ENTER,
+            [f"{PREFIX}{{{key}}}:{part}" for part in ("bucket", "tickets", "closed")],
+            [rate, limits.burst, limits.handful, limits.at_once, cost, ticket, TICKET_SECONDS],
+        )
+        if why == b"in":
+            return ticket
+        reason = why.decode()
+        raise refusal(key, reason, BUSY_SECONDS if reason == "busy" else float(seconds))
+
+    def leave(self, key: str, ticket: str) -> None:
+        """The request is over. Never raises: a lost ticket dies by itself."""
+        with suppress(*AWAY):
+            self._scripts.run(LEAVE, [f"{PREFIX}{{{key}}}:tickets"], [ticket])
+
+    def close(self, key: str, seconds: float) -> None:
+        """Nobody enters before that time is over; a shorter close never shortens a longer one.
+
+        Raises:
+            SourceUnavailable: Valkey cannot be reached.
+        """
+        self._run(CLOSE, [f"{PREFIX}{{{key}}}:closed"], [max(1, round(seconds * 1000))])
+
+    def disconnect(self) -> None:
+        """Give the connections back; a later use connects anew."""
+        self._scripts.disconnect()
+
+    def _run(self, script: str, keys: list[str], arguments: list[object]) -> Any:
+        try:
+            return self._scripts.run(script, keys, arguments)
+        except AWAY as error:
+            fix = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
+            # No cause: a client's error may repeat the address, which holds the password.
+            raise SourceUnavailable(
+                f"the gate that keeps rate limits cannot be reached in Valkey ({type(error).__name__})",
+                fix=fix,
+            ) from None

@@ -1,0 +1,262 @@
+"""How much one provider is asked per minute, and whether it answers: shared by all workers, in Valkey.
+
+Providers count a sliding minute, so this does too: what was granted is remembered in small slots of time, and a call
+gets in if it and all slots of the last minute together stay within the limits. A token bucket would have to give up
+either its burst or a part of the limit to promise the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.embedding.budget import Cost
+from pipeline.errors import BudgetSpent
+from workers.limits.valkey import AWAY, Scripts
+
+PREFIX = "larder:embed:"
+SECONDS = 3.0
+"""A broker that takes longer counts as away."""
+AWAY_SECONDS = 5.0
+"""How long to wait for it."""
+SLOTS = 60
+"""Parts of a window; what is granted counts until the end of its part, so more parts waste less."""
+PROBE_SECONDS = 60.0
+"""How long one caller may take to find out whether the provider is back, before another one may try."""
+LONGEST_SECONDS = 86_400.0
+"""No provider is left alone for longer, whatever it says."""
+
+# KEYS: slots, closed, failures, probing. ARGV: window, slot, guard, requests, texts, tokens, their limits (0: none),
+# failures in a row that mean an outage, seconds of a probe. Returns {why, seconds}; {"in", slot} for a grant.
+# One step inside Valkey and by its clock, so that workers cannot overtake each other nor disagree on time.
+TAKE = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local window, slot, guard = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local closed = redis.call('PTTL', KEYS[2])
+if closed > 0 then return {'closed', string.format('%.3f', closed / 1000)} end
+local doubtful = tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[10])
+if doubtful and redis.call('EXISTS', KEYS[4]) == 1 then return {'probing', '1'} end
+
+local found = redis.call('HGETALL', KEYS[1])
+local slots, used = {}, {0, 0, 0}
+for i = 1, #found, 2 do
+  local at = tonumber(found[i])
+  local free_at = (at + 1) * slot + window + guard
+  if free_at <= now then
+    redis.call('HDEL', KEYS[1], found[i])
+  else
+    local a, b, c = string.match(found[i + 1], '(%d+) (%d+) (%d+)')
+    local amounts = {tonumber(a), tonumber(b), tonumber(c)}
+    for n = 1, 3 do used[n] = used[n] + amounts[n] end
+    slots[#slots + 1] = {free_at, amounts}
+  end
+end
+table.sort(slots, function(a, b) return a[1] < b[1] end)
+
+local function full(cost)
+  for n = 1, 3 do
+    local limit = tonumber(ARGV[6 + n])
+    -- What is above the limit alone could never be paid: it gets in when nothing else has.
+    if limit > 0 and used[n] + math.min(cost[n], limit) > limit then return true end
+  end
+  return false
+end
+
+local cost = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
+local wait = 0
+for _, one in ipairs(slots) do
+  if not full(cost) then break end
+  for n = 1, 3 do used[n] = used[n] - one[2][n] end
+  wait = one[1] - now
+end
+if wait > 0 then return {'spent', string.format('%.3f', wait)} end
+
+local at = string.format('%.0f', math.floor(now / slot))
+local a, b, c = string.match(redis.call('HGET', KEYS[1], at) or '0 0 0', '(%d+) (%d+) (%d+)')
+redis.call('HSET', KEYS[1], at, string.format('%.0f %.0f %.0f', a + cost[1], b + cost[2], c + cost[3]))
+redis.call('PEXPIRE', KEYS[1], math.ceil((window + guard + 2 * slot) * 1000))
+if doubtful then redis.call('SET', KEYS[4], '1', 'PX', math.ceil(tonumber(ARGV[11]) * 1000)) end
+return {'in', at}
+"""
+
+# KEYS: closed, failures, probing. ARGV: seconds that were asked for (-1: none), base, longest, chance, failures in a
+# row that mean an outage. Returns for how many seconds nobody may call.
+FAILED = """
+local closed = redis.call('PTTL', KEYS[1])
+local asked = tonumber(ARGV[1])
+redis.call('DEL', KEYS[3])
+local seconds = asked
+if asked < 0 then
+  -- Calls that were under way when it was closed tell nothing new: the wait must not grow by each of them.
+  if closed > 0 then return string.format('%.3f', closed / 1000) end
+  local failures = redis.call('INCR', KEYS[2])
+  redis.call('PEXPIRE', KEYS[2], 86400000)
+  local over = failures - tonumber(ARGV[5])
+  if over < 0 then return '0' end
+  local step = math.min(tonumber(ARGV[3]), tonumber(ARGV[2]) * 2 ^ math.min(over, 30))
+  seconds = step / 2 + step / 2 * tonumber(ARGV[4])
+end
+local wanted = math.ceil(seconds * 1000)
+if wanted > closed and wanted > 0 then redis.call('SET', KEYS[1], '1', 'PX', wanted) end
+return string.format('%.3f', math.max(wanted, closed, 0) / 1000)
+"""
+
+# KEYS: slots, failures, probing. ARGV: slot of the grant, tokens it was too low by. What was granted too generously
+# is free again at once, and what was too little counts.
+ANSWERED = """
+redis.call('DEL', KEYS[2], KEYS[3])
+local kept = redis.call('HGET', KEYS[1], ARGV[1])
+if kept and ARGV[2] ~= '0' then
+  local a, b, c = string.match(kept, '(%d+) (%d+) (%d+)')
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%s %s %.0f', a, b, math.max(0, c + ARGV[2])))
+end
+return 0
+"""
+
+# KEYS: closed, failures, probing. Returns {seconds closed, failures in a row, whether somebody probes}.
+LOOK = """
+return {string.format('%.3f', math.max(0, redis.call('PTTL', KEYS[1])) / 1000),
+        redis.call('GET', KEYS[2]) or '0', redis.call('EXISTS', KEYS[3])}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateLimits:
+    """What one provider is asked at most in a window; None: no limit of our own."""
+
+    requests: int | None = None
+    texts: int | None = None
+    tokens: int | None = None
+    query_share: float = 0.1
+    """The part of each limit that documents leave to questions."""
+    window: float = 60.0
+    """Seconds over which the provider counts."""
+    failures: int = 3
+    """So many failures in a row, of whichever workers, mean that the provider is away."""
+    base: float = 2.0
+    """Seconds for which it is then left alone; doubled each time it still is away."""
+    longest: float = 600.0
+
+    def most(self, limit: int | None, *, query: bool) -> int:
+        """What calls of this kind may use up; 0 without a limit."""
+        if limit is None:
+            return 0
+        return limit if query else max(1, int(limit * (1 - self.query_share)))
+
+    @property
+    def guard(self) -> float:
+        """Seconds added to the window: a call may reach the provider sooner after its grant than an earlier one."""
+        return max(self.window / SLOTS, 0.25)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """Whether the provider may be called."""
+
+    closed_seconds: float = 0.0
+    failures: int = 0
+    doubtful: bool = False
+    """True if it was away and nobody has seen it answer since: one caller at a time."""
+
+
+class ValkeyRate:
+    """The rate of one provider and key, for all processes with the same broker; connects at the first use."""
+
+    def __init__(
+        self, broker_url: str, name: str, limits: RateLimits, *, chance: Callable[[], float]
+    ) -> None:
+        """`name` tells providers and keys apart; it is readable in Valkey and so must hold no key itself."""
+        self._scripts = Scripts(broker_url, seconds=SECONDS)
+        self._name = name
+        self.limits = limits
+        self._chance = chance
+
+    def take(self, cost: Cost) -> str:
+        """Leave for one call; the slot it is counted in, for `answered`.
+
+        Raises:
+            BudgetSpent: not now; `retry_after` says in how many seconds. Also if Valkey cannot be reached and the
+                call is for documents: who does not know what others ask does not ask.
+        """
+        limit = self.limits
+        limits = [limit.most(n, query=cost.query) for n in (limit.requests, limit.texts, limit.tokens)]
+        timing = [limit.window, limit.window / SLOTS, limit.guard]
+        amounts = [1, cost.texts, cost.tokens]
+        try:
+            why, seconds = self._scripts.run(
+                TAKE,
+                self._keys("slots", "closed", "failures", "probing"),
+                [*timing, *amounts, *limits, limit.failures, PROBE_SECONDS],
+            )
+        except AWAY as error:
+            if cost.query:
+                return ""  # one text, and somebody waits for it
+            raise _broker_away(error) from None
+        if why != b"in":
+            raise _refusal(why.decode(), float(seconds))
+        slot: str = seconds.decode()
+        return slot
+
+    def failed(self, retry_after: float | None) -> float:
+        """The provider was away or sent us away; returns for how many seconds nobody calls it, 0 if they may."""
+        limit = self.limits
+        asked = -1.0 if retry_after is None else min(max(retry_after, 0.0), LONGEST_SECONDS)
+        try:
+            seconds = self._scripts.run(
+                FAILED,
+                self._keys("closed", "failures", "probing"),
+                [asked, limit.base, limit.longest, self._chance(), limit.failures],
+            )
+        except AWAY:
+            return 0.0
+        return float(seconds)
+
+    def answered(self, slot: str = "", more_tokens: int = 0) -> None:
+        """The provider answered, whatever it said: it is not away. The call took so many tokens more than granted."""
+        try:
+            self._scripts.run(ANSWERED, self._keys("slots", "failures", "probing"), [slot, more_tokens])
+        except AWAY:
+            return
+
+    def look(self) -> Outlook:
+        """How it stands; an unknown state is a good one, since `take` says it better."""
+        try:
+            closed, failures, probing = self._scripts.run(
+                LOOK, self._keys("closed", "failures", "probing"), []
+            )
+        except AWAY:
+            return Outlook()
+        count = int(failures)
+        doubtful = count >= self.limits.failures or bool(probing)
+        return Outlook(closed_seconds=float(closed), failures=count, doubtful=doubtful)
+
+    def disconnect(self) -> None:
+        """Give the connections back; a later use connects anew."""
+        self._scripts.disconnect()
+
+    def _keys(self, *parts: str) -> list[str]:
+        """The braces keep them on one node of a cluster."""
+        return [f"{PREFIX}{{{self._name}}}:{part}" for part in parts]
+
+
+def _refusal(why: str, seconds: float) -> BudgetSpent:
+    said = {
+        "closed": f"the embedding provider is left alone for {seconds:.0f} s more",
+        "probing": "the embedding provider was away, and another worker is finding out whether it is back",
+        "spent": "what may be embedded per minute is used up",
+    }
+    fix = "nothing to do: the work goes on by itself"
+    if why == "spent":
+        fix += "; raise requestsPerMinute, textsPerMinute or tokensPerMinute if the provider allows more"
+    return BudgetSpent(said[why], fix=fix, retry_after=max(0.05, seconds))
+
+
+def _broker_away(error: BaseException) -> BudgetSpent:
+    # No cause: a client's error may repeat the address, which holds the password.
+    return BudgetSpent(
+        f"the embedding budget cannot be reached in Valkey ({type(error).__name__})",
+        fix="look whether Valkey runs and is reachable at the broker's address; it is tried again by itself",
+        retry_after=AWAY_SECONDS,
+    )

@@ -1,0 +1,89 @@
+"""The thread that keeps a worker of Step 4 in touch with the ledger, also while the broker is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from pipeline.errors import LarderError
+from pipeline.ledger import jobs
+from workers.enrichment import job
+from workers.runtime import Runtime
+
+LOOK_SECONDS = 1.0
+ANNOUNCE_SECONDS = 60.0
+"""How often it is told anew how answers are made: there may be new tenants, and older workers may have gone."""
+RETURN_SECONDS = 40.0
+"""So long after the broker is back Celery may still pause before it connects."""
+
+logger = logging.getLogger(__name__)
+
+
+class Lifeline:
+    """Answers from the ledger itself while no messages come, and tells it how answers are made.
+
+    Beside others of its kind, and beside messages, it does no harm: claims decide.
+    """
+
+    def __init__(self, parts: Runtime, *, look: float = LOOK_SECONDS, back: float = RETURN_SECONDS) -> None:
+        self._parts = parts
+        self._look = look
+        self._back = back
+        self._needed_until = self._announce_at = float("-inf")
+        self._over = threading.Event()
+        # Kombu writes the address of a socket differently from the client.
+        address = parts.addresses.broker.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+        self._broker = redis.Redis.from_url(
+            address, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
+        )
+        self._thread = threading.Thread(target=self._run, name="larder-lifeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, in this process."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it, after the job it may be working on."""
+        self._over.set()
+        self._thread.join()
+        self._broker.close()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._look):
+            self._announce()
+            if self._needed():
+                while not self._over.is_set() and self._answer_one():
+                    pass
+
+    def _announce(self) -> None:
+        """Now and then; at every look until the database is there to be told."""
+        if time.monotonic() >= self._announce_at and job.announce(self._parts):
+            self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
+
+    def _needed(self) -> bool:
+        """True while the broker is away, and for a while after it."""
+        now = time.monotonic()
+        try:
+            self._broker.ping()
+        except (redis.RedisError, OSError):
+            if now >= self._needed_until:
+                logger.warning("the broker is away: enrichments are taken from the ledger")
+            self._needed_until = now + self._back
+        return now < self._needed_until
+
+    def _answer_one(self) -> bool:
+        """Answer what the pump would send a message about next; False if there is nothing, or no database."""
+        with suppress(LarderError):
+            with self._parts.database.control() as connection:
+                due = jobs.stroke(connection, replace(self._parts.job_limits, batch=1))
+            for one in due:
+                job.run(self._parts, one.tenant_id, one.id)
+            return bool(due)
+        return False

@@ -1,0 +1,228 @@
+"""Signs of life: a file touched every second by the process that consumes, and a row every ten seconds.
+
+A worker can be alive and deaf (its consumer gone while a task runs); only the consumer's own timer tells. It writes
+the file and nothing else: a database that is slow or frozen must not keep it from listening. One that stays deaf ends
+itself: containers, unlike `larder up`, are started again when they end, not when they are unwell.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from celery import bootsteps
+from celery.beat import ScheduleEntry, Scheduler
+from sqlalchemy import text
+
+from pipeline.database.engine import Database
+from pipeline.errors import LarderError
+from workers import runtime
+from workers.processes.broker_outage import RETURN_SECONDS
+from workers.processes.liveness import DEAF_SECONDS, touch
+from workers.processes.starvation import Neglect
+from workers.processes.supervisor import kill_tree
+from workers.queue import broker, dispatch
+
+FILE_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+ROW_SECONDS = 10.0
+PATIENCE = 5.0
+"""Seconds in which the database must give each answer; the next row is soon due anyway."""
+DEAF_LOOKS = int(2 * DEAF_SECONDS / LOOK_SECONDS)
+"""As many looks in a row at a deaf worker end it: a supervisor that reads heartbeats is faster. Looks and not seconds,
+because a process that was stopped for a while has not listened either."""
+
+logger = logging.getLogger(__name__)
+
+
+def end_process(why: str) -> None:
+    """End this process and its children at once; what they were at is under way in the ledger, and done again."""
+    logger.critical("this worker is deaf and ends itself: %s", why)
+    faulthandler.dump_traceback()  # where each thread stands tells how it came to this
+    kill_tree(os.getpid())
+    os._exit(1)  # the first process of a container cannot be killed from inside
+
+
+class Presence:
+    """What the world sees of one worker: its heartbeat file, and its row in the database."""
+
+    def __init__(
+        self,
+        name: str,
+        queues: str,
+        folder: Path,
+        where: runtime.Addresses,
+        *,
+        look: float = LOOK_SECONDS,
+        neglects: Callable[[], bool] = lambda: False,
+        die: Callable[[str], None] = end_process,
+    ) -> None:
+        """`name` is the host's name in Celery, `queues` those it serves, with commas; nothing is connected yet.
+
+        `neglects` is asked at every look whether messages wait for the worker in vain; `die` is called with the reason
+        when it has been deaf for `DEAF_LOOKS` looks.
+        """
+        self._name = name
+        self._queues = queues
+        self._folder = folder
+        self._broker_url = where.broker
+        self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
+        self._look = look
+        self._neglects = neglects
+        self._die = die
+        self._deaf_looks = 0
+        self._timer: Any = None
+        self._heard = self._noted = float("-inf")
+        self._excused_until = float("-inf")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="larder-presence", daemon=True)
+
+    def begin(self) -> None:
+        """Appear; at once, so that the thread is at rest while the worker forks its children."""
+        self.hear()
+        self._show()
+        self._thread.start()
+
+    def listen(self, timer: Any) -> None:
+        """Be told by the consumer's timer from now on; again after each lost connection, when Celery clears it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer.call_repeatedly(FILE_SECONDS, self.hear)
+
+    def hear(self) -> None:
+        """The consumer's timer has run."""
+        self._heard = time.monotonic()
+        touch(self._folder, self._name.split("@")[0])
+
+    def end(self) -> None:
+        """Be no longer listed: an ended worker is not a silent one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._over.set()
+        self._thread.join(2 * PATIENCE)
+        with suppress(LarderError), self._database.control() as connection:
+            connection.execute(text("delete from worker where name = :name"), {"name": self._name})
+        self._database.close()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._look):
+            why = self._deafness()
+            self._deaf_looks = self._deaf_looks + 1 if why else 0
+            if self._deaf_looks >= DEAF_LOOKS:
+                self._die(why)
+
+    def _deafness(self) -> str:
+        """Be seen, unless the consumer stands still for no reason; why it counts as deaf, if it does."""
+        if time.monotonic() - self._heard <= self._look:
+            self._show()
+            return "messages wait, and it takes none" if self._neglects() else ""
+        if self._excused():
+            with suppress(OSError):  # the timer may write at the same moment
+                touch(self._folder, self._name.split("@")[0])
+            self._show()
+            return ""
+        # Neither the file nor the row shall say anything else. One that has not begun to listen is only slow.
+        return "" if self._timer is None else "its consumer stands still, and the broker is there"
+
+    def _show(self) -> None:
+        """Write the row, if it is time."""
+        if time.monotonic() - self._noted >= ROW_SECONDS:
+            self._noted = time.monotonic()
+            self._note()
+
+    def _excused(self) -> bool:
+        """True while the broker is away, and while Celery may still pause before it connects again.
+
+        The consumer's timer stands still for so long: there is nothing to hear, and a restart would mend nothing.
+        """
+        now = time.monotonic()
+        if broker.trouble(self._broker_url):
+            self._excused_until = now + max(RETURN_SECONDS, DEAF_SECONDS)
+        return now < self._excused_until
+
+    def _note(self) -> None:
+        """A database that is away is no reason to stop."""
+        with suppress(LarderError), self._database.control() as connection:
+            connection.execute(
+                text("""
+                    insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
+                    on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
+                        started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
+                {
+                    "name": self._name,
+                    "queues": self._queues,
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                },
+            )
+
+
+class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Makes a worker be seen from its start to its end."""
+
+    requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
+
+    def start(self, parent: Any) -> None:
+        """Begin to beat."""
+        parts = runtime.current()
+
+        def served() -> list[str]:
+            return sorted(parent.app.amqp.queues.consume_from)
+
+        parent.presence = Presence(
+            parent.hostname,
+            ",".join(served()),
+            parts.heartbeat_folder,
+            parts.addresses,
+            neglects=Neglect(parts.addresses.broker, served),
+        )
+        parent.presence.begin()
+
+    def stop(self, parent: Any) -> None:
+        """Stop beating."""
+        presence, parent.presence = getattr(parent, "presence", None), None
+        if presence is not None:
+            presence.end()
+
+    def terminate(self, parent: Any) -> None:
+        """What a soft or cold shutdown calls instead of `stop`."""
+        self.stop(parent)
+
+
+class Listening(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Lets the timer that drives the consumer tell of it, each time when the consumer starts.
+
+    Its end is not told here: while the last tasks of a worker end, the timer still runs.
+    """
+
+    requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - the name and type Celery asks for
+
+    def start(self, parent: Any) -> None:
+        """Begin, or begin anew."""
+        parent.controller.presence.listen(parent.timer)
+
+
+class TickScheduler(Scheduler):  # type: ignore[misc]
+    """Beat's clock without a schedule file: all it keeps is a tick, and missed ticks need no memory."""
+
+    producer = None
+    """Celery's own would wait for a broker that is away, half a minute at a time and long after it is back."""
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        """Tick, and give a sign of life."""
+        touch(runtime.current().heartbeat_folder, "beat")
+        return super().tick(*args, **kwargs)
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        """Send what is due; what the broker does not take is missed, and the next tick makes up for it."""
+        del producer
+        options = entry.options
+        dispatch.send(entry.task, *entry.args, expires=options.get("expires"), queue=options.get("queue"))

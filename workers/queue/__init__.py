@@ -1,0 +1,1 @@
+"""Celery: the app, its configuration, dispatch, retry, schedule, the broker."""

@@ -1,0 +1,98 @@
+"""Queues, routes, limits and the tick, as Celery settings made from ours. Reasons: docs/design.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workers.queue.broker import SECONDS
+from workers.settings.queue import QueueSettings
+
+QUEUES = ("control", "ingest", "embed", "enrich")
+"""Each has a worker of its own, so that no kind of work waits for another."""
+
+INDEXING = ("control", "ingest", "embed")
+"""What a sync needs."""
+
+ENRICHING = ("control", "enrich")
+"""What somebody waits for needs: the pump looks after lost messages."""
+
+ROUTES = {
+    "larder.sync": "control",
+    "larder.pump": "control",
+    "larder.upkeep.statistics": "control",
+    "larder.upkeep.build": "control",
+    "larder.upkeep.trim": "control",
+    "larder.upkeep.canary": "control",
+    "larder.chunk": "ingest",
+    "larder.upsert": "ingest",
+    "larder.embed": "embed",
+    "larder.fill": "embed",
+    "larder.enrich": "enrich",
+    "larder.embedding.create": "enrich",
+    "larder.vector.store": "enrich",
+    "larder.vector.query": "enrich",
+}
+
+
+def celery_settings(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> dict[str, Any]:
+    """What `app.conf` is updated with; `hurried` gives up on a silent broker after `broker.SECONDS`."""
+    return {
+        "broker_url": broker_url,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "result_serializer": "json",
+        "task_ignore_result": True,  # results live in PostgreSQL
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": False,  # the ledger retries, with a bound
+        "worker_prefetch_multiplier": 1,
+        "worker_proc_alive_timeout": 60.0,  # a child of the enrich worker loads its model before it is up
+        "task_soft_time_limit": queue.soft_time_limit,
+        "task_time_limit": queue.time_limit,
+        "broker_connection_retry_on_startup": True,
+        "broker_transport_options": {
+            "visibility_timeout": queue.visibility_timeout,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": SECONDS if hurried else 30,
+            "socket_connect_timeout": SECONDS if hurried else 30,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+        },
+        # A publish that fails is found by the pump; waiting here would hold up a worker.
+        "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
+        "worker_soft_shutdown_timeout": 30,
+        "worker_enable_soft_shutdown_on_idle": False,  # no task here waits for a countdown in memory
+        "worker_max_tasks_per_child": 1000,
+        "worker_max_memory_per_child": 1_000_000,  # KiB
+        "worker_send_task_events": True,
+        "task_send_sent_event": True,
+        "task_track_started": True,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "timezone": "UTC",
+        "enable_utc": True,
+        "task_default_queue": "control",
+        "task_routes": {name: {"queue": q} for name, q in ROUTES.items()},
+        "beat_schedule": beat_schedule(queue.tick_seconds),
+        "beat_scheduler": "workers.processes.heartbeat:TickScheduler",
+        "beat_max_loop_interval": min(5.0, queue.tick_seconds),
+    }
+
+
+def beat_schedule(tick: float) -> dict[str, Any]:
+    """Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm."""
+    return {
+        "tick": {"task": "larder.pump", "schedule": tick, "options": {"expires": tick * 2}},
+        # Runs that end count words anew; this is for what was indexed outside of a run, such as replayed letters.
+        "statistics": {"task": "larder.upkeep.statistics", "schedule": 300.0, "options": {"expires": 300}},
+        "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "options": {"expires": 3600}},
+        **{
+            f"canary-{name}": {
+                "task": "larder.upkeep.canary",
+                "schedule": 60.0,
+                "args": [name],
+                "options": {"queue": name, "expires": 60},
+            }
+            for name in QUEUES
+        },
+    }

@@ -1,0 +1,97 @@
+"""Sending messages, after the commit: ids only, in batches of even weight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from kombu.exceptions import OperationalError
+
+from pipeline.database.engine import Database
+from pipeline.ingest.indexing import Step
+from pipeline.ledger import Item, Stage, followers, jobs, pump, runs
+from workers.queue.app import app
+
+FILL_PRIORITY = 9
+"""Behind everything else: 0 is the first."""
+
+TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
+
+
+REST_SECONDS = 5.0
+"""A broker that was waited for in vain is left alone for a while: one stroke of the pump sends hundreds of messages."""
+_resting_until: dict[str, float] = {}
+"""Address of a broker -> when it is tried again."""
+
+
+def send(
+    name: str,
+    *args: object,
+    expires: float | None = None,
+    priority: int | None = None,
+    queue: str | None = None,
+) -> bool:
+    """Publish one message, to its usual queue if none is named; False if the broker does not take it.
+
+    The ledger remembers what it was about.
+    """
+    address = str(app.conf.broker_url)
+    if time.monotonic() < _resting_until.get(address, float("-inf")):
+        return False
+    try:
+        app.send_task(name, args=list(args), expires=expires, priority=priority, queue=queue)
+    except (OperationalError, OSError):
+        _resting_until[address] = time.monotonic() + REST_SECONDS
+        return False
+    return True
+
+
+def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[Item]) -> None:
+    """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
+    if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
+        with database.tenant(tenant) as connection:
+            pump.unsent(connection, list(items))
+
+
+def send_sync(database: Database, tenant: UUID, source: UUID, run: int) -> None:
+    """Ask for the next slice of a walk; what the broker does not take is sent by the pump's next stroke."""
+    if not send("larder.sync", str(tenant), str(source), run):
+        with database.tenant(tenant) as connection:
+            runs.unsent(connection, run)
+
+
+def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item]) -> None:
+    """Ask for documents to be filled into a search index; new and changed documents are embedded before them."""
+    message = (str(tenant), index, [item.to_json() for item in items])
+    if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
+        with database.tenant(tenant) as connection:
+            followers.unsent(connection, index, items)
+
+
+def send_job(database: Database, due: jobs.Due) -> None:
+    """Ask for a job's work; what the broker does not take is sent by the pump later."""
+    if not send(due.task, str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority):
+        with database.tenant(due.tenant_id) as connection:
+            jobs.unsent(connection, due.id)
+
+
+def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
+    """Ask for what follows a step."""
+    for stage, items in ((step.stage, step.ready), (step.again_stage, step.again)):
+        for part in portions(items, step.sizes, weight=weights.get(stage, most), most=most):
+            send_items(database, tenant, stage, part)
+
+
+def portions(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:
+    """Cut documents into messages of at most `most` documents and about `weight` chunks."""
+    parts: list[list[Item]] = []
+    load = 0
+    for item in items:
+        size = sizes.get(item.document_id, 1)
+        if not parts or len(parts[-1]) >= most or load + size > weight:
+            parts.append([])
+            load = 0
+        parts[-1].append(item)
+        load += size
+    return parts

@@ -1,0 +1,302 @@
+"""A search as the doors ask for it: words of a person in, JSON out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast, get_args
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import text
+
+from pipeline.database.tenancy import project_id
+from pipeline.documents import Json, Kind, SourceType
+from pipeline.errors import ConfigurationError, LarderError
+from pipeline.reranking import Reranker
+from pipeline.search import Fusion, Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
+from pipeline.search.arms import LedgerFilter
+from pipeline.search.chunks import Mode
+from pipeline.search.question import Synonyms
+from pipeline.search.validity import age_days, remark
+from workers.admin import synonyms
+from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+DISABLED = 5
+"""Degradation level of an installation that is switched off."""
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A filter in a person's words."""
+
+    source_types: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    projects: Sequence[str] = ()
+    """Ids or names; all of the tenant's if none is named."""
+    since: str | None = None
+    until: str | None = None
+    metadata: Sequence[str] = ()
+    """`key=value`."""
+    security_levels: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    """Ids of documents."""
+
+
+def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
+    """The search of a tenant, of this installation's own if none is named."""
+    r = parts.rag.retrieval
+    options = RetrievalOptions(
+        top_k=r.top_k,
+        max_top_k=r.max_top_k,
+        candidates=r.candidates,
+        min_similarity=r.min_similarity,
+        max_distance=r.max_distance,
+        weights=Weights(
+            vector=r.weights.vector,
+            keyword=r.weights.keyword,
+            title=r.weights.title,
+            covered=r.weights.covered,
+            centroid=r.weights.centroid,
+            outdated=r.weights.outdated,
+        ),
+        exact_below=r.exact_below,
+        fusion=cast("Fusion", r.fusion),
+        queries=r.queries,
+        synonyms=synonyms_of(parts),
+        languages=parts.rag.languages,
+    )
+    owner = tenant or parts.tenant
+    return Retriever(
+        parts.database,
+        owner,
+        lambda index: parts.allowance.within(owner, parts.embedder_of(index), index.model),
+        options,
+        caches=parts.caches,
+        reranker=lambda: _reranker(parts),
+        rerank=parts.rerank_options,
+        watch=parts.health.watching,
+    )
+
+
+def synonyms_of(parts: Runtime) -> Synonyms:
+    """Words that mean the same here, none if no file is named.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    path = parts.rag.retrieval.synonyms
+    return synonyms.read(parts.settings.resolve(path)) if path else Synonyms()
+
+
+def _reranker(parts: Runtime) -> Reranker | None:
+    """The model of the second look; what keeps it from being loaded is logged, for a search does not tell."""
+    try:
+        return parts.reranker
+    except LarderError as error:
+        logger.warning("searches go without the reranker: %s", error)
+        raise
+
+
+def search(parts: Runtime, request: SearchRequest) -> SearchResults:
+    """The answer of this installation; an empty one with level 5 if it is switched off."""
+    if not parts.rag.enabled:
+        return SearchResults(degradation_level=DISABLED)
+    return retriever(parts).search(request)
+
+
+def asked(text: str) -> str:
+    """What a person asks.
+
+    Raises:
+        ConfigurationError: nothing.
+    """
+    if not text.strip():
+        raise ConfigurationError("the question is empty", fix="write what is to be found")
+    return text
+
+
+def holds_documents(parts: Runtime) -> bool:
+    """False if there is nothing that a search of this tenant could find."""
+    with parts.database.tenant(parts.tenant) as connection:
+        return bool(connection.execute(text("select exists (select from document)")).scalar())
+
+
+def mode_of(word: str) -> Mode:
+    """The mode that `word` names.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    known: tuple[Mode, ...] = get_args(Mode)
+    for mode in known:
+        if mode == word.strip().lower():
+            return mode
+    raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
+
+
+def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> LedgerFilter:
+    """The filter that `wanted` asks for.
+
+    Raises:
+        ConfigurationError: a word means nothing; the message says which and what is known.
+    """
+    zone = ZoneInfo(parts.rag.timezone)
+    now = now or datetime.now(UTC)
+    since = moment("--since", wanted.since, now, zone) if wanted.since else None
+    until = moment("--until", wanted.until, now, zone, end=True) if wanted.until else None
+    if since and until and since >= until:
+        raise ConfigurationError(
+            f"--since {wanted.since} is not before --until {wanted.until}: nothing lies between them",
+            fix="change one of them",
+        )
+    return LedgerFilter(
+        source_types=tuple(_known("--source-type", word, SourceType.parse) for word in wanted.source_types),
+        kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
+        tags=tuple(wanted.tags),
+        sources=_sources(parts, wanted.sources),
+        projects=tuple(sorted({project_id(parts.tenant, name) for name in wanted.projects})),
+        since=since,
+        until=until,
+        texts=tuple(_pair(word) for word in wanted.metadata),
+        security_levels=tuple(wanted.security_levels),
+        exclude=tuple(_known("--exclude", word, _id) for word in wanted.exclude),
+    )
+
+
+def _known(option: str, word: str, parse: Callable[[str], _Value]) -> _Value:
+    try:
+        return parse(word)
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}", fix="use one of the known values") from None
+
+
+def _kind(word: str) -> Kind:
+    try:
+        return Kind(word.strip().lower())
+    except ValueError:
+        raise ValueError(f"unknown kind {word!r}; known are {', '.join(Kind)}") from None
+
+
+def _id(word: str) -> UUID:
+    """A document's id, or that of one of its hits."""
+    try:
+        return UUID(word.strip().partition(":")[0])
+    except ValueError:
+        raise ValueError(f"{word!r} is no id of a document") from None
+
+
+def _sources(parts: Runtime, names: Sequence[str]) -> tuple[str, ...]:
+    if names:
+        with parts.database.tenant(parts.tenant) as connection:
+            known = [row.name for row in connection.execute(text("select name from source order by name"))]
+        for name in names:
+            if name not in known:
+                listed = ", ".join(known) or "no source is known yet"
+                raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
+    return tuple(names)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, mark, value = word.partition("=")
+    if not mark or not key.strip():
+        raise ConfigurationError(
+            f"--metadata {word!r} is not of the form KEY=VALUE",
+            fix="write for example --metadata team=search",
+        )
+    return key.strip(), value
+
+
+_AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool = False) -> datetime:
+    """The moment that `word` means: 2025-01-31, an RFC 3339 time, or how long ago (12h, 7d).
+
+    A day is one of `zone`; with `end` it is the day's end, so that a day given as the last one counts whole. A time
+    without an offset is one of `zone`, too.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    short = word.strip()
+    ago = _AGO.fullmatch(short.lower())
+    try:
+        if ago:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(short)
+        if _DAY.fullmatch(short) and end:
+            found += timedelta(days=1)
+        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(
+            f"{option}: {word!r} is no date",
+            fix="write 2025-01-31, 2025-01-31T08:00:00Z, or how long ago: 7d, 12h",
+        ) from None
+
+
+def to_json(parts: Runtime, found: SearchResults) -> Json:
+    """`{"results": [...], "degradation_level"}`; `explanation` is there if it was asked for."""
+    facts = _facts(parts, [hit.document.id for hit in found.hits])
+    return {
+        "results": [hit_json(hit, facts.get(hit.document.id, {})) for hit in found.hits],
+        "degradation_level": found.degradation_level,
+    }
+
+
+def _facts(parts: Runtime, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
+    """What the ledger knows of documents besides what a search needs."""
+    if not ids:
+        return {}
+    with parts.database.tenant(parts.tenant) as connection:
+        rows = connection.execute(
+            text("select id, external_id, chunk_count, security_level from document where id = any(:ids)"),
+            {"ids": list(ids)},
+        )
+        return {row["id"]: dict(row) for row in rows.mappings()}
+
+
+def hit_json(hit: Hit, facts: Json) -> Json:
+    """One result; the document's own metadata stand beside ours, which win."""
+    d = hit.document
+    found: Json = {
+        "id": hit.id,
+        "document_id": str(d.id),
+        "content": hit.chunk.content,
+        "score": round(hit.score, 6),
+        "metadata": {
+            **d.metadata,
+            "source": d.source,
+            "source_type": d.source_type.value,
+            "kind": d.kind.value,
+            "title": d.title,
+            "url": d.url,
+            "tags": list(d.tags),
+            "created_at": d.created_at.isoformat() if d.created_at else None,
+            "updated_at": d.updated_at.isoformat() if d.updated_at else None,
+            "context": hit.chunk.context,
+            "chunk_index": hit.chunk.ord,
+            "chunk_total": facts.get("chunk_count"),
+            "source_path": d.metadata.get("source_path") or facts.get("external_id"),
+            "external_id": facts.get("external_id"),
+            "project_id": str(d.project_id) if d.project_id else None,
+            "security_level": facts.get("security_level"),
+            "age_days": age_days(d),
+        },
+    }
+    if said := remark(d):
+        found["metadata"]["standing"] = said
+    if hit.explanation is not None:
+        found["explanation"] = hit.explanation.to_json()
+    return found
