@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -15,25 +16,21 @@ from sqlalchemy import Connection
 from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
+from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
-from pipeline.errors import ConfigurationError, LarderError, StoreUnavailable
+from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, sources
-from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
+from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow, submission_key
+from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
-from workers.enrichment.answer_cache import CachedAnswers
 from workers.enrichment.notifications import Waking
-from workers.enrichment.outcomes import (
-    EnrichmentExpired,
-    EnrichmentFailed,
-    NoAnswerYet,
-    UnknownJob,
-    answer_of,
-)
 from workers.enrichment.publisher import Bell
 from workers.processes import metrics
 
 if TYPE_CHECKING:
     from workers.settings import Settings
+    from workers.settings.models import ResultCacheSettings
+
 
 __all__ = [
     "BULK",
@@ -356,3 +353,77 @@ def _without(request: Json, names: Collection[str]) -> Json:
     """The request without what says `project` or `projects`, however it is spelt."""
     keys = {key for name in names for key in (PROJECT_KEYS if name == "project" else (name,))}
     return {key: value for key, value in request.items() if not plain_keys({key: 1}).keys() & keys}
+
+
+class EnrichmentFailed(SearchError):
+    """The enrichment failed."""
+
+
+class EnrichmentExpired(SearchError):
+    """No worker took the enrichment before its deadline."""
+
+
+class NoAnswerYet(SearchError):
+    """The enrichment is still under way."""
+
+    transient = True
+
+
+class UnknownJob(SearchError):
+    """There is no such enrichment, or no longer."""
+
+
+def answer_of(job: JobRow) -> Json:
+    """The answer of a job that is done; of any other the error."""
+    if job.state == "done":
+        return dict(job.result or {})
+    raise _why(job)
+
+
+def _why(job: JobRow) -> LarderError:
+    if job.state == "failed":
+        return EnrichmentFailed(
+            f"the enrichment failed: {job.error}",
+            fix=f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else "",
+        )
+    if job.state == "expired":
+        return EnrichmentExpired(
+            f"the enrichment expired: {job.error}", fix="see `larder status`, or allow more time"
+        )
+    state = "waits for a worker" if job.state == "queued" else "is being worked on"
+    return NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")
+
+
+class CachedAnswers:
+    """Bounded, in the memory of the process that asked; texts of documents go nowhere else."""
+
+    def __init__(
+        self, *, entries: int = 100, seconds: float = 900, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`entries` answers are kept for at most `seconds` each."""
+        self._kept = MemoryCache(entries=entries, seconds=seconds, clock=clock)
+
+    @classmethod
+    def of(cls, cache: ResultCacheSettings) -> Self:
+        """As large and as long as the searches' own cache; nothing is kept where that is switched off."""
+        return cls(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl)
+
+    def keep(self, project: UUID, request: Json, answer: Json) -> None:
+        """Remember an answer, unless it was one of need itself."""
+        level = answer.get("degradation_level", DegradationLevel.FULL_RAG)
+        if isinstance(level, int) and level < DegradationLevel.CACHED_ONLY:
+            self._kept.put(_SPACE, _key(project, request), json.dumps(answer).encode())
+
+    def get(self, project: UUID, request: Json) -> Json | None:
+        """The answer to the very same request, with level 2; None if it is not remembered."""
+        kept = self._kept.get(_SPACE, _key(project, request))
+        if kept is None:
+            return None
+        return {**json.loads(kept), "degradation_level": int(DegradationLevel.CACHED_ONLY)}
+
+
+_SPACE = "answers"
+
+
+def _key(project: UUID, request: Json) -> str:
+    return submission_key(project, request).hex()

@@ -169,7 +169,7 @@ class Runtime(Models):
     def health(self) -> Health:
         """How this process's parts are; no text is remembered outside of the store, so without it none can answer.
 
-        What askers remember is theirs: `workers.enrichment.answer_cache`.
+        What askers remember is theirs: `workers.client`.
         """
         health = Health(cache=False, moved=metrics.moved)
         health.switch(on=self.rag.enabled)

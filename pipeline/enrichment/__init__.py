@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.enricher import Enricher, EnrichmentOptions
+from pipeline.enrichment.found import PgTexts, Texts
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.rewording import Rewording, RewordingOptions
-from pipeline.enrichment.texts import PgTexts, Texts
-from pipeline.enrichment.wording import GENERATORS, Wording, WordingOptions, open_wording
+from pipeline.enrichment.wording import (
+    GENERATORS,
+    Rewording,
+    RewordingOptions,
+    Wording,
+    WordingOptions,
+    open_wording,
+)
 
 __all__ = [
     "GENERATORS",

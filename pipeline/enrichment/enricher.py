@@ -10,8 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.documents import Kind
-from pipeline.enrichment import decisions
-from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import (
     NO_LINK,
     Duplicate,
@@ -21,15 +19,25 @@ from pipeline.enrichment.context import (
     SimilarWork,
     TechnicalDoc,
 )
-from pipeline.enrichment.effort import Effort, effort_of, effort_of_similar
-from pipeline.enrichment.found import Found
-from pipeline.enrichment.learnings import is_abandoned, is_done, learnings, outcome_of, status_of
-from pipeline.enrichment.passages import best_passages
+from pipeline.enrichment.extraction import (
+    Effort,
+    constraints_of,
+    decision_of,
+    decision_status_of,
+    effort_of,
+    effort_of_similar,
+    is_abandoned,
+    is_done,
+    learnings,
+    outcome_of,
+    rationale_of,
+    status_of,
+)
+from pipeline.enrichment.found import Citations, DocumentText, Found, Texts, best_passages
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
 from pipeline.enrichment.suggestions import risks_of, suggested
-from pipeline.enrichment.texts import DocumentText, Texts
-from pipeline.enrichment.words import WORD, stem, stems
+from pipeline.enrichment.text import WORD, stem, stems
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.validity import duplicate_of
@@ -223,19 +231,18 @@ class Enricher:
         kept = [draft for _, draft in ranked[:most]]
         kept.sort(key=lambda draft: draft[1].ended)
         return [
-            (one, replace(draft, citations=chosen.cited.all_of(one, decisions.decision_of(one))))
-            for one, draft in kept
+            (one, replace(draft, citations=chosen.cited.all_of(one, decision_of(one)))) for one, draft in kept
         ]
 
     def _decision(self, found: Found, request: EnrichmentRequest) -> PastDecision:
         return PastDecision(
             **self._item(found, request),
-            decision=" ".join(s.text for s in decisions.decision_of(found)),
-            rationale=" ".join(s.text for s in decisions.rationale_of(found)) or None,
-            constraints=tuple(s.text for s in decisions.constraints_of(found)),
+            decision=" ".join(s.text for s in decision_of(found)),
+            rationale=" ".join(s.text for s in rationale_of(found)) or None,
+            constraints=tuple(s.text for s in constraints_of(found)),
             assigned_architect=found.told("deciders"),
             date=found.told("decided_at"),
-            status=decisions.status_of(found),
+            status=decision_status_of(found),
             superseded_by=found.told("superseded_by"),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.documents import Json
 from pipeline.enrichment.context import UNKNOWN, EnrichedContext
-from pipeline.enrichment.words import flat
+from pipeline.enrichment.text import flat
 
 NOTHING_FOUND = (
     "Nothing in the knowledge base fits this item. Answer from general knowledge, and say that specific information"

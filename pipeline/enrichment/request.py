@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.enrichment.words import flat
+from pipeline.enrichment.text import flat
 from pipeline.errors import RequestRejected
 from pipeline.search.chunks import Filter
 from pipeline.search.feedback import key_of

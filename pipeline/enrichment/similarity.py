@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipeline.documents import Kind
 from pipeline.embedding.identity import model_of
-from pipeline.enrichment.words import flat, likeness, stems
+from pipeline.enrichment.text import flat, likeness, stems
 from pipeline.search import Hit, SearchResults
 
 CANDIDATES = 15
@@ -85,7 +85,7 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
     Args:
         found: at least CANDIDATES hits where there are so many, with explanations.
         kind: of all hits.
-        question: its words, as `pipeline.enrichment.words.stems` gives them.
+        question: its words, as `pipeline.enrichment.text.stems` gives them.
     """
     by_model = CALIBRATED.get(model_of(found.model))
     told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in found.hits)

@@ -8,17 +8,20 @@ from dataclasses import replace
 from itertools import chain, islice
 from pathlib import PurePosixPath
 
-from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
-from pipeline.enrichment.decisions import decision_of, status_line
-from pipeline.enrichment.effort import Effort, overran
-from pipeline.enrichment.found import Found
-from pipeline.enrichment.headings import Part, under
-from pipeline.enrichment.learnings import is_abandoned, is_done, outcome_of, status_of
-from pipeline.enrichment.passages import best_passages
+from pipeline.enrichment.extraction import (
+    Effort,
+    decision_of,
+    is_abandoned,
+    is_done,
+    outcome_of,
+    overran,
+    status_line,
+    status_of,
+)
+from pipeline.enrichment.found import Citations, Found, best_passages
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.sentences import Sentence, clipped, shortened
-from pipeline.enrichment.words import covered, likeness, stems
+from pipeline.enrichment.text import Part, Sentence, clipped, covered, likeness, shortened, stems, under
 from pipeline.search.validity import remark
 
 MOST = 5

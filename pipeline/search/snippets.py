@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.enrichment.words import WORD, stem, stems
+from pipeline.enrichment.text import WORD, stem, stems
 
 
 @dataclass(frozen=True, kw_only=True)

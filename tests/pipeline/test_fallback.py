@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from pipeline.enrichment.degradation import LEVELS, DegradationLevel, Health, HealthOptions
-from pipeline.enrichment.fallback import Answer, Way, answer
+from pipeline.enrichment.degradation import (
+    LEVELS,
+    Answer,
+    DegradationLevel,
+    Health,
+    HealthOptions,
+    Way,
+    answer,
+)
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,

@@ -15,8 +15,7 @@ from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
-from workers.client import Client, EnrichmentExpired
-from workers.enrichment.answer_cache import CachedAnswers
+from workers.client import CachedAnswers, Client, EnrichmentExpired
 from workers.processes import metrics
 from workers.settings.models import ResultCacheSettings
 

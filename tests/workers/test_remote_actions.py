@@ -21,7 +21,7 @@ from tests.conftest import Addresses
 from workers import embedded
 from workers.client import Client
 from workers.control import sync
-from workers.enrichment import actions
+from workers.enrichment.job import WorkerParts, run_action
 from workers.enrichment.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
 from workers.queue.app import app
 from workers.queue.broker import lists_of
@@ -63,7 +63,7 @@ def registry(client: Client, parts: Runtime, broker: redis.Redis) -> Iterator[Re
             if broker.exists(URGENT, *LATER):
                 task, tenant, job, _ = message(broker)
                 for _ in range(2):
-                    actions.run(parts, tenant, job, METHODS[task])
+                    run_action(parts, tenant, job, METHODS[task])
 
     worker = threading.Thread(target=serve)
     worker.start()
@@ -156,7 +156,7 @@ def test_the_pump_sends_a_lost_message_to_the_right_task(
         job = deaf.ask("larder.vector.query", {"query": "tide"})
         sync.pump(parts)
         assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
-        actions.run(parts, deaf.tenant, job, "vector_query")
+        run_action(parts, deaf.tenant, job, "vector_query")
         assert deaf.result(job)["results"] == []
 
 
@@ -186,7 +186,7 @@ def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
 def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
     off = replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False}))
     for made, served in ((Runtime(off, parts.addresses), False), (parts, True)):
-        answer = Actions(actions.WorkerParts(made, made.tenant)).embedding_create({}, "x")
+        answer = Actions(WorkerParts(made, made.tenant)).embedding_create({}, "x")
         assert ("embedding" in answer) is served
         assert ("switched off" in answer.get("error", "")) is not served
 

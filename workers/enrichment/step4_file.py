@@ -19,8 +19,7 @@ from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
 from workers.admin.projects import Scope, left_out, unknown
-from workers.client import BULK, INTERACTIVE, Client
-from workers.enrichment.answer_cache import CachedAnswers
+from workers.client import BULK, INTERACTIVE, CachedAnswers, Client
 from workers.runtime import Runtime
 
 MOST_INTERACTIVE = 20

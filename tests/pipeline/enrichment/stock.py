@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.enrichment import Enricher, EnrichmentRequest
-from pipeline.enrichment.sentences import worded
-from pipeline.enrichment.texts import DocumentText
+from pipeline.enrichment.found import DocumentText
+from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
 from pipeline.search.chunks import StoredDocument

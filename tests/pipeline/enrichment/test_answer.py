@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, PgTexts, prompt_block
-from pipeline.enrichment.texts import DocumentText
+from pipeline.enrichment.found import DocumentText
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, open_index

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.enrichment.effort import Effort, effort_of, effort_of_similar, overran
+from pipeline.enrichment.extraction import Effort, effort_of, effort_of_similar, overran
 
 MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
 

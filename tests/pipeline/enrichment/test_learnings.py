@@ -10,16 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.enrichment import decisions
-from pipeline.enrichment.citations import Citations
 from pipeline.enrichment.context import Item, PastDecision
-from pipeline.enrichment.found import Found
-from pipeline.enrichment.learnings import is_abandoned, learnings
-from pipeline.enrichment.passages import best_passages
-from pipeline.enrichment.sentences import QUOTED
+from pipeline.enrichment.extraction import (
+    constraints_of,
+    decision_of,
+    decision_status_of,
+    is_abandoned,
+    learnings,
+    rationale_of,
+)
+from pipeline.enrichment.found import Citations, DocumentText, Found, best_passages
 from pipeline.enrichment.similarity import Likely
-from pipeline.enrichment.texts import DocumentText
-from pipeline.enrichment.words import stems
+from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
 from pipeline.search.chunks import StoredDocument
 from tests.pipeline.enrichment import stock
@@ -217,28 +219,28 @@ def test_work_that_was_given_up_is_told_by_its_state_or_resolution(
     ],
 )
 def test_the_status_of_a_decision_is_read_from_its_part_of_the_text(text: str, status: str) -> None:
-    assert decisions.status_of(found(text)) == status
-    assert decisions.status_of(found(text, decision_status="implementing")) == "implementing"
-    assert decisions.status_of(found(text, decision_status="accepted", superseded_by="ADR 9")) == "superseded"
+    assert decision_status_of(found(text)) == status
+    assert decision_status_of(found(text, decision_status="implementing")) == "implementing"
+    assert decision_status_of(found(text, decision_status="accepted", superseded_by="ADR 9")) == "superseded"
 
 
 def test_a_decision_is_its_first_sentences_and_never_a_whole_page() -> None:
     page = "## Decision\n\n" + " ".join(f"We decide point {n} of the long list of points." for n in range(40))
-    kept = decisions.decision_of(found(page))
+    kept = decision_of(found(page))
     assert kept[0].text == "We decide point 0 of the long list of points."
     assert 1 < len(kept) < 8
 
 
 def test_a_decision_without_such_a_heading_is_told_by_its_best_passage() -> None:
     one = found("Some words first.\n\nWe stream every export.", question="stream the export")
-    assert [s.text for s in decisions.decision_of(one)] == ["We stream every export."]
+    assert [s.text for s in decision_of(one)] == ["We stream every export."]
 
 
 def test_a_decision_begins_with_what_is_decided_and_not_with_what_the_page_is_for() -> None:
     page = "## What\n\nThis document describes our choice.\n\n| Option | Cost |\n\nWe stream every export."
-    assert [s.text for s in decisions.decision_of(found(page))] == ["We stream every export."]
+    assert [s.text for s in decision_of(found(page))] == ["We stream every export."]
     alone = found("## Decision\n\nThis document describes our choice.")
-    assert [s.text for s in decisions.decision_of(alone)] == ["This document describes our choice."]
+    assert [s.text for s in decision_of(alone)] == ["This document describes our choice."]
 
 
 CONTEXT = "## Context\n\nExports run out of memory at night.\n\n"
@@ -270,7 +272,7 @@ CONTEXT = "## Context\n\nExports run out of memory at night.\n\n"
     ],
 )
 def test_reasons_are_the_record_s_own(text: str, reasons: list[str]) -> None:
-    assert [s.text for s in decisions.rationale_of(found(text))] == reasons
+    assert [s.text for s in rationale_of(found(text))] == reasons
 
 
 def test_constraints_are_what_binds_and_at_most_three() -> None:
@@ -279,13 +281,13 @@ def test_constraints_are_what_binds_and_at_most_three() -> None:
         " written only by the exporter. It was the only choice.\n\n## Consequences\n\n- Bad, because teams must learn it\n"
         "- No team may not skip the header\n\n## Constraints\n\n- One database for all exports\n- No new servers"
     )
-    assert [s.text for s in decisions.constraints_of(found(text))] == [
+    assert [s.text for s in constraints_of(found(text))] == [
         "Every export must be streamed.",
         "Files are written only by the exporter.",
         "No team may not skip the header",
     ]
     named = "## Constraints\n\n- One database for all exports"
-    assert [s.text for s in decisions.constraints_of(found(named))] == ["One database for all exports"]
+    assert [s.text for s in constraints_of(found(named))] == ["One database for all exports"]
 
 
 @pytest.mark.parametrize(
@@ -399,7 +401,7 @@ _PIECES = st.sampled_from(
 @given(st.lists(st.lists(_PIECES, max_size=12).map("".join), min_size=1, max_size=4))
 def test_whatever_the_text_all_that_is_lifted_stands_in_the_chunk_it_names(contents: list[str]) -> None:
     one = found(*contents, question="export by mail", state="Done")
-    kept = [*learnings(one), *decisions.decision_of(one), *(b.sentence for b in best_passages(one, most=2))]
+    kept = [*learnings(one), *decision_of(one), *(b.sentence for b in best_passages(one, most=2))]
     for sentence in kept:
         bare = " ".join(sentence.text.removeprefix("… ").removesuffix(" …").split())
         assert bare in " ".join(contents[sentence.ord].split())

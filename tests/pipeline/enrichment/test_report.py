@@ -16,9 +16,8 @@ from markdown_it import MarkdownIt
 
 from pipeline.documents import Json
 from pipeline.enrichment import EnrichedContext, static_context
-from pipeline.enrichment.report import Form, document, folder
-from pipeline.enrichment.report_html import html
-from pipeline.enrichment.words import printable
+from pipeline.enrichment.report import Form, document, folder, html
+from pipeline.enrichment.text import printable
 from tests.growth import assert_linear
 from tests.pipeline.enrichment.everything import ITEM, MARK, NO_LOCK, STREAMED, STREAMING
 

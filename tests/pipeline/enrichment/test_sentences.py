@@ -7,8 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.documents import Chunk
-from pipeline.enrichment.headings import HEADINGS, Part, part_of, under
-from pipeline.enrichment.sentences import CUT, QUOTED, clipped, is_prose, sentences_of, split, worded
+from pipeline.enrichment.text import (
+    CUT,
+    HEADINGS,
+    QUOTED,
+    Part,
+    clipped,
+    is_prose,
+    part_of,
+    sentences_of,
+    split,
+    under,
+    worded,
+)
 from tests.growth import assert_linear
 
 

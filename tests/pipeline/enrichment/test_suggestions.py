@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, suggestions
-from pipeline.enrichment.citations import Citations
-from pipeline.enrichment.found import Found
+from pipeline.enrichment.found import Citations, Found
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.suggestions import CLOSE, SURE
-from pipeline.enrichment.words import stems
+from pipeline.enrichment.text import stems
 from pipeline.search import Hit
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
 from tests.pipeline.enrichment.stock import MINILM, SAME, Stock, explained, hit

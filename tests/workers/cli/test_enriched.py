@@ -11,7 +11,7 @@ from rich.console import Console
 from pipeline.documents import Json
 from pipeline.enrichment import EnrichedContext, static_context
 from tests.pipeline.enrichment.everything import EVERYTHING
-from workers.cli import enriched
+from workers.cli.enrich import show
 
 WORK: Json = {
     "ref": "PBI-8",
@@ -25,9 +25,7 @@ WORK: Json = {
 def shown(found: Json, width: int = 80) -> str:
     """The block of one PBI."""
     text = io.StringIO()
-    enriched.show(
-        Console(file=text, width=width), [{"pbi": {"id": "N-1", "title": "Login"}, "context": found}]
-    )
+    show(Console(file=text, width=width), [{"pbi": {"id": "N-1", "title": "Login"}, "context": found}])
     return text.getvalue()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.documents import Json
-from pipeline.enrichment.words import flat
+from pipeline.enrichment.text import flat
 from pipeline.search.measures import share
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, Judged
 from workers.admin.evaluation.sandbox import Show

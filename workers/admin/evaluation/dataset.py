@@ -14,7 +14,7 @@ from typing import Any
 
 from connectors.documents.times import parse_time
 from pipeline.documents import Cursor, Document, Finding, Json, Kind, Listing, Page, SourceType
-from pipeline.enrichment.words import flat
+from pipeline.enrichment.text import flat
 from pipeline.errors import ConfigurationError
 from pipeline.search.languages import as_metadata
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from pipeline.enrichment.sentences import split
-from pipeline.enrichment.wording import Draft, Worded
-from pipeline.enrichment.words import WORD, covered, flat, stems
+from pipeline.enrichment.text import WORD, covered, flat, split, stems
 
 KNOWN = 0.75
 """Of the sentence's words: so many must stand in what it cites."""
@@ -54,6 +53,29 @@ _TO_A_MODEL = re.compile(
     r"|\b(?:system|developer) (?:prompt|message)|\byou are (?:now|an? (?:ai|assistant|language model))\b|\bjailbreak",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A sentence of an answer as it was extracted."""
+
+    key: str
+    """Its place in the answer."""
+    text: str
+    title: str
+    """Of its document."""
+    cited: Mapping[int, str]
+    """Number of a citation -> the quotation it rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worded:
+    """What a model makes of a draft; nothing in it is believed before it was checked."""
+
+    key: str
+    text: str
+    citations: tuple[int, ...]
+    """Numbers of the citations that it says it rests on."""
 
 
 def speaks_to_a_model(text: str) -> bool:

@@ -1,14 +1,78 @@
-"""A document's chunks read as sentences, each with the headings above it and the chunk where it stands."""
+"""A document's text read as words, sentences, and parts that headings announce."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
 
 from pipeline.chunking.prose import NOISE, is_label
 from pipeline.documents import Chunk
-from pipeline.enrichment.words import flat, stems
+
+WORD = re.compile(r"[^\W_]+")
+_ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
+_SHORTEST = 3
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_STOP = frozenset(
+    re.findall(
+        r"\w+",
+        """about after all also and any are been but can could did does for from had has have how into its may more must
+    not our out shall should than that the their them then there these they this those was want were what when where
+    which who why will with would you your
+    aber als auch auf aus bei das dass dem den der des die durch ein eine einem einen einer eines für hat ich ihr im
+    ist kann mit nach nicht oder sich sie sind soll und von war wenn werden wie wird zum zur
+    aux avec car ces cette dans des doit elle est être les leur mais nous ont par pas pour que qui sans ses son sont
+    sur une vous""",
+    )
+)
+
+
+def stems(text: str) -> frozenset[str]:
+    """The words that carry meaning, each as enough of it that its usual forms look alike."""
+    words = (match.group().lower() for match in WORD.finditer(text))
+    return frozenset(
+        stem(word)
+        for word in words
+        if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word))
+    )
+
+
+@lru_cache(maxsize=20_000)
+def stem(word: str) -> str:
+    """Enough of a word that its usual forms look alike; for comparing and marking, never for ranking."""
+    low = word.lower()
+    for ending in _ENDINGS:
+        if low.endswith(ending) and len(low) - len(ending) >= _SHORTEST:
+            return low[: -len(ending)]
+    return low
+
+
+def covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
+    """The share of `part` that `whole` has, 0 to 1; all of nothing is had."""
+    return len(part & whole) / len(part) if part else 1.0
+
+
+def likeness(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+    """How much two sets of words have in common, 0 to 1 (cosine)."""
+    if not one or not other:
+        return 0.0
+    return float(len(one & other) / (len(one) * len(other)) ** 0.5)
+
+
+def flat(text: str) -> str:
+    """The text on one line with single blanks."""
+    return " ".join(text.split())
+
+
+def printable(text: str) -> str:
+    """The text on one line, without characters that control a screen or turn the direction of what follows."""
+    return flat(_CONTROLS.sub("", text))
+
 
 QUOTED = 200
 """Characters of a quotation at most."""
@@ -300,3 +364,97 @@ def _descend(stack: list[tuple[int, str]], level: int, name: str) -> None:
 def shortened(sentence: Sentence, length: int = QUOTED) -> Sentence:
     """The same sentence, cut to what may be quoted."""
     return replace(sentence, text=clipped(sentence.text, length))
+
+
+class Part(StrEnum):
+    """The parts of a document that an answer is made of."""
+
+    LESSONS = "lessons"
+    RESOLUTION = "resolution"
+    OUTCOME = "outcome"
+    NOTES = "notes"
+    CRITERIA = "criteria"
+    COMMENTS = "comments"
+    DECISION = "decision"
+    STATUS = "status"
+    RATIONALE = "rationale"
+    CONTEXT = "context"
+    CONSTRAINTS = "constraints"
+    CONSEQUENCES = "consequences"
+    ELSEWHERE = "elsewhere"
+
+
+HEADINGS: Mapping[Part, tuple[str, ...]] = {
+    Part.LESSONS: (
+        "lessons learned", "lessons learnt", "lessons", "lesson", "learnings", "what we learned", "what we learnt",
+        "retro", "retrospective", "postmortem", "post-mortem", "post mortem", "what went well", "what went wrong",
+        "erkenntnisse", "gelerntes", "was wir gelernt haben", "lehren", "retrospektive", "rückblick",
+        "leçons", "leçons apprises", "enseignements", "retour d'expérience", "ce que nous avons appris",
+        "rétrospective",
+    ),
+    Part.RESOLUTION: (
+        "resolution", "solution", "fix", "root cause", "lösung", "behebung", "ursache", "résolution", "cause",
+    ),
+    Part.OUTCOME: (
+        "outcome", "outcomes", "result", "results", "closing comment", "ergebnis", "ergebnisse", "abschluss",
+        "abschlussbericht", "résultat", "résultats", "bilan",
+    ),
+    Part.NOTES: (
+        "final summary", "implementation notes", "umsetzungsnotizen", "implementierungsnotizen", "résumé final",
+        "notes d'implémentation", "notes de mise en œuvre",
+    ),
+    Part.CRITERIA: (
+        "acceptance criteria", "acceptance criterion", "definition of done", "akzeptanzkriterien",
+        "abnahmekriterien", "critères d'acceptation", "critères d'acceptance",
+    ),
+    Part.COMMENTS: ("comments", "discussion", "kommentare", "diskussion", "commentaires"),
+    Part.DECISION: (
+        "decision", "decisions", "the decision", "decision outcome", "we decided", "entscheidung", "entscheid",
+        "beschluss", "décision", "décisions", "what", "proposal", "proposed solution",
+    ),
+    Part.STATUS: ("status", "state", "stand", "statut", "état"),
+    Part.RATIONALE: (
+        "rationale", "justification", "reasoning", "reasons", "why", "argument", "decision drivers", "begründung",
+        "gründe", "warum", "raisons", "pourquoi",
+    ),
+    Part.CONTEXT: (
+        "context", "context and problem statement", "background", "motivation", "problem", "problem statement", "issue",
+        "kontext", "hintergrund", "ausgangslage", "contexte",
+    ),
+    Part.CONSTRAINTS: ("constraints", "constraint", "einschränkungen", "randbedingungen", "vorgaben", "contraintes"),
+    Part.CONSEQUENCES: (
+        "consequences", "positive consequences", "negative consequences", "implications", "konsequenzen",
+        "auswirkungen", "folgen", "conséquences",
+    ),
+    Part.ELSEWHERE: (
+        "what's next", "whatsnext", "next steps", "see also", "further reading", "read more", "related pages",
+        "references", "links", "siehe auch", "weiterführendes", "nächste schritte", "voir aussi",
+        "pour aller plus loin",
+    ),
+}  # fmt: skip
+"""Part -> headings that announce it, without numbering and punctuation."""
+
+_PARTS = {name: part for part, names in HEADINGS.items() for name in names}
+_LONGEST = 100
+"""Characters of a heading that may announce a part; a longer one tells of something itself."""
+_NUMBERING = re.compile(r"^[\W\d_]+|[\W_]+$")
+_LABEL = re.compile(r"[*_]{0,2}([^\W\d][\w' -]{2,24}?)[*_]{0,2}\s*:[*_]{0,2}\s+(?=\S)")
+
+
+def part_of(headings: Iterable[str]) -> Part | None:
+    """The part that the nearest telling heading announces; None if none of them does."""
+    for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
+        name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
+        if name in _PARTS:
+            return _PARTS[name]
+    return None
+
+
+def under(sentences: Sequence[Sentence], part: Part) -> list[Sentence]:
+    """The sentences of a part: below its headings, or in a paragraph that begins with its name (`Outcome: ...`)."""
+    labelled: dict[int, Part | None] = {}
+    for s in sentences:
+        if s.paragraph not in labelled:
+            label = _LABEL.match(s.text)
+            labelled[s.paragraph] = part_of([label[1]]) if label else None
+    return [s for s in sentences if (labelled[s.paragraph] or part_of(s.headings)) is part]
