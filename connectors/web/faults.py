@@ -21,6 +21,7 @@ from pipeline.errors import (
     SourceDenied,
     SourceUnavailable,
 )
+from pipeline.retry_after import RATE_LIMIT_SECONDS
 
 LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
 ADDRESS = "check the configured address (baseUrl or organization)"
@@ -149,9 +150,6 @@ FOREIGN: tuple[type[Exception], ...] = (
     UnicodeError,
 )
 """What to catch around a call of requests."""
-
-RATE_LIMIT_SECONDS = 30.0
-"""How long to stay away from a service that is too busy to say."""
 
 
 def translate(error: Exception, product: str) -> LarderError:

@@ -17,8 +17,8 @@ from connectors.web.answers import elsewhere, judge
 from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
 from connectors.web.limiter import Gate, GateLimits, LocalGate
 from connectors.web.origin import Origin
-from connectors.web.retry_after import pause_of
 from pipeline.errors import SourceUnavailable
+from pipeline.retry_after import pause_of
 
 READ_TIMEOUTS_IN_ALL = 5
 """A whole answer may take this many read timeouts: a server that drips never runs into one of them."""

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pipeline.chunking.pbi import PbiChunker
-from pipeline.chunking.semantic import SemanticChunker
-from pipeline.chunking.sizes import Characters, Ruler, Tokens
-from pipeline.chunking.structure import StructureChunker
-from pipeline.chunking.windows import FixedChunker, RecursiveChunker
+from pipeline.chunking.splitting import Characters, ChunkingOptions, Ruler, Tokens
+from pipeline.chunking.strategies import (
+    FixedChunker,
+    PbiChunker,
+    RecursiveChunker,
+    SemanticChunker,
+    StructureChunker,
+)
 from pipeline.documents import Chunk, Document
 from pipeline.errors import ConfigurationError
 
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkingOptions:
-    """Sizes are characters, or tokens of the embedder if `unit` is `tokens`."""
-
-    strategy: str = "structure"
-    min_size: int = 100
-    max_size: int = 1000
-    overlap: int = 200
-    split_on: tuple[str, ...] = ("\n\n", "\n", ". ", ", ")
-    preserve_whitespace: bool = False
-    unit: Literal["characters", "tokens"] = "characters"
+__all__ = ["STRATEGIES", "Chunker", "ChunkingOptions", "open_chunker"]
 
 
 class Chunker(Protocol):

@@ -15,6 +15,7 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
 )
+from pipeline.retry_after import duration, retry_after
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -25,7 +26,6 @@ DAY_QUOTA_PAUSE = 3600.0
 """Seconds to stay away when a day's quota is spent: whose midnight ends the day is not told."""
 LONGEST_PAUSE = 86_400.0
 
-_SECONDS = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)s?\s*")
 _KEY_REASONS = frozenset({"API_KEY_INVALID", "API_KEY_EXPIRED", "API_KEY_SERVICE_BLOCKED"})
 
 
@@ -171,11 +171,9 @@ def _is_of_the_day(details: list[Mapping[str, Any]]) -> bool:
 
 def _retry_after(error: APIError, details: list[Mapping[str, Any]]) -> float | None:
     """Seconds that the answer asks to wait, in its body or its header; None if it does not say."""
-    headers = getattr(error.response, "headers", None) or {}
-    for value in (*(d.get("retryDelay") for d in details), headers.get("retry-after")):
-        if match := _SECONDS.fullmatch(str(value)):
-            return min(float(match[1]), LONGEST_PAUSE)
-    return None
+    delays = [wait for d in details if (wait := duration(str(d.get("retryDelay")))) is not None]
+    wait = delays[0] if delays else retry_after(getattr(error.response, "headers", None) or {})
+    return None if wait is None else min(max(wait, 0.0), LONGEST_PAUSE)
 
 
 def _status(error: APIError) -> str:

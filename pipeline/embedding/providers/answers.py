@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipeline.embedding.providers.waits import bounded, wait_of
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
+from pipeline.retry_after import bounded, wait_of
 
 KEY = "check embedding.apiKey, and what that key may do"
 PLAN = "look at the plan and the balance of that account; nothing is embedded until then"

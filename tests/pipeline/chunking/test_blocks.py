@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.chunking.blocks import BlockKind, join_items, normalise, scan
-from pipeline.chunking.sections import context_of, split_sections
+from pipeline.chunking.blocks import BlockKind, context_of, join_items, normalise, scan, split_sections
 
 HEADING, CODE, TABLE = BlockKind.HEADING, BlockKind.CODE, BlockKind.TABLE
 ITEM, QUOTE, PARAGRAPH = BlockKind.ITEM, BlockKind.QUOTE, BlockKind.PARAGRAPH

@@ -7,8 +7,17 @@ from itertools import pairwise
 import pytest
 
 from pipeline.chunking import ChunkingOptions, open_chunker
-from pipeline.chunking.sizes import Characters, Tokens
-from pipeline.chunking.splitting import PROSE, Piece, Sentences, Separator, Words, split_rows, split_windows
+from pipeline.chunking.splitting import (
+    PROSE,
+    Characters,
+    Piece,
+    Sentences,
+    Separator,
+    Tokens,
+    Words,
+    split_rows,
+    split_windows,
+)
 from pipeline.documents import Chunk, Document, Kind, SourceType
 
 

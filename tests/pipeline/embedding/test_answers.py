@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from requests.structures import CaseInsensitiveDict
 
 from pipeline.embedding.providers.answers import Answer, judge
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
@@ -24,7 +25,7 @@ class Named:
 
 def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Answer(status=status, headers=headers or {}, content=content)
+    return Answer(status=status, headers=CaseInsensitiveDict(headers or {}), content=content)
 
 
 def openai(message: str = SECRET, **more: Any) -> Any:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from connectors.web.retry_after import pause_of
+from pipeline.retry_after import MOST_SECONDS, bounded, pause_of, wait_of
 
 NOW = datetime(2025, 3, 4, 5, 6, 0, tzinfo=UTC)
 EPOCH = int(NOW.timestamp())
@@ -80,3 +80,48 @@ def test_other_answers(status: int, headers: dict[str, str], seconds: float | No
 def test_without_a_given_time_the_present_counts() -> None:
     year = datetime.now(UTC).year + 1
     assert pause_of(429, CaseInsensitiveDict({"X-RateLimit-Reset": f"{year}-01-02T00:00Z"})) == 3600
+
+
+IN_90_SECONDS = "Tue, 04 Mar 2025 05:07:30 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0.1),
+        ({"retry-after": "-5"}, 0.1),
+        ({"retry-after": IN_90_SECONDS}, 90),
+        ({"retry-after": IN_90_SECONDS, "date": "Tue, 04 Mar 2025 05:07:00 GMT"}, 30),
+        ({"retry-after": "Tue, 04 Mar 2025 05:00:00 GMT"}, 0.1),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "999999"}, MOST_SECONDS),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"x-ratelimit-reset": "50"}, 50),
+        ({"x-ratelimit-reset": str(EPOCH * 1000)}, None),
+        ({"x-ratelimit-reset-requests": "20ms"}, 0.1),
+        ({"x-ratelimit-reset-requests": "1m30s"}, 90),
+        ({"x-ratelimit-reset-requests": "6m0s", "x-ratelimit-reset-tokens": "12"}, 360),
+        (
+            {
+                "x-ratelimit-reset-requests": "6m0s",
+                "x-ratelimit-reset-tokens": "12.5s",
+                "x-ratelimit-remaining-requests": "40",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            12.5,
+        ),
+        ({"x-ratelimit-reset-tokens": "1h2x"}, None),
+        ({"retry-after": "3", "x-ratelimit-reset-tokens": "50s"}, 3),
+    ],
+)
+def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
+    found = wait_of(CaseInsensitiveDict(headers), NOW)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_a_wait_is_no_endless_loop_and_no_day_off() -> None:
+    assert [bounded(s) for s in (-3.0, 0.0, 5.0, 1e9)] == [0.1, 0.1, 5.0, MOST_SECONDS]

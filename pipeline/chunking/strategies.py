@@ -1,0 +1,360 @@
+"""The five strategies of chunking, and the packer that fills chunks with blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from zlib import crc32
+
+from pipeline.chunking.blocks import Block, BlockKind, Section, context_of, normalise, scan, split_sections
+from pipeline.chunking.splitting import (
+    PROSE,
+    ChunkingOptions,
+    Piece,
+    Ruler,
+    Seams,
+    Separator,
+    Words,
+    split_rows,
+    split_windows,
+    version_of,
+)
+from pipeline.documents import Chunk, Document
+
+_ROWS: dict[BlockKind, Seams] = {BlockKind.CODE: (), BlockKind.TABLE: PROSE}
+"""Kinds cut at line ends, and how to cut a line that is too long by itself."""
+_PROSE = frozenset({BlockKind.PARAGRAPH, BlockKind.QUOTE})
+"""Kinds that may be cut rather than leave a heading alone."""
+
+
+class Packer:
+    """Takes blocks in order, makes chunks of at most `max_size`.
+
+    Between blocks, lines of code and rows of a table a cut is natural and repeats nothing; a cut inside a
+    paragraph repeats up to `overlap` of it.
+    """
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        """Read `chunks` after the last `flush`; a chunk's context is that of its first text."""
+        self.chunks: list[Chunk] = []
+        self._options = options
+        self._ruler = ruler
+        self._parts: list[str] = []
+        self._gap = ""
+        self._size = 0
+        self._context = ""
+        self._bare = True
+
+    def add(self, block: Block, context: str) -> None:
+        """Put `block` into the open chunk if it fits, else into new ones."""
+        size = self._ruler.size(block.text)
+        fits_alone = size <= self._options.max_size
+        if not self._fits(size):
+            if fits_alone and not (block.kind in _PROSE and self._is_slight()):
+                self.flush()
+            else:
+                self._split(block, context)
+                return
+        self._append(Piece(block.text, block.gap), size, context)
+        self._bare = self._bare and block.kind is BlockKind.HEADING
+
+    def flush(self) -> None:
+        """Close the open chunk; a blank one is dropped."""
+        content, limit = "".join(self._parts), self._options.max_size
+        if content.strip():
+            if self._options.preserve_whitespace and self._ruler.size(content + self._gap) <= limit:
+                content += self._gap
+            self._emit(content)
+        self._parts, self._gap, self._size, self._context, self._bare = [], "", 0, "", True
+
+    def _emit(self, content: str) -> None:
+        """Add a chunk, or several where a tokenizer finds the whole longer than the sum of its parts."""
+        contents = [content]
+        if self._ruler.size(content) > self._options.max_size:
+            plain = replace(self._options, overlap=0, min_size=0)
+            contents = [piece.text for piece in split_windows(content, plain, self._ruler, PROSE)]
+        for text in contents:
+            self.chunks.append(Chunk(ord=len(self.chunks), content=text, context=self._context))
+
+    def _fits(self, size: int) -> bool:
+        return self._filled() + size <= self._options.max_size
+
+    def _filled(self) -> int:
+        """The size of the open chunk, with the gap that the next text would make part of it."""
+        return self._size + self._ruler.size(self._gap) if self._parts else 0
+
+    def _is_slight(self) -> bool:
+        """Too little to stand alone, and room enough for something to go with it."""
+        small = self._bare or self._size < self._options.min_size
+        return bool(self._parts) and small and self._filled() <= self._options.max_size // 2
+
+    def _append(self, piece: Piece, size: int, context: str) -> None:
+        if self._parts:
+            self._size = self._filled()
+            self._parts.append(self._gap)
+        if self._bare:
+            self._context = context
+        self._parts.append(piece.text)
+        self._size += size
+        self._gap = piece.gap
+
+    def _split(self, block: Block, context: str) -> None:
+        if not self._is_slight():
+            self.flush()
+        if block.parts:
+            for part in block.parts:
+                self.add(part, context)
+        elif block.kind in _ROWS:
+            self._add_rows(block, context)
+        else:
+            self._add_windows(Piece(block.text, block.gap), PROSE, context)
+
+    def _add_rows(self, block: Block, context: str) -> None:
+        for row in split_rows(block.text + block.gap):
+            size = self._ruler.size(row.text)
+            if size > self._options.max_size:
+                if not self._is_slight():
+                    self.flush()
+                self._add_windows(row, _ROWS[block.kind], context)
+                continue
+            if not self._fits(size):
+                self.flush()
+            self._append(row, size, context)
+            self._bare = False
+
+    def _add_windows(self, whole: Piece, seams: Seams, context: str) -> None:
+        """The last piece stays open, so that what follows can join it."""
+        first = self._options.max_size - self._filled()
+        pieces = split_windows(whole.text + whole.gap, self._options, self._ruler, seams, first=first)
+        for number, piece in enumerate(pieces):
+            if number:
+                self.flush()
+            self._append(piece, self._ruler.size(piece.text), context)
+            self._bare = False
+
+
+class StructureChunker:
+    """Packs the blocks of each section; sections with hardly any text share a chunk with a neighbour.
+
+    Which sections share depends on these sections alone, so an edit changes the chunks of its own section,
+    of those that share with it, and no others.
+    """
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        self.version = version_of("structure-2", options, ruler)
+        self._options = options
+        self._ruler = ruler
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        """See `Chunker`."""
+        packer = Packer(self._options, self._ruler)
+        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
+        for group in self._groups(split_sections(blocks)):
+            for section in group.sections:
+                context = context_of(document.title, section.path)
+                for block in section.blocks:
+                    packer.add(block, context)
+            packer.flush()
+        return packer.chunks
+
+    def _groups(self, sections: Iterable[Section]) -> list[_Group]:
+        """Sections that share chunks: first slight ones with what follows, then leftovers with what precedes."""
+        groups: list[_Group] = []
+        for section in sections:
+            group = self._group(section)
+            if groups and groups[-1].text < self._options.min_size and self._may_join(groups[-1], group):
+                groups[-1].take(group)
+            else:
+                groups.append(group)
+        settled: list[_Group] = []
+        for group in groups:
+            slight = group.text < self._options.min_size
+            if slight and settled and self._may_join(settled[-1], group):
+                settled[-1].take(group)
+            else:
+                settled.append(group)
+        return settled
+
+    def _group(self, section: Section) -> _Group:
+        size = self._ruler.size
+        text = sum(size(b.text) for b in section.blocks if b.kind is not BlockKind.HEADING)
+        heading = sum(size(b.text) for b in section.blocks if b.kind is BlockKind.HEADING)
+        gaps = sum(size(b.gap) for b in section.blocks)
+        return _Group(section, text, text + heading + gaps)
+
+    def _may_join(self, before: _Group, after: _Group) -> bool:
+        """Below or beside `before` in the outline and small enough; a bare heading joins whatever follows."""
+        related = after.level >= before.level
+        return related and (before.bare or before.size + after.size <= self._options.max_size)
+
+
+class _Group:
+    """Neighbouring sections that are packed together."""
+
+    def __init__(self, section: Section, text: int, size: int) -> None:
+        self.sections = [section]
+        self.text = text
+        """Size without headings and gaps."""
+        self.size = size
+        self.level = section.level
+        self.bare = section.bare
+
+    def take(self, other: _Group) -> None:
+        """Append `other`; the level stays that of the first section."""
+        self.sections += other.sections
+        self.text += other.text
+        self.size += other.size
+        self.bare = self.bare and other.bare
+
+
+class SemanticChunker:
+    """Cuts at blank lines; only a paragraph over `max_size` is cut inside.
+
+    A heading goes with the paragraph below it. A short paragraph stays alone; `min_size` concerns the
+    leftovers of a cut paragraph only.
+    """
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        self.version = version_of("semantic-2", options, ruler)
+        self._options = options
+        self._ruler = ruler
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        """See `Chunker`."""
+        packer = Packer(self._options, self._ruler)
+        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
+        for section in split_sections(blocks):
+            context = context_of(document.title, section.path)
+            for block in section.blocks:
+                packer.add(block, context)
+                if block.apart and block.kind is not BlockKind.HEADING:
+                    packer.flush()
+            if not section.bare:
+                packer.flush()
+        packer.flush()
+        return packer.chunks
+
+
+_FIELD_LEVEL = 2
+_KEPT_TOGETHER = frozenset({"", "description", "acceptance criteria"})
+"""Fields that share a chunk if they fit one; the empty name is the title with the text below it."""
+
+
+class PbiChunker:
+    """Keeps title, description and acceptance criteria together; a criterion is cut only if too long itself."""
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        self.version = version_of("pbi_aware-2", options, ruler)
+        self._options = options
+        self._ruler = ruler
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        """See `Chunker`."""
+        packer = Packer(self._options, self._ruler)
+        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
+        sections = list(split_sections(blocks))
+        fields = list(_fields(sections))
+        for group in [fields] if self._fit(fields) else self._groups(fields):
+            whole = len(group) == len(fields)
+            names = [] if whole else [field.name for field in group if field.name]
+            context = context_of(document.title, [", ".join(names)])
+            for field in group:
+                for section in field.sections:
+                    for block in section.blocks:
+                        packer.add(block, context)
+            packer.flush()
+        return packer.chunks
+
+    def _fit(self, fields: Sequence[_Field]) -> bool:
+        size = self._ruler.size
+        sections = [section for field in fields for section in field.sections]
+        blocks = [block for section in sections for block in section.blocks]
+        last = size(blocks[-1].gap) if blocks else 0
+        return sum(size(b.text) + size(b.gap) for b in blocks) - last <= self._options.max_size
+
+    def _groups(self, fields: Sequence[_Field]) -> Iterator[list[_Field]]:
+        """Neighbours that are kept together if they fit one chunk, every other field by itself."""
+        for together, run in groupby(fields, key=lambda field: field.name.casefold() in _KEPT_TOGETHER):
+            members = list(run)
+            if together and self._fit(members):
+                yield members
+            else:
+                yield from ([member] for member in members)
+
+
+class _Field:
+    """A `##` heading with everything below it, and a title above it that has no text of its own."""
+
+    def __init__(self, section: Section) -> None:
+        self.sections: list[Section] = []
+        self.name = ""
+        self._bare = True
+        self.take(section)
+
+    def take(self, section: Section) -> None:
+        """Append a section; a title alone takes the name of the field that joins it."""
+        if section.level == _FIELD_LEVEL and not self.name:
+            self.name = section.heading.replace("_", " ")
+        self.sections.append(section)
+        self._bare = self._bare and section.bare
+
+    def holds(self, section: Section) -> bool:
+        """True if `section` does not begin a field of its own."""
+        title_alone = self._bare and not self.name
+        return section.level > _FIELD_LEVEL or title_alone
+
+
+def _fields(sections: Sequence[Section]) -> Iterator[_Field]:
+    held: _Field | None = None
+    for section in sections:
+        if held and held.holds(section):
+            held.take(section)
+            continue
+        if held:
+            yield held
+        held = _Field(section)
+    if held:
+        yield held
+
+
+_NEAR = 0.8
+"""A blank is near if cutting there leaves at most a fifth of the chunk empty."""
+
+
+class FixedChunker:
+    """Windows of `max_size` that overlap by `overlap`, cut at a blank when one is near."""
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        self.version = version_of("fixed-2", options, ruler)
+        self._options = options
+        self._ruler = ruler
+        self._seams: Seams = ((Words(), _NEAR),)
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        """See `Chunker`."""
+        keep, limit = self._options.preserve_whitespace, self._options.max_size
+        text = normalise(document.text, preserve=keep)
+        context = context_of(document.title)
+        chunks = []
+        for number, piece in enumerate(split_windows(text, self._options, self._ruler, self._seams)):
+            whole = piece.text + piece.gap
+            fits = keep and self._ruler.size(whole) <= limit
+            chunks.append(Chunk(ord=number, content=whole if fits else piece.text, context=context))
+        return chunks
+
+
+class RecursiveChunker(FixedChunker):
+    """Cuts at the first separator of `split_on` that a window holds, then at a blank, then anywhere.
+
+    A separator in the first `min_size` of a chunk is passed over for the next one. Neighbours overlap by
+    what follows the first separator within `overlap` of the cut.
+    """
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        super().__init__(options, ruler)
+        marks = crc32(repr(options.split_on).encode("utf-8", "backslashreplace"))
+        self.version = f"{version_of('recursive-2', options, ruler)}:{marks:08x}"
+        share = options.min_size / options.max_size
+        separators = [(Separator(mark=mark), share) for mark in options.split_on if mark]
+        self._seams = (*separators, *self._seams)
