@@ -198,7 +198,7 @@ def test_a_key_that_cannot_be_sent_is_a_wrong_configuration(key: str) -> None:
 
 def test_the_environment_changes_nothing(fake: FakeGeminiText) -> None:
     code = f"""
-from pipeline import gemini
+from pipeline.embedding import gemini_client as gemini
 client = gemini.open_client({KEY!r}, {fake.address!r}, 20)
 print(client.models.generate_content(model={fake.model!r}, contents="x").text)
 """
