@@ -20,7 +20,7 @@ MOST_LINES = 500
 FORBIDDEN = {
     "pipeline": ("connectors", "workers", "celery", "kombu"),
     "connectors": ("workers", "celery", "kombu", "sqlalchemy", "psycopg"),
-    "workers/tasks": ("workers.cli", "workers.api"),
+    "workers/tasks.py": ("workers.cli", "workers.api"),
     "workers/cli": ("workers.tasks", "workers.api"),
     "workers/api": ("workers.tasks", "workers.cli"),
     "workers/settings": ("workers.cli", "workers.tasks", "workers.runtime", "celery", "sqlalchemy"),

@@ -20,9 +20,9 @@ from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ingest.backfill import Filler
-from pipeline.ingest.indexing import Decision, Indexer
+from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Schedule, Syncer
-from pipeline.ledger import Limits, Stage, absence, jobs, source_id, sources
+from pipeline.ledger import Limits, Stage, admission, jobs, source_id, sources
 from pipeline.search.cache import Caches, LayeredCache, MemoryCache
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
 from workers.limits.allowance import Allowance
@@ -274,7 +274,7 @@ class Runtime(Models):
         return Syncer(
             database=self.database,
             lease=q.lease_seconds,
-            guard=absence.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
+            guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
             after_page=self._ring,
         )
 

@@ -1,21 +1,27 @@
-"""Connections: an engine per role and way to use it, the tenant set in each transaction."""
+"""Connections to PostgreSQL: an engine per role and way to use it, the tenant set in each transaction, bulk copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
 from uuid import UUID
 
 import psycopg
+from pgvector.psycopg.bit import register_bit_info
+from pgvector.psycopg.halfvec import register_halfvec_info
+from pgvector.psycopg.sparsevec import register_sparsevec_info
+from pgvector.psycopg.vector import register_vector_info
+from psycopg.types import TypeInfo
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from pipeline.database.connect_errors import no_answer, refusal
 from pipeline.database.round_trip import EF_SEARCH, Asker
-from pipeline.database.timeouts import PatientConnection, Silence
-from pipeline.database.vector_types import register_vectors
 from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
 
 APP_ROLE = "larder_app"
@@ -230,3 +236,127 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     diagnostic = getattr(original, "diag", None)
     what = getattr(diagnostic, "message_primary", None) or type(original).__name__
     return StoreRejected(f"the database refuses: {what}")
+
+
+class Silence(psycopg.OperationalError):
+    """The server keeps the connection and says nothing."""
+
+
+HANDSHAKE = 4
+"""Waits that a connection takes at most: to be accepted, and for three answers until the password is believed."""
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """A connection on which no single wait for the server takes longer than `patience` seconds.
+
+    A frozen server, or a network that swallows packets, ends no connection: without this its client waits for ever.
+    A server that is slow and answers is waited for, however many answers it takes: it is not gone.
+    """
+
+    patience: float | None = None
+
+    @classmethod
+    def opened(cls, patience: float, *args: Any, **parameters: Any) -> Self:
+        """As `connect`; the server may take `patience` seconds for each of its answers, there too."""
+        timeout = max(2, round(HANDSHAKE * patience))  # for all; the driver knows nothing shorter than 2
+        kind: Any = cls
+        made: Self = _patient(kind, patience).connect(*args, **{**parameters, "connect_timeout": timeout})
+        return made
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> Generator[Any, Any, Self]:
+        steps = super()._connect_gen(conninfo)
+        return steps if cls.patience is None else _impatient(steps, cls.patience)
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """What the driver calls to wait for the server: for one answer or several, or for `timeout` seconds at most."""
+        if self.patience is None or timeout is not None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(_impatient(gen, self.patience), interval)
+        except Silence:
+            # Half an answer may still come: nothing can be asked on this connection any more, not even to roll back.
+            self.pgconn.finish()
+            raise
+
+
+@cache
+def _patient(kind: type[Any], patience: float) -> type[Any]:
+    """The driver tells a connection nothing of ours before it is one, but it asks its class."""
+    return type(kind.__name__, (kind,), {"patience": patience})
+
+
+def _impatient(steps: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
+    """The driver's steps, as long as none of them lets us wait longer than `patience` seconds."""
+    ready, since = None, time.monotonic()
+    while True:
+        if ready:
+            since = time.monotonic()
+        elif time.monotonic() - since > patience:
+            steps.close()
+            raise Silence(f"no answer within {patience:g} seconds")
+        try:
+            wanted = steps.send(ready)
+        except StopIteration as done:
+            return done.value
+        ready = yield wanted
+
+
+_REGISTER: Mapping[str, Callable[[psycopg.Connection[Any], TypeInfo], None]] = {
+    "vector": register_vector_info,
+    "bit": register_bit_info,
+    "halfvec": register_halfvec_info,
+    "sparsevec": register_sparsevec_info,
+}
+# The library asks for each of them in a transaction of its own: twelve ways to the server for each connection.
+_TYPES = "select typname, oid, typarray from pg_type where oid = any(array[{}])".format(
+    ", ".join(f"to_regtype('{name}')" for name in _REGISTER)
+)
+
+
+def register_vectors(connection: psycopg.Connection[Any]) -> None:
+    """Let a new connection speak of vectors; nothing happens in a database without the extension.
+
+    Only `migrate` uses such a one, and it uses no vectors.
+    """
+    before, connection.autocommit = connection.autocommit, True
+    try:
+        found = connection.execute(_TYPES).fetchall()
+    finally:
+        connection.autocommit = before
+    if any(name == "vector" for name, _, _ in found):  # `bit` is PostgreSQL's own and always there
+        for name, oid, array_oid in found:
+            _REGISTER[name](connection, TypeInfo(name, oid, array_oid))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """A temporary table, its column types, and the statement that moves its rows on."""
+
+    table: str
+    columns: Sequence[tuple[str, str]]
+    """(name, type) of each column, types as PostgreSQL names them."""
+    insert: str
+    """`insert into ... select ... from <table>`."""
+
+
+@contextmanager
+def driver_of(connection: Connection) -> Iterator[Any]:
+    """The driver's own connection; its errors come out as SQLAlchemy's, which is what `Database` translates."""
+    try:
+        yield connection.connection.driver_connection
+    except psycopg.Error as error:
+        raise DBAPIError.instance(None, None, error, psycopg.Error) from error
+
+
+def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]]) -> None:
+    """Send `rows` (tuples in column order) through `how`, inside the caller's transaction."""
+    declared = ", ".join(f"{name} {kind}" for name, kind in how.columns)
+    with driver_of(connection) as driver, driver.cursor() as cursor:
+        cursor.execute(f"create temporary table if not exists {how.table} ({declared}) on commit delete rows")
+        cursor.execute(f"truncate {how.table}")
+        with cursor.copy(f"copy {how.table} from stdin (format binary)") as copy:
+            copy.set_types([kind for _, kind in how.columns])
+            for row in rows:
+                copy.write_row(row)
+        cursor.execute(how.insert)

@@ -25,14 +25,11 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS
-from pipeline.ingest.indexing import centroid, cut
-from pipeline.ingest.outcomes import Decide
-from pipeline.ledger import Item, fills
-from pipeline.ledger import vectors as vectors_ledger
+from pipeline.ingest.embed import SHARED_SECONDS, Decide
+from pipeline.ingest.steps import centroid, cut
+from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim, Wanted
-from pipeline.ledger.followers import Held
-from pipeline.ledger.indexes import contents, touch_documents
+from pipeline.ledger.search_indexes import Held, contents, touch_documents
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.chunks import Replacement
 
@@ -145,7 +142,7 @@ class Filler:
             work.vectors |= work_in_progress.cached(connection, tenant, model, every)
             if self.claims and work.texts():
                 wanted = set(work.texts())
-                ours = vectors_ledger.claim(connection, claim, model, wanted, lease=self.lease)
+                ours = embedding_use.claim_texts(connection, claim, model, wanted, lease=self.lease)
                 # Looked at again: whoever had the others may have finished between the two statements.
                 work.vectors |= work_in_progress.cached(connection, tenant, model, list(wanted))
                 work.foreign = wanted - ours - set(work.vectors)
@@ -163,7 +160,7 @@ class Filler:
                     work_in_progress.cache_vectors(connection, tenant, model, good, vectors)
                 fills.renew(connection, claim, lease=self.lease)
                 if self.claims:
-                    vectors_ledger.renew(connection, claim, lease=self.lease)
+                    embedding_use.renew_texts(connection, claim, lease=self.lease)
             work.vectors |= dict(zip(good, vectors, strict=True))
             if time.monotonic() - started > self.slice_seconds:
                 break
@@ -186,7 +183,7 @@ class Filler:
 
     def _release(self, connection: Connection, claim: FillClaim) -> None:
         if self.claims:
-            vectors_ledger.release(connection, claim)
+            embedding_use.release_texts(connection, claim)
 
     def _write_each(self, claim: FillClaim, whole: list[UUID], work: _Work) -> None:
         """All in one transaction; if one of them is refused, each for itself, so that the others get in."""

@@ -1,10 +1,11 @@
-"""The middle step of a document: make the vectors that the cache does not have, and pay for none twice."""
+"""The embed step of a document: make the vectors that the cache does not have, and pay for none twice."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -15,8 +16,7 @@ from pipeline.embedding.budget import Budget, BudgetedEmbedder
 from pipeline.embedding.calls import TextsRejected, embed_checked
 from pipeline.errors import LarderError, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.outcomes import Decide, Step
-from pipeline.ledger import Item, Stage, embedding_usage, holds, vectors, waits, work
+from pipeline.ledger import Item, Stage, embedding_use, work
 from pipeline.search.chunk_store import SearchIndex
 
 HELD_SECONDS = 5.0
@@ -38,7 +38,7 @@ class Terms:
     """Names the configuration, for holds."""
     probe_seconds: float = 300.0
     """How often a configuration that was refused is tried again."""
-    counted: Callable[[embedding_usage.Meter, embedding_usage.Used], None] = lambda _meter, _used: None
+    counted: Callable[[embedding_use.Meter, embedding_use.Used], None] = lambda _meter, _used: None
     """Told what each step used, after the ledger was."""
 
 
@@ -98,17 +98,17 @@ class EmbedStep:
         every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
         wanted = ours = work_in_progress.missing(connection, claim.tenant_id, self.model, every)
         if wanted and self.terms.budget:
-            ours = vectors.claim(connection, claim, self.model, wanted, lease=self.lease)
+            ours = embedding_use.claim_texts(connection, claim, self.model, wanted, lease=self.lease)
             # Looked at again: whoever had the others may have finished between the two statements.
             wanted = work_in_progress.missing(connection, claim.tenant_id, self.model, list(wanted))
         texts = work_in_progress.texts(connection, claim.ids, list(ours & wanted))
         return _Todo(claim=claim, hashes=hashes, wanted=wanted, texts=texts)
 
-    def _held(self, connection: Connection) -> holds.Hold | None:
+    def _held(self, connection: Connection) -> embedding_use.Hold | None:
         """The hold on this configuration, unless this step is the one that tries again."""
         name, seconds = self.terms.fingerprint, self.terms.probe_seconds
-        held = holds.standing(connection, name, probe_seconds=seconds)
-        if held and holds.claim_probe(connection, name, probe_seconds=seconds):
+        held = embedding_use.hold_on(connection, name, probe_seconds=seconds)
+        if held and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
             return None
         return held
 
@@ -154,11 +154,11 @@ class EmbedStep:
     def _renew(self, connection: Connection, claim: work.Claim) -> None:
         work.renew(connection, claim, lease=self.lease)
         if self.terms.budget:
-            vectors.renew(connection, claim, lease=self.lease)
+            embedding_use.renew_texts(connection, claim, lease=self.lease)
 
     # -- finishing ---------------------------------------------------------------------------------
 
-    def _finish(self, todo: _Todo, error: LarderError | None, held: holds.Hold | None = None) -> Step:
+    def _finish(self, todo: _Todo, error: LarderError | None, held: embedding_use.Hold | None = None) -> Step:
         claim, late = todo.claim, todo.late
         embedded, reused = attribute(todo.hashes, todo.done, late)
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
@@ -177,9 +177,9 @@ class EmbedStep:
             ready = work.advance(connection, claim, fine, Stage.EMBEDDED)
             self._note_health(connection, todo, error)
             if self.terms.budget:
-                vectors.release(connection, claim)
+                embedding_use.release_texts(connection, claim)
             used = self._used(todo, sum(reused[i] for i in ours if i not in slow))
-            embedding_usage.add(connection, self._meter(claim), used)
+            embedding_use.add_usage(connection, self._meter(claim), used)
         self.terms.counted(self._meter(claim), used)
         return Step(
             ready=ready,
@@ -195,20 +195,20 @@ class EmbedStep:
         todo: _Todo,
         slow: Sequence[UUID],
         error: LarderError | None,
-        held: holds.Hold | None,
+        held: embedding_use.Hold | None,
     ) -> list[Item]:
         """What has texts without vectors waits, fails, or is looked at again at once; returns the last."""
         claim = todo.claim
-        if held is not None or (error is not None and holds.holds(error)):
+        if held is not None or (error is not None and embedding_use.concerns_configuration(error)):
             said = held.error if held is not None else str(error)
-            waits.wait(connection, claim, slow, delay=HELD_SECONDS, reason=said)
+            work.wait(connection, claim, slow, delay=HELD_SECONDS, reason=said)
             return []
         if error is not None:
             self._decided(connection, claim, slow, error)
             return []
         foreign = todo.late - set(todo.texts)
         shared = [i for i in slow if foreign & set(todo.hashes[i])]
-        waits.wait(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
+        work.wait(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
         return work.put_back(connection, claim, [i for i in slow if i not in shared])
 
     def _decided(
@@ -220,27 +220,29 @@ class EmbedStep:
             same = [i for i in ids if tried[i] == count]
             decision = self.decide(error, count + 1)
             if error.waits:
-                waits.wait(connection, claim, same, delay=decision.delay, reason=str(error))
+                work.wait(connection, claim, same, delay=decision.delay, reason=str(error))
             else:
                 work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
 
     def _note_health(self, connection: Connection, todo: _Todo, error: LarderError | None) -> None:
         """A refused configuration is held; one that was held and works now is not any more."""
-        if error is not None and holds.holds(error):
-            holds.hold(connection, self.terms.fingerprint, error, probe_seconds=self.terms.probe_seconds)
+        if error is not None and embedding_use.concerns_configuration(error):
+            embedding_use.hold(
+                connection, self.terms.fingerprint, error, probe_seconds=self.terms.probe_seconds
+            )
         elif todo.done:
-            holds.release(connection, self.terms.fingerprint)
+            embedding_use.release_hold(connection, self.terms.fingerprint)
 
-    def _meter(self, claim: work.Claim) -> embedding_usage.Meter:
-        return embedding_usage.Meter(
+    def _meter(self, claim: work.Claim) -> embedding_use.Meter:
+        return embedding_use.Meter(
             tenant_id=claim.tenant_id, provider=self.terms.provider, model=self.model, kind="document"
         )
 
-    def _used(self, todo: _Todo, cache_hits: int) -> embedding_usage.Used:
+    def _used(self, todo: _Todo, cache_hits: int) -> embedding_use.Used:
         """With a budget the calls were counted one by one, before they were made."""
         if self.terms.budget:
-            return embedding_usage.Used(cache_hits=cache_hits)
-        return embedding_usage.Used(calls=todo.calls, texts=len(todo.done), cache_hits=cache_hits)
+            return embedding_use.Used(cache_hits=cache_hits)
+        return embedding_use.Used(calls=todo.calls, texts=len(todo.done), cache_hits=cache_hits)
 
 
 def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:
@@ -285,3 +287,33 @@ def attribute(
         embedded[document] = len(mine)
         reused[document] = len([h for h in own if h not in late]) - len(mine)
     return embedded, reused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What an error means for the documents that met it."""
+
+    delay: float
+    """Seconds until the next try."""
+    dead: bool
+    """True: no further try."""
+
+
+class Decide(Protocol):
+    """`workers.queue.retry.decide`: a pure question, error and number of tries in, decision out."""
+
+    def __call__(self, error: LarderError, attempts: int) -> Decision:
+        """The decision for the `attempts`-th try that failed, or the `attempts`-th wait."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step leaves to send: documents ready for the next stage, and some to look at once more."""
+
+    ready: list[Item] = field(default_factory=list)
+    stage: Stage = Stage.DONE
+    again: list[Item] = field(default_factory=list)
+    again_stage: Stage = Stage.DONE
+    sizes: dict[UUID, int] = field(default_factory=dict)
+    """Chunks per document, for cutting messages of even weight."""

@@ -12,7 +12,7 @@ from uuid import UUID
 from pipeline.database.engine import Database
 from pipeline.documents import Cursor, Listing, Page, Source
 from pipeline.errors import LarderError, SourceUnavailable
-from pipeline.ledger import absence, admission, runs, sources
+from pipeline.ledger import admission, runs, sources
 
 LONG_CALL = 5.0
 """How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
@@ -36,7 +36,7 @@ class Syncer:
     lease: float = 120.0
     slice_seconds: float = 10.0
     """A walk gives way after this long, so that others and the pump get their turn."""
-    guard: absence.DeletionGuard = field(default_factory=absence.DeletionGuard)
+    guard: admission.DeletionGuard = field(default_factory=admission.DeletionGuard)
     after_page: Callable[[], None] = lambda: None
     """Called after each page's commit: rings the bell for the pump."""
 
@@ -131,7 +131,7 @@ class Syncer:
         with self.database.tenant(where.tenant_id) as connection:
             sources.hold(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
-                pruned = absence.prune(connection, where.source_id, listing, self.guard)
+                pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 counts = {"hidden": pruned.hidden, "deleted": pruned.deleted, "restored": pruned.restored}
                 runs.count(connection, where.run_id, counts)
             queued = admission.outdate(connection, where)
@@ -156,7 +156,7 @@ class Syncer:
     ) -> bool:
         """Read the items that the walk shows otherwise than the ledger; False if the slice is over first."""
         with self.database.tenant(where.tenant_id) as connection:
-            wanted = absence.differing(connection, where.source_id, listing, after)
+            wanted = admission.differing(connection, where.source_id, listing, after)
         end = time.monotonic() + self.slice_seconds
         for start in range(0, len(wanted), READ_AGAIN):
             ids = wanted[start : start + READ_AGAIN]

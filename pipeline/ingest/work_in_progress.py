@@ -11,7 +11,7 @@ import numpy as np
 from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
-from pipeline.database.copy import Transfer, driver_of, transfer
+from pipeline.database.engine import Transfer, driver_of, transfer
 from pipeline.documents import Chunk
 from pipeline.embedding import Vectors
 from pipeline.search.chunk_store import SearchIndex

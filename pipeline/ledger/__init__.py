@@ -6,8 +6,11 @@ beside itself, and leaves the same rows. The caller owns the transaction.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 from uuid import UUID, uuid5
 
 NAMESPACE = UUID("6c1f6f0e-3d1b-5a3e-9d53-2b0a6f1a4f10")
@@ -54,3 +57,16 @@ def source_id(tenant_id: UUID, name: str) -> UUID:
 def document_id(source: UUID, external_id: str) -> UUID:
     """The id of a document: the same whoever admits it first."""
     return uuid5(source, external_id)
+
+
+def clean(value: Any) -> Any:
+    """`value` without NUL characters, lone surrogates and numbers that JSON lacks, at any depth of JSON."""
+    if isinstance(value, str):
+        return value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {clean(str(k)): clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
-from pipeline.ledger import followers
+from pipeline.ledger import search_indexes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
             returning id"""),
         {"ids": list(document_ids)},
     )
-    replayed = sorted({row.id for row in rows} | set(followers.replay(connection, document_ids)))
+    replayed = sorted({row.id for row in rows} | set(search_indexes.replay(connection, document_ids)))
     _resolve(connection, replayed, "replayed")
     return replayed
 

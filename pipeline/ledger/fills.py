@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.ledger import Item
-from pipeline.ledger.followers import LETTERS, STAGE, Held, note
+from pipeline.ledger.search_indexes import LETTERS, STAGE, Held, note
 from pipeline.ledger.work import stored
 from pipeline.search.chunks import StoredDocument
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 
 CHANNEL = "larder_enriched"
 """PostgreSQL notifies it with the id of every job that ends."""
@@ -351,7 +351,7 @@ _DUE = text("""
               cast(extract(epoch from j.deadline - now()) as double precision) as seconds_left""")
 
 
-def stroke(connection: Connection, limits: JobLimits) -> list[Due]:
+def pump_once(connection: Connection, limits: JobLimits) -> list[Due]:
     """End what is over, free what a dead worker held, and tell what to send messages about, most urgent first."""
     reason = f"its worker died {limits.crashes} times while working on it"
     connection.execute(_GIVEN_UP, {"crashes": limits.crashes, "reason": reason})

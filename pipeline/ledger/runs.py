@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Cursor, Json, Problem
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 
 MOST_PROBLEMS = 200
 """How many problems a run names; the counts go on."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Cursor, Json
 from pipeline.errors import LeaseLost
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,20 @@
-"""Claiming documents for a stage, and finishing, putting back or giving up on them."""
+"""Documents that wait: chosen by the pump, claimed for a stage, finished, put back or given up on."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Stage
+from pipeline.ledger import Item, Limits, Stage, runs
 from pipeline.search.chunks import StoredDocument
 
 
@@ -309,4 +312,174 @@ def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str)
     connection.execute(
         text("update run_item set outcome = 'dead' where document_id = any(:ids) and outcome is null"),
         {"ids": list(ids)},
+    )
+
+
+SHOWN_SECONDS = 2.0
+"""A shorter wait is part of ordinary work."""
+
+
+def wait(
+    connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
+) -> None:
+    """Give documents back for `delay` seconds; their tries stay what they were."""
+    connection.execute(
+        text("""
+            update document set waits = waits + 1, crash_count = greatest(crash_count - 1, 0),
+                   due_at = now() + make_interval(secs => :delay), enqueued_at = null, last_error = :reason,
+                   lease_token = null, lease_until = null
+            where id in (select id from document where id = any(:ids) and lease_token = :token
+                         order by id for update)"""),
+        {"ids": list(ids), "token": claimed.token, "delay": delay, "reason": reason},
+    )
+
+
+def wake_waiting(connection: Connection) -> None:
+    """Let all that waits try again now: what it waited for may be another one."""
+    connection.execute(
+        text("""
+            update document set due_at = now()
+            where id in (select id from document where state = 'pending' and stage = :stage and waits > 0
+                         and due_at > now() and lease_token is null order by id for update)"""),
+        {"stage": Stage.CHUNKED},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What waits for the embedder, over all tenants."""
+
+    documents: int
+    waits: int
+    """How often the one that waits for the longest was put back."""
+    until: datetime
+    """When the first of them goes on."""
+    reason: str
+
+
+def waiting(connection: Connection) -> Waiting | None:
+    """What was put back with a reason and is not due yet; None if nothing was."""
+    row = connection.execute(
+        text("""
+            select count(*) as documents, max(waits) as waits, min(due_at) as until,
+                   (array_agg(last_error order by due_at))[1] as reason
+            from document
+            where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
+              and due_at > now() + make_interval(secs => :shown)"""),
+        {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS},
+    ).one()
+    if not row.documents:
+        return None
+    return Waiting(documents=row.documents, waits=row.waits, until=row.until, reason=row.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Documents of one tenant that wait for the same stage; one message."""
+
+    tenant_id: UUID
+    stage: Stage
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pumped:
+    """What one stroke of the pump found."""
+
+    batches: tuple[Batch, ...] = ()
+    syncs: tuple[tuple[UUID, UUID, int], ...] = ()
+    """(tenant, source, run) whose walk should go on."""
+    crashed: int = 0
+    more: bool = False
+    """True if due documents may be left for the next stroke."""
+
+
+def pump_once(connection: Connection, limits: Limits, *, embed: int | None = None) -> Pumped | None:
+    """One stroke; None if another pump is at it right now.
+
+    At most `embed` documents are sent for embedding; None: as many as there is room for.
+    """
+    if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
+        return None
+    crashed = _expire(connection, limits)
+    syncs = [
+        (r["tenant_id"], r["source_id"], r["id"]) for r in runs.sync_due(connection, resend=limits.resend)
+    ]
+    batches, more = _choose(connection, limits, embed)
+    return Pumped(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed, more=more)
+
+
+def _expire(connection: Connection, limits: Limits) -> int:
+    """Leases that ran out: back to the queue, or dead after too many crashes."""
+    rows = connection.execute(
+        text("""
+            update document set lease_token = null, lease_until = null, enqueued_at = null, due_at = now(),
+                   last_error = 'the worker died or hung while working on it',
+                   state = case when crash_count >= :crashes then 'dead' else state end
+            where id in (select id from document where state = 'pending' and lease_until < now()
+                         order by id for update skip locked)
+            returning id, state"""),
+        {"crashes": limits.crashes},
+    ).all()
+    dead = [row.id for row in rows if row.state == "dead"]
+    if dead:
+        reason = f"its worker died {limits.crashes} times while working on it"
+        bury(connection, dead, code="E003", reason=reason)
+    return len(rows)
+
+
+_DUE = text("""
+    update document d set enqueued_at = now()
+    from (select id from document
+          where state = 'pending' and stage = any(:stages) and due_at <= now()
+            and (lease_until is null or lease_until < now())
+            and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
+          order by due_at, id limit :room for update skip locked) w
+    where d.id = w.id
+    returning d.id, d.tenant_id, d.stage, d.desired_version, d.crash_count, d.source_id""")
+
+
+def _choose(connection: Connection, limits: Limits, embed: int | None) -> tuple[list[Batch], bool]:
+    """Due documents up to the room that is left, in batches; those that crashed before travel alone."""
+    flying = connection.execute(
+        text("""
+            select count(*) from document where state = 'pending'
+            and enqueued_at >= now() - make_interval(secs => :resend)"""),
+        {"resend": limits.resend},
+    ).scalar_one()
+    room = limits.in_flight - int(flying)
+    if room <= 0:
+        return [], True
+    groups: dict[tuple[UUID, str], list[Item]] = defaultdict(list)
+    batches: list[Batch] = []
+    rows = _due(connection, limits, room, embed)
+    for row in rows:
+        item = Item(row.id, row.desired_version)
+        if row.crash_count > 0:
+            batches.append(Batch(tenant_id=row.tenant_id, stage=Stage(row.stage), items=(item,)))
+        else:
+            groups[row.tenant_id, row.stage].append(item)
+    for (tenant, stage), items in groups.items():
+        for start in range(0, len(items), limits.batch):
+            part = tuple(items[start : start + limits.batch])
+            batches.append(Batch(tenant_id=tenant, stage=Stage(stage), items=part))
+    return batches, len(rows) == room
+
+
+def _due(connection: Connection, limits: Limits, room: int, embed: int | None) -> list[Row[Any]]:
+    """Stamp and return due documents: of all stages together, or few of those that wait to be embedded."""
+    stages = [stage for stage in Stage if embed is None or stage is not Stage.CHUNKED]
+    values = {"resend": limits.resend, "room": room, "stages": stages}
+    rows = list(connection.execute(_DUE, values))
+    few = min(embed or 0, room - len(rows))
+    if few > 0:
+        rows += connection.execute(_DUE, {**values, "room": few, "stages": [Stage.CHUNKED]})
+    return rows
+
+
+def unsent(connection: Connection, items: list[Item]) -> None:
+    """Messages that could not be published: the next stroke sends them again."""
+    connection.execute(
+        text("update document set enqueued_at = null where id = any(:ids) and lease_token is null"),
+        {"ids": [i.document_id for i in items]},
     )

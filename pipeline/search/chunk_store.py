@@ -12,7 +12,7 @@ import numpy as np
 from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
-from pipeline.database.copy import Transfer, transfer
+from pipeline.database.engine import Transfer, transfer
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
 from pipeline.search.arms import Place, scores, steps

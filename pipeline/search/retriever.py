@@ -12,7 +12,7 @@ from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import EmbeddingError
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import result_cache
 from pipeline.search.cache import Caches

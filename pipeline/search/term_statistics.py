@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.ledger import followers
+from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import SearchIndex
 
 _COUNT = text("""
@@ -83,7 +83,7 @@ def build_due(
     ).one()
     # One that is filled beside the active one is ready once it is full: nobody searches it before.
     beside = index.status != "active"
-    full = not beside or not followers.is_behind(connection, index.id)
+    full = not beside or not search_indexes.is_behind(connection, index.id)
     ready = row.n > 0 and full and (beside or not row.busy or row.n >= build_at)
     return ready and not index.keyword_built, ready and index.indexed_rows is None and row.n >= exact_below
 

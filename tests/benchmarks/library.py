@@ -25,7 +25,7 @@ from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.ledger import document_id, followers, source_id, sources
+from pipeline.ledger import document_id, search_indexes, source_id, sources
 from pipeline.search import bm25, term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
 from pipeline.search.chunks import Filter, Replacement, StoredDocument
@@ -204,7 +204,7 @@ class Library:
             )
             PgVectorStore(connection, self.index, self.tenant).replace(batch)
             held = [
-                followers.Held(
+                search_indexes.Held(
                     document_id=r.document.id,
                     version=1,
                     chunks=len(r.chunks),
@@ -212,7 +212,7 @@ class Library:
                 )
                 for r in batch
             ]
-            followers.note(connection, self.tenant, self.index.id, held)
+            search_indexes.note(connection, self.tenant, self.index.id, held)
 
     def _row(self, document: StoredDocument) -> dict[str, Any]:
         return {

@@ -33,8 +33,8 @@ from pipeline.database.tenancy import project_id, tenant_id  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
-from pipeline.ingest.indexing import centroid, cut  # noqa: E402
-from pipeline.ledger import document_id, followers, source_id, sources  # noqa: E402
+from pipeline.ingest.steps import centroid, cut  # noqa: E402
+from pipeline.ledger import document_id, search_indexes, source_id, sources  # noqa: E402
 from pipeline.search import (  # noqa: E402
     Fusion,
     RetrievalOptions,
@@ -173,12 +173,12 @@ def _store(
     )
     PgVectorStore(connection, index, TENANT).replace(batch)
     held = [
-        followers.Held(
+        search_indexes.Held(
             document_id=r.document.id, version=1, chunks=len(r.chunks), centroid=centroid(r.vectors)
         )
         for r in batch
     ]
-    followers.note(connection, TENANT, index.id, held)
+    search_indexes.note(connection, TENANT, index.id, held)
 
 
 def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list[str]]:

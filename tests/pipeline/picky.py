@@ -11,7 +11,7 @@ from pipeline.documents import Chunk, Document
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable, LarderError, TextRejected
-from pipeline.ingest.indexing import Indexer
+from pipeline.ingest.steps import Indexer
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop
 
 STEPS = ("chunk", "embed", "upsert")

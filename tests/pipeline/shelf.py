@@ -11,8 +11,8 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import TextRejected
 from pipeline.ingest.backfill import Filler
-from pipeline.ledger import Item, Limits, followers
-from pipeline.ledger.indexes import WantedIndex, activate, begin_index
+from pipeline.ledger import Item, Limits, search_indexes
+from pipeline.ledger.search_indexes import WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from tests.pipeline.workshop import Workshop, retry_once
 
@@ -43,11 +43,11 @@ class Shelf:
         }
         return Filler(**{**plain, **changes})
 
-    def due(self, index: SearchIndex | None = None) -> list[followers.Due]:
+    def due(self, index: SearchIndex | None = None) -> list[search_indexes.Due]:
         """What a look of the pump would send."""
         with self.shop.database.control() as connection:
             connection.execute(text("update index_document set enqueued_at = null"))
-            return followers.choose(connection, (index or self.index).id, LIMITS)
+            return search_indexes.choose(connection, (index or self.index).id, LIMITS)
 
     def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
         """Fill all that is due; returns what is to be looked at once more."""
@@ -56,9 +56,9 @@ class Shelf:
             again += self.filler(index, **changes).fill(one.tenant_id, one.items)
         return again
 
-    def progress(self, index: SearchIndex | None = None) -> followers.Progress:
+    def progress(self, index: SearchIndex | None = None) -> search_indexes.Progress:
         with self.shop.database.control() as connection:
-            return followers.progress(connection, (index or self.index).id)
+            return search_indexes.progress(connection, (index or self.index).id)
 
     def switch(self) -> None:
         with self.shop.database.control() as connection:

@@ -23,8 +23,8 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.embed import Terms
-from pipeline.ledger import embedding_usage, holds, waits
-from pipeline.ledger.embedding_usage import Meter, Used
+from pipeline.ledger import embedding_use, work
+from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
 
@@ -80,9 +80,9 @@ def wake(shop: Workshop) -> None:
     shop.sql("update document set due_at = now()")
 
 
-def standing(shop: Workshop, name: str) -> holds.Hold | None:
+def standing(shop: Workshop, name: str) -> embedding_use.Hold | None:
     with shop.database.control() as connection:
-        return holds.standing(connection, name, probe_seconds=PROBE)
+        return embedding_use.hold_on(connection, name, probe_seconds=PROBE)
 
 
 class TestSharedTexts:
@@ -108,18 +108,18 @@ class TestSharedTexts:
         self, shop: Workshop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Between looking for vectors and claiming texts there is time enough for a whole step of another worker."""
-        from pipeline.ledger import vectors
+        from pipeline.ledger import embedding_use
 
         chunked(shop, a=paragraphs(3), b=paragraphs(3))
         shop.embedder = paid = Picky()
-        claim = vectors.claim
+        claim = embedding_use.claim_texts
 
         def late(*args: Any, **options: Any) -> set[bytes]:
-            monkeypatch.setattr(vectors, "claim", claim)
+            monkeypatch.setattr(embedding_use, "claim_texts", claim)
             shop.indexer(terms=terms()).embed(shop.tenant, shop.items("b"))
             return claim(*args, **options)
 
-        monkeypatch.setattr(vectors, "claim", late)
+        monkeypatch.setattr(embedding_use, "claim_texts", late)
         shop.indexer(terms=terms()).embed(shop.tenant, shop.items("a"))
         assert len(paid.seen) == 3
         assert {stage for stage, _, _ in stages(shop).values()} == {"embedded"}
@@ -200,14 +200,14 @@ class TestWaits:
         chunked(alone, a=paragraphs(1), b=paragraphs(2, "b"))
         alone.embedder = Picky()
         with alone.database.control() as connection:
-            assert waits.waiting(connection) is None
+            assert work.waiting(connection) is None
         alone.indexer(terms=terms(Purse(calls=0))).embed(alone.tenant, alone.items())
         with alone.database.control() as connection:
-            found = waits.waiting(connection)
+            found = work.waiting(connection)
             assert found is not None
             assert (found.documents, found.waits, found.reason) == (2, 1, "nothing left")
-            waits.wake(connection)
-            assert waits.waiting(connection) is None
+            work.wake_waiting(connection)
+            assert work.waiting(connection) is None
 
     def test_each_grant_ends_once(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(1))
@@ -339,7 +339,7 @@ class TestUsage:
         chunked(shop, a=paragraphs(2))
         shop.indexer(terms=terms(budget=None)).embed(shop.tenant, shop.items())
         with shop.database.control() as connection:
-            (row,) = [r for r in embedding_usage.today(connection) if r["tenant"] == str(shop.tenant)]
+            (row,) = [r for r in embedding_use.usage_today(connection) if r["tenant"] == str(shop.tenant)]
         assert (row["tenant"], row["texts"], row["cost"]) == (str(shop.tenant), 2, 0.0)
 
 

@@ -11,10 +11,10 @@ import pytest
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
-from pipeline.ingest.indexing import Decision
-from pipeline.ledger import dead, followers, vectors
+from pipeline.ingest.steps import Decision
+from pipeline.ledger import dead, embedding_use, search_indexes
 from pipeline.ledger.fills import FillClaim
-from pipeline.ledger.indexes import WantedIndex, begin_index, drop_index
+from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -22,7 +22,7 @@ from tests.pipeline.workshop import Workshop, document, paragraphs
 def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
     def sent(resend: float = LIMITS.resend) -> list[dict[UUID, int]]:
         with shelf.shop.database.control() as connection:
-            due = followers.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
+            due = search_indexes.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
         return [dict(one.sizes) for one in due]
 
     chunks = {shelf.shop.id("a"): 3, shelf.shop.id("b"): 2}
@@ -143,13 +143,13 @@ def test_a_text_that_another_worker_is_embedding_is_waited_for(shelf: Shelf) -> 
     other = FillClaim(tenant_id=shelf.shop.tenant, index=shelf.index.id, token=uuid4(), wanted={})
     texts = [bytes(row["hash"]) for row in shelf.shop.sql("select distinct hash from chunk order by 1")]
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
-        vectors.claim(connection, other, shelf.index.model, texts[:1], lease=60)
+        embedding_use.claim_texts(connection, other, shelf.index.model, texts[:1], lease=60)
     counting = Counting(OTHER)
     assert shelf.fill(claims=True, embedder=lambda _tenant: counting) == []
     assert len(counting.seen) == len(texts) - 1
     assert shelf.progress().missing == 1
     with shelf.shop.database.tenant(shelf.shop.tenant) as connection:
-        vectors.release(connection, other)
+        embedding_use.release_texts(connection, other)
     shelf.shop.sql("update index_document set due_at = now() returning 1")
     shelf.fill(claims=True, embedder=lambda _tenant: counting)
     assert shelf.progress().missing == 0

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.ingest.indexing import centroid
+from pipeline.ingest.steps import centroid
 from pipeline.ledger import Stage
 from tests.pipeline.picky import Picky, run_item, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs

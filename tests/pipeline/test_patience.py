@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.database.engine import Database
-from pipeline.database.timeouts import PatientConnection
+from pipeline.database.engine import Database, PatientConnection
 from pipeline.errors import StoreSilent
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy

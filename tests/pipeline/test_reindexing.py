@@ -11,7 +11,7 @@ from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from pipeline.ledger.indexes import drop_index
+from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.shelf import OTHER, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs

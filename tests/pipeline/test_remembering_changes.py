@@ -13,7 +13,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Listing
 from pipeline.embedding import Vectors
-from pipeline.ledger import absence, admission
+from pipeline.ledger import admission
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunks import Mode
@@ -49,7 +49,7 @@ def remove(shop: Workshop) -> None:
 def hide(shop: Workshop) -> None:
     with shop.database.tenant(shop.tenant) as connection:
         listing = Listing(ids=frozenset({"two"}), complete=True)
-        absence.prune(connection, shop.source, listing, absence.DeletionGuard())
+        admission.prune(connection, shop.source, listing, admission.DeletionGuard())
 
 
 def hide_by_hand(shop: Workshop) -> None:

@@ -14,7 +14,7 @@ from pipeline.documents import Document, Kind, Page, Problem, SourceType
 from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import LarderError
-from pipeline.ingest.indexing import Decision, Indexer
+from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ledger import Item, Stage, admission, document_id, runs, source_id, sources, work
 from pipeline.search.chunk_store import SearchIndex, open_index
 

@@ -12,7 +12,7 @@ from tests.conftest import Addresses
 from tests.workers.indexed import Build
 from tests.workers.installed import installed
 from workers import embedded, runtime
-from workers.control import registration
+from workers.control import sync
 from workers.queue.app import configure
 from workers.queue.broker import lists_of
 from workers.queue.celeryconfig import QUEUES
@@ -74,7 +74,7 @@ def build(
         )
         made = Runtime(load(tmp_path / "larder.yaml", {}), where)
         configure(made.rag.queue, where.broker)
-        registration.register(made)
+        sync.register(made)
         every.append(made)
         return made
 

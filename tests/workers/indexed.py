@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from pipeline.ledger import pump as ledger_pump
-from workers.control import sync
+from pipeline.ledger import work
+from workers.control import pump, sync
 from workers.runtime import Runtime
 
 Build = Callable[..., Runtime]
@@ -35,8 +35,8 @@ def index(parts: Runtime) -> None:
     for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = ledger_pump.stroke(connection, parts.limits)
+            found = work.pump_once(connection, parts.limits)
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)
-    sync.pump(parts)
+    pump.pump_once(parts)

@@ -13,13 +13,13 @@ from sqlalchemy import text
 from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import BudgetSpent, EmbedderRefused
-from pipeline.ledger import embedding_usage, holds
+from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from workers import embedded, runtime
 from workers.admin import embedding_state, status, sync_now
 from workers.admin.doctor import work_checks
-from workers.control import maintenance, registration, sync
+from workers.control import maintenance, pump, sync
 from workers.limits.allowance import PROBE_DOCUMENTS
 from workers.queue.app import configure
 from workers.queue.celeryconfig import QUEUES
@@ -78,7 +78,9 @@ def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
     """Put a hold on a configuration; its fingerprint."""
     name = parts.allowance.fingerprint
     with parts.database.control() as connection:
-        holds.hold(connection, name, EmbedderRefused("the key is refused", fix=fix), probe_seconds=300)
+        embedding_use.hold(
+            connection, name, EmbedderRefused("the key is refused", fix=fix), probe_seconds=300
+        )
     return name
 
 
@@ -187,11 +189,11 @@ class TestTheRoom:
         stuck(parts, "-1 minute")
         sent = "select count(*) from document where enqueued_at is not null"
         held(parts)
-        sync.pump(parts)
+        pump.pump_once(parts)
         with parts.database.control() as connection:
             assert connection.execute(text(sent)).scalar() == 0
-            holds.release(connection, parts.allowance.fingerprint)
-        sync.pump(parts)
+            embedding_use.release_hold(connection, parts.allowance.fingerprint)
+        pump.pump_once(parts)
         with parts.database.control() as connection:
             assert connection.execute(text(sent)).scalar() == 1
 
@@ -253,7 +255,7 @@ class TestWhatTheOperatorSees:
 
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)
-        registration.register(parts)
+        sync.register(parts)
         budget = parts.allowance.budget(parts.tenant)
         budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
         (row,) = state(parts)["today"]
@@ -275,7 +277,7 @@ class TestAStart:
         old = opened(**{**PAID, "apiKey": "sk-old"})
         held(old)
         held(parts := opened(**PAID))
-        registration.register(parts)
+        sync.register(parts)
         with parts.database.control() as connection:
             names = connection.execute(text("select fingerprint from embedding_hold")).scalars().all()
         assert names == [parts.allowance.fingerprint]
@@ -283,7 +285,7 @@ class TestAStart:
     def test_what_waits_tries_again(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "10 hours")
-        registration.register(parts)
+        sync.register(parts)
         assert state(parts)["state"] == "ok"
 
 
@@ -305,13 +307,13 @@ class TestACommandThatWaits:
 
 def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     parts = opened(**PAID)
-    registration.register(parts)
-    meter = embedding_usage.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
+    sync.register(parts)
+    meter = embedding_use.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
     with parts.database.tenant(parts.tenant) as connection:
-        embedding_usage.add(connection, meter, embedding_usage.Used(calls=1))
-        embedding_usage.add(connection, meter, embedding_usage.Used(calls=1))
+        embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
+        embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         connection.execute(text("update embedding_usage set day = day - 401"))
-        embedding_usage.add(connection, meter, embedding_usage.Used(calls=7))
+        embedding_use.add_usage(connection, meter, embedding_use.Used(calls=7))
         connection.execute(
             text(
                 "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"

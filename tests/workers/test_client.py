@@ -33,7 +33,7 @@ from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
 from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.control import maintenance, sync
+from workers.control import maintenance, pump
 from workers.enrichment import job as enriching
 from workers.enrichment.notifications import Waking
 from workers.runtime import Runtime
@@ -130,9 +130,9 @@ def test_without_a_broker_the_pump_sends_the_message(
     with Client(addresses.app, tenant="acme", project="app") as client:
         client.submit(PBI)
         assert broker.llen("enrich") == 0
-        sync.pump(parts)
+        pump.pump_once(parts)
         assert broker.llen("enrich") == 1
-        sync.pump(parts)
+        pump.pump_once(parts)
         assert broker.llen("enrich") == 1
 
 
@@ -143,7 +143,7 @@ def test_a_broker_that_is_away_is_no_error_and_the_pump_sends_later(
         begun = time.monotonic()
         job = client.submit(PBI)
         assert time.monotonic() - begun < 60
-        sync.pump(parts)
+        pump.pump_once(parts)
         assert broker.llen("enrich") == 1
         work(parts, job)
         assert client.result(job)["title"] == SECRET
@@ -283,7 +283,7 @@ def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, parts: 
     def slow(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(3)
         with parts.database.control() as connection:
-            assert jobs.stroke(connection, parts.job_limits) == []
+            assert jobs.pump_once(connection, parts.job_limits) == []
         return answer(request)
 
     job = client.submit(PBI)
@@ -300,7 +300,7 @@ def test_a_slow_database_does_not_make_its_worker_look_dead(
     def pump() -> None:
         while not over.wait(0.02):
             with parts.database.control() as connection:
-                jobs.stroke(connection, jobs.JobLimits(resend=60))
+                jobs.pump_once(connection, jobs.JobLimits(resend=60))
 
     def enrich(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(4)

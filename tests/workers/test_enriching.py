@@ -16,7 +16,7 @@ from pipeline.errors import ConfigurationError, EmbedderUnavailable, SearchError
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from workers import embedded, runtime
-from workers.control import registration
+from workers.control import sync
 from workers.enrichment import job
 from workers.queue.app import configure
 from workers.runtime import Runtime
@@ -79,7 +79,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
     )
     made = Runtime(load(tmp_path / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    registration.register(made)
+    sync.register(made)
     index(made)
     made.__dict__["health"] = Health(cache=False, clock=clock)
     yield made

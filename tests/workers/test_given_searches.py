@@ -19,7 +19,7 @@ from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
 from workers import embedded, runtime
 from workers import search as searching
-from workers.control import registration
+from workers.control import sync
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.search import Wanted
@@ -65,7 +65,7 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
     )
     made = Runtime(load(files / "larder.yaml", {}), where)
     configure(made.rag.queue, where.broker)
-    registration.register(made)
+    sync.register(made)
     index(made)
     yield made
     made.database.close()

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from prometheus_client import REGISTRY
 
-from pipeline.ledger.embedding_usage import Meter, Used
+from pipeline.ledger.embedding_use import Meter, Used
 from pipeline.search.cache import LayeredCache, MemoryCache
 from workers.processes.metering import CountedCache, count
 

@@ -249,7 +249,7 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
 def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
     operations.every(parts)
     bury(omniscient, "docs", ["a.md"])
-    maintenance.sing(parts, "embed")
+    maintenance.record_canary(parts, "embed")
     found = status.status(parts)
     assert {
         "sources",

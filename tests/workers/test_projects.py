@@ -22,7 +22,7 @@ from tests.workers.installed import installed
 from workers import embedded, search
 from workers.admin.projects import Scope
 from workers.client import Client
-from workers.control import registration
+from workers.control import sync
 from workers.enrichment import job as enriching
 from workers.enrichment import step4_file
 from workers.runtime import Runtime
@@ -73,7 +73,7 @@ def parts(
         write(tmp_path, project)
     config = CONFIG + "".join(source(project, project) for project in PROJECTS)
     with installed(tmp_path, addresses, servers, config) as made:
-        registration.register(made)
+        sync.register(made)
         index(made)
         yield made
 
@@ -155,7 +155,7 @@ def test_an_installation_without_projects_is_as_before(
     write(tmp_path, "all")
     config = CONFIG + source("all", "''").replace(" project: '',", "")
     with installed(tmp_path, addresses, servers, config) as made:
-        registration.register(made)
+        sync.register(made)
         index(made)
         for project in (None, made.project):
             assert owners(enriching.enricher(made, made.tenant)({"pbi": PBI}, project)) == all_of("all")
@@ -239,7 +239,7 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
     text = (tmp_path / "larder.yaml").read_text().replace("project: billing", "project: shop")
     (tmp_path / "larder.yaml").write_text(text)
     moved = Runtime(load(tmp_path / "larder.yaml", {}), parts.addresses)
-    registration.register(moved)
+    sync.register(moved)
     with moved.database.tenant(moved.tenant) as connection:
         assert list(sources.projects(connection).values()) == ["default", "shop"]
     moved.database.close()

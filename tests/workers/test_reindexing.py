@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import fills, followers
+from pipeline.ledger import fills, search_indexes
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
@@ -48,7 +48,7 @@ def fill(parts: Runtime) -> None:
         found = indexes(connection)
     for one in found:
         with parts.database.control() as connection:
-            due = followers.choose(connection, one.id, parts.limits)
+            due = search_indexes.choose(connection, one.id, parts.limits)
         for part in due:
             assert parts.filler(one).fill(part.tenant_id, part.items) == []
 
@@ -241,7 +241,7 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
     reindex.begin(parts, Asked())
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
-        (due,) = followers.choose(connection, new.id, parts.limits)
+        (due,) = search_indexes.choose(connection, new.id, parts.limits)
     clearer = threading.Thread(target=clear.clear, args=(parts, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(

@@ -20,7 +20,7 @@ from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from workers import embedded
 from workers.client import Client
-from workers.control import sync
+from workers.control import pump
 from workers.enrichment.job import WorkerParts, run_action
 from workers.enrichment.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
 from workers.queue.app import app
@@ -154,7 +154,7 @@ def test_the_pump_sends_a_lost_message_to_the_right_task(
 ) -> None:
     with Client(addresses.app, tenant="acme", project="app") as deaf:
         job = deaf.ask("larder.vector.query", {"query": "tide"})
-        sync.pump(parts)
+        pump.pump_once(parts)
         assert message(broker)[:3] == ("larder.vector.query", deaf.tenant, job)
         run_action(parts, deaf.tenant, job, "vector_query")
         assert deaf.result(job)["results"] == []

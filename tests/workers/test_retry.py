@@ -21,7 +21,7 @@ from pipeline.errors import (
     StoreUnavailable,
     TextRejected,
 )
-from pipeline.ingest.indexing import Decision
+from pipeline.ingest.steps import Decision
 from workers.queue.retry import RetryOptions, decide, delay
 
 OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)

@@ -14,7 +14,7 @@ from tests.fakes.tcp_proxy import TcpProxy
 from workers.admin import status
 from workers.admin.doctor import doctor, server_checks
 from workers.admin.doctor.diagnosis import Health
-from workers.control import registration
+from workers.control import sync
 from workers.embedded import locating
 from workers.queue import broker
 from workers.runtime import Runtime
@@ -31,7 +31,7 @@ def proxies(parts: Runtime) -> Iterator[tuple[TcpProxy, TcpProxy]]:
 @pytest.fixture
 def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -> Iterator[Runtime]:
     """The installation as a command sees it that reaches its own servers by those ways."""
-    registration.register(parts)
+    sync.register(parts)
     store, queue = proxies
     there = parts.addresses
     where = replace(

@@ -148,8 +148,8 @@ def test_the_canary_tells_when_its_queue_was_served(
     build: Build, omniscient: psycopg.Connection[Any]
 ) -> None:
     parts = build()
-    maintenance.sing(parts, "embed")
-    maintenance.sing(parts, "embed")
+    maintenance.record_canary(parts, "embed")
+    maintenance.record_canary(parts, "embed")
     row = omniscient.execute("select queue, sung_at from canary").fetchall()
     assert [r[0] for r in row] == ["embed"]
     assert datetime.now(UTC) - row[0][1] < timedelta(minutes=1)

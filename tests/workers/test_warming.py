@@ -15,7 +15,7 @@ from tests.conftest import Addresses
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.workers.indexed import index
 from workers import embedded, runtime
-from workers.control import registration
+from workers.control import sync
 from workers.enrichment import job
 from workers.queue.app import configure
 from workers.runtime import Runtime
@@ -75,7 +75,7 @@ def test_a_paid_model_is_asked_within_the_budget_and_once_for_all_workers(opened
     with FakeOpenAI() as service:
         section = f"{{provider: openai, baseUrl: {service.address}/v1, apiKey: {KEY}, requestsPerMinute: 60}}"
         first = opened(section)
-        registration.register(first)
+        sync.register(first)
         index(first)
         before = len(service.requests())
         assert counted(first) == (before, service.usage.texts)

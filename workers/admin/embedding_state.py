@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from pipeline.documents import Json
-from pipeline.ledger import embedding_usage, holds, waits
+from pipeline.ledger import embedding_use, work
 from workers.limits.tokens import Outlook
 from workers.runtime import Runtime
 
@@ -27,14 +27,14 @@ def state(parts: Runtime, connection: Connection) -> Json:
         "documents": 0,
         "failures": outlook.failures,
         **(_held(parts, connection) or _waiting(connection, outlook)),
-        "today": embedding_usage.today(connection),
+        "today": embedding_use.usage_today(connection),
     }
     return found
 
 
 def _held(parts: Runtime, connection: Connection) -> Json:
     terms = parts.allowance.terms
-    hold = holds.latest(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
+    hold = embedding_use.latest_hold(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
     if hold is None:
         return {}
     foreign = hold.fingerprint != terms.fingerprint
@@ -48,7 +48,7 @@ def _held(parts: Runtime, connection: Connection) -> Json:
 
 
 def _waiting(connection: Connection, outlook: Outlook) -> Json:
-    waiting = waits.waiting(connection)
+    waiting = work.waiting(connection)
     if waiting is not None:
         return {
             "state": "waiting",

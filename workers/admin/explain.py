@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from pipeline.ledger import followers
+from pipeline.ledger import search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.arms import LedgerFilter
 from pipeline.search.chunks import Filter
@@ -106,7 +106,7 @@ def _chunks_cut(parts: Runtime, document: str) -> int | None:
 def _whole(parts: Runtime, facts: Json) -> Json:
     """The facts with what search indexes hold of the document."""
     with parts.database.tenant(parts.tenant) as connection:
-        held = followers.of_document(connection, UUID(facts["id"]))
+        held = search_indexes.of_document(connection, UUID(facts["id"]))
     return {**facts, "indexes": held, "chunks_cut": _chunks_cut(parts, facts["id"])}
 
 

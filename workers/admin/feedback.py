@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import ConfigurationError, RequestRejected
-from pipeline.ledger import audit
-from pipeline.ledger.storable import clean
+from pipeline.ledger import audit, clean
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 

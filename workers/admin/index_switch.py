@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreUnavailable
-from pipeline.ledger import followers, holds
-from pipeline.ledger.indexes import activate, drop_index, forget_words, made_with
+from pipeline.ledger import embedding_use, search_indexes
+from pipeline.ledger.search_indexes import activate, drop_index, forget_words, made_with
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.admin import operations
@@ -90,7 +90,7 @@ def prepare(parts: Runtime, index: SearchIndex) -> None:
         with parts.database.tenant(tenant) as connection:
             term_statistics.refresh(connection, tenant, index.id)
     with parts.database.control() as connection:
-        chunks = followers.progress(connection, index.id).chunks
+        chunks = search_indexes.progress(connection, index.id).chunks
         term_statistics.build(
             connection,
             index,
@@ -104,7 +104,7 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
     end = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < end:
         with parts.database.control() as connection:
-            if not followers.is_behind(connection, new.id):
+            if not search_indexes.is_behind(connection, new.id):
                 return
         dispatch.send("larder.pump", expires=5)
         time.sleep(POLL_SECONDS)
@@ -116,9 +116,11 @@ def _settle(parts: Runtime, new: SearchIndex, old: SearchIndex) -> None:
     if new.strategy != old.strategy:
         for tenant in tenants(parts):
             with parts.database.tenant(tenant) as connection:
-                followers.adopt_counts(connection, new.id)
+                search_indexes.adopt_counts(connection, new.id)
     with parts.database.control() as connection:
-        holds.release(connection, parts.allowance.fingerprint)  # it may have been about the model before
+        embedding_use.release_hold(
+            connection, parts.allowance.fingerprint
+        )  # it may have been about the model before
         older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
     for index in older:
         _drop(parts, index, by=operations.actor())

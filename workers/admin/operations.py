@@ -17,7 +17,7 @@ from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit as auditing
 from pipeline.ledger import dead
 from pipeline.ledger import sources as ledger
-from workers.control import registration
+from workers.control import sync
 from workers.control.sync import start_run
 from workers.queue import dispatch
 from workers.runtime import Configured, Runtime
@@ -63,7 +63,7 @@ def every(parts: Runtime) -> list[Known]:
     """All sources the ledger knows, after it was told those of the configuration."""
     found = _rows(parts)
     if not set(parts.configured) <= {k.row.id for k in found}:
-        registration.register(parts)
+        sync.register(parts)
         found = _rows(parts)
     return found
 

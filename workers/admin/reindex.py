@@ -12,7 +12,7 @@ from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.identity import vector_key
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError
-from pipeline.ledger.indexes import WantedIndex, begin_index, made_with
+from pipeline.ledger.search_indexes import WantedIndex, begin_index, made_with
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.admin.index_switch import audit_index
 from workers.admin.reindex_status import status

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from pipeline.ledger import followers
-from pipeline.ledger.indexes import made_with
+from pipeline.ledger import search_indexes
+from pipeline.ledger.search_indexes import made_with
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.runtime import Runtime
 
@@ -40,7 +40,7 @@ def beside(connection: Connection) -> list[Json]:
 
 
 def _figures(connection: Connection, index: SearchIndex) -> Json:
-    p = followers.progress(connection, index.id)
+    p = search_indexes.progress(connection, index.id)
     return {
         "id": index.id,
         "status": index.status,

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import admission, holds, runs, sources, waits
-from workers.control import registration
+from pipeline.ledger import admission, embedding_use, runs, sources, work
+from workers.control import sync
 from workers.control.sync import start_run
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
@@ -167,8 +167,8 @@ def raise_if_stuck(parts: Runtime) -> None:
     kept = "the work is kept and goes on by itself: larder status"
     with parts.database.control() as connection:
         terms = parts.allowance.terms
-        held = holds.standing(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
-        waiting = waits.waiting(connection)
+        held = embedding_use.hold_on(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
+        waiting = work.waiting(connection)
     if held is not None:
         raise EmbedderRefused(f"nothing is embedded: {held.error}", fix=kept)
     if waiting is not None and (waiting.until - datetime.now(UTC)).total_seconds() > LONG_SECONDS:
@@ -240,9 +240,7 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
         sources.ensure_tenant(
             connection, parts.tenant, parts.settings.tenant, parts.project, parts.settings.project
         )
-        sources.register(
-            connection, [registration.registration(parts, one, now, origin="command") for one in ones]
-        )
+        sources.register(connection, [sync.registration(parts, one, now, origin="command") for one in ones])
 
 
 # Dry run ------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def index(
     """Sync sources now: read them, and make what is new or changed searchable."""
     with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
         from workers.admin import sync_now
-        from workers.control import registration
+        from workers.control import sync
 
         wanted = sync_now.chosen(door.parts, names or [])
         if not wanted:
@@ -53,7 +53,7 @@ def index(
         if dry_run:
             _preview(door, [sync_now.preview(door.parts, one, force=force) for one in wanted])
             return
-        registration.register(door.parts)
+        sync.register(door.parts)
         if no_wait:
             started = sync_now.start(door.parts, wanted, force=force)
             queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]

@@ -53,13 +53,13 @@ def _stay(door: Door, *, no_flower: bool, no_api: bool) -> None:
     """Be the supervisor until a signal comes."""
     del no_api  # there is no API to leave out yet; the option is part of the contract
     from workers import embedded
-    from workers.control import registration
+    from workers.control import sync
     from workers.embedded.locating import addresses, migrate
     from workers.processes import supervisor
 
     where = addresses(door.settings)
     migrate(door.settings, where)
-    registration.register(door.parts)
+    sync.register(door.parts)
     door.parts.database.close()
     port = None if no_flower else door.settings.rag.flower.port or embedded.free_port()
     boss = supervisor.Supervisor(settings=door.settings, where=where, flower_port=port)

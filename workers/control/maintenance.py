@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import embedding_usage, jobs, vectors
+from pipeline.ledger import embedding_use, jobs
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index, indexes
 from workers.runtime import Runtime
@@ -64,7 +64,7 @@ def trim(parts: Runtime) -> None:
     for tenant in tenants(parts):
         with parts.database.tenant(tenant) as connection:
             work_in_progress.trim_cache(connection, megabytes=parts.rag.embedding.cache.max_size)
-            vectors.forget_old(connection)
+            embedding_use.forget_old_claims(connection)
     with parts.database.control() as connection:
         days = {"runs": queue.keep_runs_days, "dead": queue.keep_dead_days}
         connection.execute(
@@ -81,12 +81,12 @@ def trim(parts: Runtime) -> None:
             ),
             {"runs": int(days["runs"])},
         )
-        embedding_usage.forget_old(connection, days=USAGE_DAYS)
+        embedding_use.forget_old_usage(connection, days=USAGE_DAYS)
         jobs.trim(connection, hours=parts.rag.enrichment.results_kept_hours)
         connection.execute(text("delete from worker where seen_at < now() - interval '1 day'"))
 
 
-def sing(parts: Runtime, queue: str) -> None:
+def record_canary(parts: Runtime, queue: str) -> None:
     """Note that a queue was served just now."""
     with parts.database.control() as connection:
         connection.execute(

@@ -1,16 +1,15 @@
-"""What the control queue does: open due runs, walk sources, pump messages."""
+"""Making the ledger know the configured sources, opening their runs, and walking them slice by slice."""
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from uuid import UUID
 
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, LarderError, RateLimited
-from pipeline.ledger import admission, jobs, runs, sources
-from pipeline.ledger import pump as ledger_pump
-from workers.control import backfill, maintenance
-from workers.queue import dispatch
+from pipeline.ledger import admission, embedding_use, runs, sources, work
+from workers.queue import dispatch, schedule
 from workers.runtime import Configured, Runtime
 
 
@@ -67,55 +66,6 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
         sources.failed(connection, source_id, str(error), due)
 
 
-def pump(parts: Runtime) -> None:
-    """One stroke: what is due becomes messages. Harmless beside itself, late, doubled or lost."""
-    _send_jobs(parts)  # first: somebody waits for these
-    _open_due(parts)
-    _close_settled(parts)
-    with parts.database.control() as connection:
-        found = ledger_pump.stroke(connection, parts.limits, embed=parts.allowance.room(connection))
-    if found is None:
-        return
-    backfill.send_due(parts)
-    for tenant, source, run in found.syncs:
-        dispatch.send_sync(parts.database, tenant, source, run)
-    for batch in found.batches:
-        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
-
-
-def _send_jobs(parts: Runtime) -> None:
-    """End enrichments that are over, and send the messages of those that wait without one."""
-    with parts.database.control() as connection:
-        due = jobs.stroke(connection, parts.job_limits)
-    for one in due:
-        dispatch.send_job(parts.database, one)
-
-
-def _open_due(parts: Runtime) -> None:
-    """Open a run for every source whose time has come or whose files have changed."""
-    with parts.database.control() as connection:
-        due = sources.due(connection)
-        watched = sources.watched(connection)
-    wanted = {row.id: ("schedule", row) for row in due}
-    for row in watched:
-        if row.id not in wanted and _has_changed(parts, row):
-            wanted[row.id] = ("watch", row)
-    for trigger, row in wanted.values():
-        walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
-        if parts.known(row):
-            start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
-
-
-def _has_changed(parts: Runtime, row: sources.SourceRow) -> bool:
-    configured = parts.known(row)
-    if configured is None or row.last_sync_at is None:
-        return False
-    try:
-        return parts.open_source(configured.settings).stamp() != row.stamp
-    except LarderError:
-        return False  # the next scheduled sync tells what is wrong
-
-
 def start_run(
     parts: Runtime, tenant: UUID, source_id: UUID, *, trigger: str, force: bool = False, walk: bool = False
 ) -> int | None:
@@ -127,15 +77,46 @@ def start_run(
     return run_id
 
 
-def _close_settled(parts: Runtime) -> None:
-    """Close runs whose documents are settled, after search knows their words."""
+def register(parts: Runtime) -> None:
+    """Make the ledger know the configured tenants and sources; repeatable, before every sync or start."""
+    by_tenant: dict[UUID, list[Configured]] = {parts.tenant: []}
+    for one in parts.configured.values():
+        by_tenant.setdefault(one.tenant_id, []).append(one)
+    now = datetime.now(UTC)
     with parts.database.control() as connection:
-        settled = runs.settled(connection)
-    if not settled:
-        return
-    for tenant in {s.tenant_id for s in settled if s.changed}:
-        maintenance.refresh_tenant(parts, tenant)
-    with parts.database.control() as connection:
-        runs.close(connection, [s.id for s in settled])
-    if any(s.changed for s in settled):
-        dispatch.send("larder.upkeep.build", expires=300)
+        # Whoever starts has perhaps mended what was refused, or raised what was used up.
+        embedding_use.release_other_holds(connection, parts.allowance.fingerprint)
+        work.wake_waiting(connection)
+    for tenant, ones in by_tenant.items():
+        with parts.database.tenant(tenant) as connection:
+            if tenant == parts.tenant:
+                sources.ensure_tenant(
+                    connection, tenant, parts.settings.tenant, parts.project, parts.settings.project
+                )
+            for one in ones:
+                sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
+            sources.register(connection, [registration(parts, one, now) for one in ones])
+            sources.retire_others(connection, [one.id for one in ones])
+
+
+def registration(
+    parts: Runtime, one: Configured, now: datetime, *, origin: str = "file"
+) -> sources.Registration:
+    """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
+    source = one.settings
+    zone = parts.timezone_of(source)
+    ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
+    return sources.Registration(
+        id=one.id,
+        tenant_id=one.tenant_id,
+        project_id=one.project_id,
+        name=source.name,
+        kind=source.type,
+        config_hash=hashlib.sha256(ident.encode()).hexdigest()[:16],
+        schedule=source.schedule or "",
+        timezone=zone,
+        watch=bool(getattr(source, "watch", False)),
+        origin=origin,
+        config=source.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        next_sync_at=now if source.auto_index else schedule.next_time(source.schedule, zone, now),
+    )

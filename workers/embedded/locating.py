@@ -7,8 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import translated
-from pipeline.database.timeouts import PatientConnection
+from pipeline.database.engine import PatientConnection, translated
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings

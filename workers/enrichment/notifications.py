@@ -11,8 +11,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import Database
-from pipeline.database.timeouts import PatientConnection
+from pipeline.database.engine import Database, PatientConnection
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
 

@@ -15,7 +15,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.ingest.embed import Terms
-from pipeline.ledger import holds
+from pipeline.ledger import embedding_use
 from workers.limits.budget import DailyLimits, TenantBudget
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metering
@@ -44,7 +44,7 @@ class Allowance:
     def fingerprint(self) -> str:
         """Names the configuration of the embedder: another key or address is another one."""
         e, previous = self.rag.embedding, self.rag.embedding.previous
-        return holds.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
+        return embedding_use.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
 
     @property
     def _key(self) -> str:
@@ -65,7 +65,7 @@ class Allowance:
             base=q.retry_base_seconds,
             longest=q.retry_max_seconds,
         )
-        name = f"{e.provider}-{holds.fingerprint(e.base_url, self._key)}"
+        name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, self._key)}"
         return ValkeyRate(self.broker_url, name, limits, chance=random.random)
 
     def budget(self, tenant: UUID) -> TenantBudget:
@@ -108,8 +108,8 @@ class Allowance:
 
     def room(self, connection: Connection) -> int | None:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""
-        if holds.standing(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
-            return PROBE_DOCUMENTS if holds.probe_due(connection, self.fingerprint) else 0
+        if embedding_use.hold_on(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
+            return PROBE_DOCUMENTS if embedding_use.probe_due(connection, self.fingerprint) else 0
         outlook = self.rate.look() if self.rate else Outlook()
         if outlook.closed_seconds > 0:
             return 0

@@ -12,7 +12,7 @@ from uuid import UUID
 from pipeline.database.engine import Database
 from pipeline.embedding.budget import Cost, Grant
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
-from pipeline.ledger import embedding_usage
+from pipeline.ledger import embedding_use
 from workers.limits.tokens import ValkeyRate
 from workers.processes import metering
 
@@ -31,10 +31,10 @@ class DailyLimits:
     price: Decimal = Decimal(0)
     """Of a million tokens."""
 
-    def ceiling(self, *, query: bool) -> embedding_usage.Ceiling:
+    def ceiling(self, *, query: bool) -> embedding_use.Ceiling:
         """What calls of this kind may use up."""
         share = Decimal(1) if query else 1 - Decimal(str(self.query_share))
-        return embedding_usage.Ceiling(
+        return embedding_use.Ceiling(
             tokens=None if self.tokens is None else int(self.tokens * share),
             cost=None if self.cost is None else self.cost * share,
         )
@@ -88,10 +88,10 @@ class TenantBudget:
         real = cost.tokens if tokens is None else tokens
         more = real - cost.tokens
         if more:
-            self._add(grant, embedding_usage.Used(tokens=more, cost=self.daily.cost_of(more)))
+            self._add(grant, embedding_use.Used(tokens=more, cost=self.daily.cost_of(more)))
         if self.rate is not None:
             self.rate.answered(grant.slot, more)
-        used = embedding_usage.Used(calls=1, texts=cost.texts, tokens=real, cost=self.daily.cost_of(real))
+        used = embedding_use.Used(calls=1, texts=cost.texts, tokens=real, cost=self.daily.cost_of(real))
         metering.count(self._meter(cost), used)
 
     def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
@@ -110,8 +110,8 @@ class TenantBudget:
     def _reserve(self, cost: Cost) -> date:
         with self.database.tenant(self.tenant_id, durable=not cost.query) as connection:
             ceiling = self.daily.ceiling(query=cost.query)
-            day = embedding_usage.reserve(connection, self._meter(cost), self._used(cost, calls=1), ceiling)
-            left = embedding_usage.seconds_to_midnight(connection) if day is None else 0.0
+            day = embedding_use.reserve(connection, self._meter(cost), self._used(cost, calls=1), ceiling)
+            left = embedding_use.seconds_to_midnight(connection) if day is None else 0.0
         if day is None:
             raise BudgetSpent(
                 "what may be embedded per day is used up",
@@ -134,20 +134,20 @@ class TenantBudget:
         self.sleep(wait)
         return self._take_rate(cost, patience - wait)
 
-    def _add(self, grant: Grant, used: embedding_usage.Used) -> None:
+    def _add(self, grant: Grant, used: embedding_use.Used) -> None:
         with self.database.tenant(self.tenant_id, durable=not grant.cost.query) as connection:
-            embedding_usage.add(connection, self._meter(grant.cost), used, grant.day)
+            embedding_use.add_usage(connection, self._meter(grant.cost), used, grant.day)
 
-    def _used(self, cost: Cost, *, sign: int = 1, calls: int = 0) -> embedding_usage.Used:
-        return embedding_usage.Used(
+    def _used(self, cost: Cost, *, sign: int = 1, calls: int = 0) -> embedding_use.Used:
+        return embedding_use.Used(
             calls=calls,
             texts=sign * cost.texts,
             tokens=sign * cost.tokens,
             cost=sign * self.daily.cost_of(cost.tokens),
         )
 
-    def _meter(self, cost: Cost) -> embedding_usage.Meter:
-        return embedding_usage.Meter(
+    def _meter(self, cost: Cost) -> embedding_use.Meter:
+        return embedding_use.Meter(
             tenant_id=self.tenant_id,
             provider=self.provider,
             model=self.model,

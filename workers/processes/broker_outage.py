@@ -82,7 +82,7 @@ class Lifeline:
         """Answer what the pump would send a message about next; False if there is nothing, or no database."""
         with suppress(LarderError):
             with self._parts.database.control() as connection:
-                due = jobs.stroke(connection, replace(self._parts.job_limits, batch=1))
+                due = jobs.pump_once(connection, replace(self._parts.job_limits, batch=1))
             for one in due:
                 job.run(self._parts, one.tenant_id, one.id)
             return bool(due)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from pipeline.ledger.embedding_usage import Meter, Used
+from pipeline.ledger.embedding_use import Meter, Used
 from pipeline.search.cache import Cache, Value
 
 _LABELS = ("provider", "model", "kind")

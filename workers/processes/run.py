@@ -11,7 +11,7 @@ from celery.signals import setup_logging, worker_process_init
 
 from pipeline.errors import ConfigurationError
 from workers import runtime
-from workers.control import registration
+from workers.control import sync
 from workers.embedded import Credentials
 from workers.enrichment import job
 from workers.processes import logs
@@ -68,7 +68,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         os.nice(NICENESS)
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
-        registration.register(parts)
+        sync.register(parts)
         parts.database.close()
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":

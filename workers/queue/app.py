@@ -9,8 +9,7 @@ from celery import Celery
 from workers.queue.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
-TASKS = ("sync", "index", "reindex", "enrich", "actions", "upkeep")
-app: Any = Celery("larder", include=[f"workers.tasks.{name}" for name in TASKS])
+app: Any = Celery("larder", include=["workers.tasks"])
 
 
 def configure(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> Any:

@@ -9,8 +9,8 @@ from uuid import UUID
 from kombu.exceptions import OperationalError
 
 from pipeline.database.engine import Database
-from pipeline.ingest.indexing import Step
-from pipeline.ledger import Item, Stage, followers, jobs, pump, runs
+from pipeline.ingest.steps import Step
+from pipeline.ledger import Item, Stage, jobs, runs, search_indexes, work
 from workers.queue.app import app
 
 FILL_PRIORITY = 9
@@ -51,7 +51,7 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
     """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
     if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
         with database.tenant(tenant) as connection:
-            pump.unsent(connection, list(items))
+            work.unsent(connection, list(items))
 
 
 def send_sync(database: Database, tenant: UUID, source: UUID, run: int) -> None:
@@ -66,7 +66,7 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
     message = (str(tenant), index, [item.to_json() for item in items])
     if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
         with database.tenant(tenant) as connection:
-            followers.unsent(connection, index, items)
+            search_indexes.unsent(connection, index, items)
 
 
 def send_job(database: Database, due: jobs.Due) -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from pipeline.errors import LarderError
-from pipeline.ingest.indexing import Decision
+from pipeline.ingest.steps import Decision
 
 MOST_DOUBLINGS = 60
 """Waits are not limited in number, and a number has an end."""

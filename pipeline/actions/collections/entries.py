@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.actions.collections import Entry
 from pipeline.documents import Json
 from pipeline.errors import StoreRejected
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 
 LONGEST_NAME = 200
 """Characters of a collection's name or a document's id: both are parts of a key."""

@@ -10,7 +10,7 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 from pipeline.errors import SearchError
-from pipeline.ledger.storable import clean
+from pipeline.ledger import clean
 
 OPERATORS = ("eq", "ne", "gte", "gt", "lte", "lt", "in", "contains")
 """Suffixes of a key, each behind an underscore; a key without one asks for equality."""

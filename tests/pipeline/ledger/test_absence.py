@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.documents import Listing
 from pipeline.ledger import sources
-from pipeline.ledger.absence import DeletionGuard, Pruned, prune
+from pipeline.ledger.admission import DeletionGuard, Pruned, prune
 from tests.pipeline.workshop import Workshop, document
 
 

@@ -52,9 +52,9 @@ class Desk:
         assert found is not None
         return found
 
-    def stroke(self, limits: JobLimits | None = None) -> list[jobs.Due]:
+    def pump_once(self, limits: JobLimits | None = None) -> list[jobs.Due]:
         with self.database.control() as connection:
-            return jobs.stroke(connection, limits or JobLimits())
+            return jobs.pump_once(connection, limits or JobLimits())
 
     def later(self, job_id: UUID, column: str, seconds: float) -> None:
         """Put a time of a job into the past."""
@@ -99,7 +99,7 @@ def test_an_answer_that_does_not_hold_any_more_is_not_given_again(desk: Desk, en
     if end in {"expired", "late"}:
         desk.later(first.id, "deadline", 1)
     if end == "expired":
-        desk.stroke()
+        desk.pump_once()
     elif end == "failed":
         with desk.database.tenant(desk.tenant) as connection:
             claimed = jobs.claim(connection, first.id, lease=60)
@@ -184,12 +184,12 @@ def test_twenty_askers_at_once_get_one_job(desk: Desk) -> None:
 def test_a_second_asker_may_be_in_more_of_a_hurry_or_wait_longer(desk: Desk) -> None:
     first = desk.submit(priority=jobs.BULK, seconds=10)
     desk.submit(priority=jobs.INTERACTIVE, seconds=1000)
-    due = desk.stroke(JobLimits(resend=0))
+    due = desk.pump_once(JobLimits(resend=0))
     assert [(d.id, d.priority) for d in due] == [(first.id, jobs.INTERACTIVE)]
     assert due[0].seconds_left is not None
     assert due[0].seconds_left > 900
     desk.submit(priority=jobs.BULK, seconds=1)
-    again = desk.stroke(JobLimits(resend=0))[0]
+    again = desk.pump_once(JobLimits(resend=0))[0]
     assert again.priority == jobs.INTERACTIVE
     assert again.seconds_left is not None
     assert again.seconds_left > 900
@@ -214,7 +214,7 @@ def test_one_that_woke_up_after_its_lease_cannot_write(desk: Desk) -> None:
     job = desk.submit().id
     slow = desk.claimed(job)
     desk.later(job, "lease_until", 1)
-    desk.stroke()
+    desk.pump_once()
     fast = desk.claimed(job)
     with pytest.raises(LeaseLost):
         desk.finish(slow)
@@ -240,7 +240,7 @@ def test_whoever_listens_hears_of_every_end(desk: Desk) -> None:
     desk.claimed(crashed)
     desk.later(crashed, "lease_until", 1)
     desk.later(expired, "deadline", 1)
-    desk.stroke(JobLimits(crashes=1))
+    desk.pump_once(JobLimits(crashes=1))
     heard = [UUID(n.payload) for n in desk.sql.notifies(timeout=2, stop_after=4)]
     assert sorted(heard) == sorted([done, failed, expired, crashed])
 
@@ -252,9 +252,9 @@ def test_a_job_that_kills_its_worker_three_times_fails_with_the_reason(desk: Des
     job = desk.submit().id
     for crash in (1, 2, 3):
         desk.claimed(job)
-        assert desk.stroke() == []  # its lease is not over
+        assert desk.pump_once() == []  # its lease is not over
         desk.later(job, "lease_until", 1)
-        due = desk.stroke()
+        due = desk.pump_once()
         assert [d.id for d in due] == ([job] if crash < 3 else [])
     row = desk.get(job)
     assert row.state == "failed"
@@ -270,24 +270,24 @@ def test_an_error_is_no_crash_and_waits_before_the_next_try(desk: Desk) -> None:
         with desk.database.tenant(desk.tenant) as connection:
             jobs.put_back(connection, claimed, EmbedderUnavailable("the model is away"), delay=30)
         assert desk.claim(job) is None
-        assert desk.stroke() == []
+        assert desk.pump_once() == []
         desk.later(job, "due_at", 1)
-        assert [d.id for d in desk.stroke()] == [job]
+        assert [d.id for d in desk.pump_once()] == [job]
     row = desk.get(job)
     assert (row.state, row.attempts, row.crash_count, row.code) == ("queued", 4, 0, "E002")
 
 
 def test_a_lost_message_is_sent_again_and_one_that_waits_is_not(desk: Desk) -> None:
     job = desk.submit().id
-    assert desk.stroke() == []
+    assert desk.pump_once() == []
     desk.later(job, "enqueued_at", 20)
-    assert [d.id for d in desk.stroke()] == [job]
-    assert desk.stroke() == []
+    assert [d.id for d in desk.pump_once()] == [job]
+    assert desk.pump_once() == []
     with desk.database.tenant(desk.tenant) as connection:
         jobs.unsent(connection, job)
-    assert [d.id for d in desk.stroke()] == [job]
+    assert [d.id for d in desk.pump_once()] == [job]
     quiet = desk.submit({"pbi": {"title": "without a broker"}}, sends=False).id
-    assert [d.id for d in desk.stroke()] == [quiet]
+    assert [d.id for d in desk.pump_once()] == [quiet]
 
 
 def test_the_pump_sends_the_urgent_first_then_the_oldest_and_not_too_many(desk: Desk) -> None:
@@ -296,15 +296,15 @@ def test_the_pump_sends_the_urgent_first_then_the_oldest_and_not_too_many(desk: 
     for n, (priority, age) in enumerate(order):
         made.append(desk.submit({"pbi": {"title": str(n)}}, priority=priority, sends=False).id)
         desk.later(made[-1], "created_at", age)
-    assert [d.id for d in desk.stroke(JobLimits(batch=3))] == [made[3], made[1], made[2]]
-    assert [d.id for d in desk.stroke(JobLimits(batch=3))] == [made[0]]
+    assert [d.id for d in desk.pump_once(JobLimits(batch=3))] == [made[3], made[1], made[2]]
+    assert [d.id for d in desk.pump_once(JobLimits(batch=3))] == [made[0]]
 
 
 def test_a_job_whose_deadline_passed_expires_and_is_never_begun(desk: Desk) -> None:
     job = desk.submit(seconds=30).id
     desk.later(job, "deadline", 1)
     assert desk.claim(job) is None
-    assert desk.stroke(JobLimits(resend=0)) == []
+    assert desk.pump_once(JobLimits(resend=0)) == []
     row = desk.get(job)
     assert row.state == "expired"
     assert row.error is not None
@@ -315,7 +315,7 @@ def test_one_that_has_begun_may_finish_after_its_deadline(desk: Desk) -> None:
     job = desk.submit(seconds=30).id
     claimed = desk.claimed(job)
     desk.later(job, "deadline", 1)
-    desk.stroke()
+    desk.pump_once()
     desk.finish(claimed)
     assert desk.get(job).state == "done"
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.ledger import Item, Limits, Stage, pump
+from pipeline.ledger import Item, Limits, Stage, work
 from tests.pipeline.workshop import Workshop, document
 
 
@@ -22,14 +22,14 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
         connection.execute(text("delete from sync_run"))
 
 
-def stroke(shop: Workshop, *, embed: int | None = None, **limits: float) -> pump.Pumped:
+def stroke(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.Pumped:
     with shop.database.control() as connection:
-        found = pump.stroke(connection, Limits(**limits), embed=embed)  # type: ignore[arg-type]
+        found = work.pump_once(connection, Limits(**limits), embed=embed)  # type: ignore[arg-type]
     assert found is not None
     return found
 
 
-def names(shop: Workshop, batch: pump.Batch) -> list[str]:
+def names(shop: Workshop, batch: work.Batch) -> list[str]:
     rows = shop.sql("select id, external_id from document")
     known = {row["id"]: row["external_id"] for row in rows}
     return [known[item.document_id] for item in batch.items]
@@ -75,12 +75,12 @@ class TestChoosing:
         shop.admit(document("a"))
         shop.admit(document("a", "edited"))
         (batch,) = stroke(shop).batches
-        assert batch == pump.Batch(tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),))
+        assert batch == work.Batch(tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),))
 
     def test_it_goes_out_once(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         assert len(stroke(shop).batches) == 1
-        assert stroke(shop) == pump.Pumped()
+        assert stroke(shop) == work.Pumped()
 
     @pytest.mark.parametrize(
         "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
@@ -108,7 +108,7 @@ class TestChoosing:
         with shop.database.control() as first:
             first.execute(text("select pg_advisory_xact_lock(hashtext('larder.pump'))"))
             with shop.database.control() as second:
-                assert pump.stroke(second, Limits()) is None
+                assert work.pump_once(second, Limits()) is None
         assert len(stroke(shop).batches) == 1
 
 
@@ -148,7 +148,7 @@ class TestBounds:
         shop.admit(*(document(f"d{n}") for n in range(5)))
         first = stroke(shop, in_flight=3)
         assert (len(first.batches[0].items), first.more) == (3, True)
-        assert stroke(shop, in_flight=3) == pump.Pumped(more=True)
+        assert stroke(shop, in_flight=3) == work.Pumped(more=True)
         assert len(stroke(shop, in_flight=4).batches[0].items) == 1
 
     def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
@@ -171,7 +171,7 @@ class TestBounds:
         items = shop.items("a", "b")
         shop.claim("b")
         with shop.database.tenant(shop.tenant) as connection:
-            pump.unsent(connection, items)
+            work.unsent(connection, items)
         (batch,) = stroke(shop).batches
         assert names(shop, batch) == ["a"]
 
@@ -198,7 +198,7 @@ class TestCrashes:
         assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
         assert "3 times" in letter["reason"]
         assert shop.value("select outcome from run_item") == "dead"
-        assert stroke(shop) == pump.Pumped()
+        assert stroke(shop) == work.Pumped()
 
     def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
         shop.admit(document("a"))

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.documents import Listing, Page
 from pipeline.errors import SourceUnavailable
-from pipeline.ledger import absence, runs, work
+from pipeline.ledger import admission, runs, work
 from tests.pipeline.workshop import Workshop, document, paragraphs, problem
 
 
@@ -130,7 +130,7 @@ class TestClosing:
         run = shop.open_run()
         with shop.database.tenant(shop.tenant) as connection:
             listing = Listing(ids=frozenset(), complete=True)
-            pruned = absence.prune(connection, shop.source, listing, absence.DeletionGuard())
+            pruned = admission.prune(connection, shop.source, listing, admission.DeletionGuard())
             runs.count(connection, run, {"hidden": pruned.hidden})
         walked(shop, run)
         assert settled(shop) == {run: True}

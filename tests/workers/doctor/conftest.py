@@ -11,7 +11,7 @@ from tests.conftest import Addresses
 from tests.workers.doctor.installation import CONFIG, Store, beat
 from tests.workers.installed import installed, without_messages
 from workers import embedded, runtime
-from workers.control import registration
+from workers.control import sync
 from workers.runtime import Runtime
 
 
@@ -19,7 +19,7 @@ from workers.runtime import Runtime
 def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Runtime]:
     with installed(tmp_path, addresses, servers, CONFIG) as made:
         runtime.use(made)
-        registration.register(made)
+        sync.register(made)
         yield made
     without_messages(servers)
 

@@ -10,7 +10,7 @@ import psycopg
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage
 from workers.admin.doctor import doctor
-from workers.control import maintenance
+from workers.control import maintenance, pump
 from workers.control import sync as control
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
@@ -58,7 +58,7 @@ class Store:
         steps = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
         for stage, step in steps.items():
             step(tenant, self.waiting(stage))
-        control.pump(self.parts)
+        pump.pump_once(self.parts)
         maintenance.build_indexes(self.parts)
 
     def waiting(self, stage: Stage) -> list[Item]:

@@ -58,7 +58,7 @@ def test_no_worker_at_all_is_a_warning(store: Store, omniscient: SQL) -> None:
 
 def test_a_queue_that_does_no_task_is_found(store: Store, omniscient: SQL) -> None:
     for queue in QUEUES:
-        maintenance.sing(store.parts, queue)
+        maintenance.record_canary(store.parts, queue)
     omniscient.execute("update canary set sung_at = now() - interval '10 minutes' where queue = 'embed'")
     assert store.examine()["workers"]["status"] == "ok"  # its worker has only just started
     omniscient.execute("update worker set started_at = now() - interval '10 minutes'")

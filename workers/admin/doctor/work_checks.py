@@ -8,7 +8,7 @@ from pipeline.ledger import dead
 from workers.admin import embedding_state
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.sync_now import live_workers
-from workers.control import sync
+from workers.control.pump import pump_once
 from workers.processes import liveness
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime
@@ -67,7 +67,7 @@ def waiting(parts: Runtime) -> Diagnosis:
 
 def pump(parts: Runtime) -> None:
     """One stroke of the pump, from here."""
-    sync.pump(parts)
+    pump_once(parts)
 
 
 def open_runs(parts: Runtime) -> Diagnosis:

@@ -17,9 +17,8 @@ from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.errors import DocumentRejected, LarderError, StoreRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import EmbedStep, Terms
-from pipeline.ingest.outcomes import Decide, Decision, Step
-from pipeline.ledger import Item, Stage, followers, work
+from pipeline.ingest.embed import Decide, Decision, EmbedStep, Step, Terms
+from pipeline.ledger import Item, Stage, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.chunks import Replacement, StoredDocument
 
@@ -151,7 +150,7 @@ class Indexer:
                 if i in mine
             ]
             results = PgVectorStore(connection, index, claim.tenant_id).replace(batch)
-            followers.note(connection, claim.tenant_id, index.id, [_held(r) for r in batch])
+            search_indexes.note(connection, claim.tenant_id, index.id, [_held(r) for r in batch])
             work.finish(
                 connection,
                 claim,
@@ -177,8 +176,8 @@ class Indexer:
             work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
 
 
-def _held(replacement: Replacement) -> followers.Held:
-    return followers.Held(
+def _held(replacement: Replacement) -> search_indexes.Held:
+    return search_indexes.Held(
         document_id=replacement.document.id,
         version=replacement.document.version,
         chunks=len(replacement.chunks),

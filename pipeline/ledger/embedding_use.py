@@ -1,0 +1,308 @@
+"""Embedding as the ledger counts it: use and budget per day, holds on a refused configuration, claims on texts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError, EmbeddingError, LarderError, TextRejected
+
+UsageKind = Literal["document", "query"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """Whose use is counted together."""
+
+    tenant_id: UUID
+    provider: str
+    model: str
+    kind: UsageKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """Amounts to add; negative ones take back."""
+
+    calls: int = 0
+    texts: int = 0
+    tokens: int = 0
+    cost: Decimal = Decimal(0)
+    cache_hits: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """The most of a tenant's day, over all models; None: no ceiling."""
+
+    tokens: int | None = None
+    cost: Decimal | None = None
+
+    @property
+    def any(self) -> bool:
+        """True if there is one."""
+        return self.tokens is not None or self.cost is not None
+
+
+_ADD = text("""
+    insert into embedding_usage as u (tenant_id, day, provider, model, kind, calls, texts, tokens, cost, cache_hits)
+    values (:tenant, coalesce(:day, current_date), :provider, :model, :kind, :calls, :texts, :tokens, :cost,
+            :cache_hits)
+    on conflict (tenant_id, day, provider, model, kind) do update set
+        calls = u.calls + excluded.calls, texts = u.texts + excluded.texts, tokens = u.tokens + excluded.tokens,
+        cost = u.cost + excluded.cost, cache_hits = u.cache_hits + excluded.cache_hits
+    returning day""")
+
+
+def add_usage(connection: Connection, meter: Meter, used: Used, day: date | None = None) -> date:
+    """Count use for `day`, today by default; returns the day. Last in a transaction: it locks the tenant's row."""
+    made: date = connection.execute(_ADD, {**_key(meter), "day": day, **_amounts(used)}).scalar_one()
+    return made
+
+
+def reserve(connection: Connection, meter: Meter, used: Used, ceiling: Ceiling) -> date | None:
+    """Count use before the call is made, so that a killed process cannot forget it; None if the day has no room."""
+    if ceiling.any:
+        connection.execute(
+            text("select pg_advisory_xact_lock(hashtext('larder.usage'), hashtext(:tenant))"),
+            {"tenant": str(meter.tenant_id)},
+        )
+        spent = connection.execute(
+            text("""
+                select coalesce(sum(tokens), 0) as tokens, coalesce(sum(cost), 0) as cost
+                from embedding_usage where tenant_id = :tenant and day = current_date"""),
+            {"tenant": meter.tenant_id},
+        ).one()
+        if ceiling.tokens is not None and spent.tokens + used.tokens > ceiling.tokens:
+            return None
+        if ceiling.cost is not None and spent.cost + used.cost > ceiling.cost:
+            return None
+    return add_usage(connection, meter, used)
+
+
+def seconds_to_midnight(connection: Connection) -> float:
+    """Until the next day begins, by the database's clock in UTC."""
+    left = connection.execute(
+        text("select extract(epoch from date_trunc('day', now(), 'UTC') + interval '1 day' - now())")
+    ).scalar_one()
+    return float(left)
+
+
+def usage_today(connection: Connection) -> list[Json]:
+    """Today's use by tenant, model and kind, for the operator."""
+    rows = connection.execute(
+        text("""
+            select t.name as tenant, u.provider, u.model, u.kind, u.calls, u.texts, u.tokens,
+                   cast(u.cost as double precision) as cost, u.cache_hits
+            from embedding_usage u join tenant t on t.id = u.tenant_id
+            where u.day = current_date order by t.name, u.provider, u.model, u.kind"""),
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def forget_old_usage(connection: Connection, *, days: int) -> None:
+    """Drop what is older."""
+    connection.execute(
+        text("delete from embedding_usage where day < current_date - cast(:days as integer)"), {"days": days}
+    )
+
+
+def _key(meter: Meter) -> Mapping[str, Any]:
+    return {
+        "tenant": meter.tenant_id,
+        "provider": meter.provider,
+        "model": meter.model,
+        "kind": meter.kind,
+    }
+
+
+def _amounts(used: Used) -> Mapping[str, Any]:
+    return {
+        "calls": used.calls,
+        "texts": used.texts,
+        "tokens": used.tokens,
+        "cost": used.cost,
+        "cache_hits": used.cache_hits,
+    }
+
+
+OLD_PROBES = 3
+"""A hold that was not confirmed for so many probes says nothing about now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """Why nothing is embedded with a configuration, and when that is tried again."""
+
+    fingerprint: str
+    code: str
+    error: str
+    """What was found and what to do; without any text or secret."""
+    since: datetime
+    probe_at: datetime
+
+
+def fingerprint(*parts: object) -> str:
+    """Names a configuration without telling it; give a secret in here as it is, only its hash gets out."""
+    joined = "\0".join(hashlib.sha256(str(part).encode()).hexdigest() for part in parts)
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+
+def concerns_configuration(error: LarderError) -> bool:
+    """True if the error speaks of the configuration: whatever text is sent, it will come again."""
+    if error.transient or isinstance(error, TextRejected):
+        return False
+    return isinstance(error, EmbeddingError | ConfigurationError)
+
+
+def hold(connection: Connection, name: str, error: LarderError, *, probe_seconds: float) -> None:
+    """Nobody with this configuration embeds until it is probed again."""
+    connection.execute(
+        text("""
+            insert into embedding_hold (fingerprint, code, error, probe_at)
+            values (:name, :code, :error, now() + make_interval(secs => :probe))
+            on conflict (fingerprint) do update set code = excluded.code, error = excluded.error,
+                seen_at = now(), probe_at = excluded.probe_at"""),
+        {"name": name, "code": error.code, "error": str(error), "probe": probe_seconds},
+    )
+
+
+def release_hold(connection: Connection, name: str) -> None:
+    """It works again."""
+    connection.execute(text("delete from embedding_hold where fingerprint = :name"), {"name": name})
+
+
+def release_other_holds(connection: Connection, name: str) -> None:
+    """The configuration is `name` now; a worker that still has an old one holds it again by itself."""
+    connection.execute(text("delete from embedding_hold where fingerprint <> :name"), {"name": name})
+
+
+def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
+    """The hold on this configuration, if there is one that is not long forgotten."""
+    row = (
+        connection.execute(
+            text("""
+                select fingerprint, code, error, since, probe_at from embedding_hold
+                where fingerprint = :name and seen_at > now() - make_interval(secs => :old)"""),
+            {"name": name, "old": OLD_PROBES * probe_seconds},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    return _hold(row) if row else None
+
+
+def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
+    """The hold to show: that on this configuration, else the newest of workers that have another one."""
+    row = (
+        connection.execute(
+            text("""
+                select fingerprint, code, error, since, probe_at from embedding_hold
+                where seen_at > now() - make_interval(secs => :old)
+                order by fingerprint = :name desc, seen_at desc limit 1"""),
+            {"name": name, "old": OLD_PROBES * probe_seconds},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    return _hold(row) if row else None
+
+
+def _hold(row: RowMapping) -> Hold:
+    return Hold(**row)
+
+
+def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> bool:
+    """True for one caller when it is time to try again; the others stay away until that is answered."""
+    row = connection.execute(
+        text("""
+            update embedding_hold set probe_at = now() + make_interval(secs => :probe)
+            where fingerprint = :name and probe_at <= now() returning fingerprint"""),
+        {"name": name, "probe": probe_seconds},
+    ).one_or_none()
+    return row is not None
+
+
+def probe_due(connection: Connection, name: str) -> bool:
+    """True if it is time to try again."""
+    found = connection.execute(
+        text("select probe_at <= now() from embedding_hold where fingerprint = :name"), {"name": name}
+    ).scalar()
+    return bool(found)
+
+
+class Owner(Protocol):
+    """Documents under a lease, be it for a step or for filling an index."""
+
+    @property
+    def tenant_id(self) -> UUID:
+        """Whose they are."""
+        ...
+
+    @property
+    def token(self) -> UUID:
+        """Of the lease."""
+        ...
+
+
+def claim_texts(
+    connection: Connection, claimed: Owner, model: str, hashes: Collection[bytes], *, lease: float
+) -> set[bytes]:
+    """Those of `hashes` that nobody else is embedding; they are ours as long as the documents are.
+
+    Look at the cache after this and not before: what was embedded a moment ago is not claimed any more.
+    """
+    rows = connection.execute(
+        text("""
+            insert into embedding_claim as c (tenant_id, model, hash, token, until)
+            -- in one order everywhere, so that two workers with the same texts do not block each other
+            select :tenant, :model, h, :token, now() + make_interval(secs => :lease)
+            from unnest(cast(:hashes as bytea[])) as h order by h
+            on conflict (tenant_id, model, hash) do update set token = excluded.token, until = excluded.until
+                where c.until < now()
+            returning hash"""),
+        {
+            "tenant": claimed.tenant_id,
+            "model": model,
+            "token": claimed.token,
+            "hashes": list(hashes),
+            "lease": lease,
+        },
+    )
+    return {bytes(row.hash) for row in rows}
+
+
+def renew_texts(connection: Connection, claimed: Owner, *, lease: float) -> None:
+    """Keep the texts for another lease, as their lease keeps the documents."""
+    connection.execute(
+        text(f"""
+            update embedding_claim set until = now() + make_interval(secs => :lease)
+            where (tenant_id, model, hash) in ({_MINE})"""),
+        {"tenant": claimed.tenant_id, "token": claimed.token, "lease": lease},
+    )
+
+
+def release_texts(connection: Connection, claimed: Owner) -> None:
+    """Give back all texts of a claim, embedded or not."""
+    connection.execute(
+        text(f"delete from embedding_claim where (tenant_id, model, hash) in ({_MINE})"),
+        {"tenant": claimed.tenant_id, "token": claimed.token},
+    )
+
+
+def forget_old_claims(connection: Connection) -> None:
+    """Drop the tenant's claims of workers that died; they hold nothing up, they only lie about."""
+    connection.execute(text("delete from embedding_claim where until < now() - interval '1 day'"))
+
+
+_MINE = """
+    select tenant_id, model, hash from embedding_claim where tenant_id = :tenant and token = :token
+    order by hash for update"""

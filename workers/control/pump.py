@@ -1,0 +1,107 @@
+"""The pump: what is due becomes messages; runs open and close, and indexes that lack documents are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from pipeline.errors import LarderError
+from pipeline.ledger import Item, Stage, jobs, runs, search_indexes, sources, work
+from pipeline.search.chunk_store import SearchIndex, indexes
+from workers.control import maintenance
+from workers.control.sync import start_run
+from workers.queue import dispatch
+from workers.runtime import Runtime
+
+
+def pump_once(parts: Runtime) -> None:
+    """One stroke: what is due becomes messages. Harmless beside itself, late, doubled or lost."""
+    _send_jobs(parts)  # first: somebody waits for these
+    _open_due(parts)
+    _close_settled(parts)
+    with parts.database.control() as connection:
+        found = work.pump_once(connection, parts.limits, embed=parts.allowance.room(connection))
+    if found is None:
+        return
+    _send_fills(parts)
+    for tenant, source, run in found.syncs:
+        dispatch.send_sync(parts.database, tenant, source, run)
+    for batch in found.batches:
+        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
+
+
+def _send_jobs(parts: Runtime) -> None:
+    """End enrichments that are over, and send the messages of those that wait without one."""
+    with parts.database.control() as connection:
+        due = jobs.pump_once(connection, parts.job_limits)
+    for one in due:
+        dispatch.send_job(parts.database, one)
+
+
+def _open_due(parts: Runtime) -> None:
+    """Open a run for every source whose time has come or whose files have changed."""
+    with parts.database.control() as connection:
+        due = sources.due(connection)
+        watched = sources.watched(connection)
+    wanted = {row.id: ("schedule", row) for row in due}
+    for row in watched:
+        if row.id not in wanted and _has_changed(parts, row):
+            wanted[row.id] = ("watch", row)
+    for trigger, row in wanted.values():
+        walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
+        if parts.known(row):
+            start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
+
+
+def _has_changed(parts: Runtime, row: sources.SourceRow) -> bool:
+    configured = parts.known(row)
+    if configured is None or row.last_sync_at is None:
+        return False
+    try:
+        return parts.open_source(configured.settings).stamp() != row.stamp
+    except LarderError:
+        return False  # the next scheduled sync tells what is wrong
+
+
+def _close_settled(parts: Runtime) -> None:
+    """Close runs whose documents are settled, after search knows their words."""
+    with parts.database.control() as connection:
+        settled = runs.settled(connection)
+    if not settled:
+        return
+    for tenant in {s.tenant_id for s in settled if s.changed}:
+        maintenance.refresh_tenant(parts, tenant)
+    with parts.database.control() as connection:
+        runs.close(connection, [s.id for s in settled])
+    if any(s.changed for s in settled):
+        dispatch.send("larder.upkeep.build", expires=300)
+
+
+def _send_fills(parts: Runtime) -> None:
+    """Send messages for what any search index lacks; nothing to do as long as there is only one."""
+    with parts.database.control() as connection:
+        found = indexes(connection)
+    if len(found) > 1:
+        for index in found:
+            _send(parts, index)
+
+
+def _send(parts: Runtime, index: SearchIndex) -> None:
+    with parts.database.control() as connection:
+        due = search_indexes.choose(connection, index.id, parts.limits)
+    for one in due:
+        weight = parts.weights[Stage.CHUNKED]
+        for part in dispatch.portions(one.items, one.sizes, weight=weight, most=parts.limits.batch):
+            dispatch.send_fill(parts.database, one.tenant_id, index.id, part)
+
+
+def fill(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> None:
+    """Fill one message's documents into an index, then see to it that there is a next message."""
+    with parts.database.tenant(tenant, durable=False) as connection:
+        index = next((i for i in indexes(connection) if i.id == index_id), None)
+    if index is None:
+        return  # it was dropped, and all that was noted about it with it
+    again = parts.filler(index).fill(tenant, items)
+    dispatch.send_fill(parts.database, tenant, index_id, again)
+    _send(parts, index)

@@ -1,0 +1,115 @@
+"""Tasks are doors: they decode ids, call one function, and send what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from pipeline.ledger import Item
+from workers import runtime
+from workers.admin import index_switch
+from workers.control import maintenance
+from workers.control import pump as pumping
+from workers.control import sync as syncing
+from workers.enrichment import job as enriching
+from workers.queue import dispatch
+from workers.queue.app import app
+
+
+@app.task(name="larder.sync")  # type: ignore[untyped-decorator]
+def sync(tenant: str, source: str, run: int, **_later: object) -> None:
+    """One slice of a source's walk; a further one is sent if it is not through."""
+    parts = runtime.current()
+    if not syncing.sync(parts, UUID(tenant), UUID(source), run):
+        dispatch.send_sync(parts.database, UUID(tenant), UUID(source), run)
+
+
+@app.task(name="larder.pump")  # type: ignore[untyped-decorator]
+def pump(**_later: object) -> None:
+    """Send messages for all that is due: documents, syncs, upkeep."""
+    pumping.pump_once(runtime.current())
+
+
+def decode(items: Sequence[Sequence[str | int]]) -> list[Item]:
+    """`[[id, version], ...]` of a message as items."""
+    return [Item(UUID(str(i)), int(v)) for i, v, *_ in items]
+
+
+@app.task(name="larder.chunk")  # type: ignore[untyped-decorator]
+def chunk(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
+    """Cut documents into chunks."""
+    parts = runtime.current()
+    step = parts.indexer.chunk(UUID(tenant), decode(items))
+    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+
+
+@app.task(name="larder.embed")  # type: ignore[untyped-decorator]
+def embed(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
+    """Make the vectors that are missing."""
+    parts = runtime.current()
+    step = parts.indexer.embed(UUID(tenant), decode(items))
+    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+
+
+@app.task(name="larder.upsert")  # type: ignore[untyped-decorator]
+def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
+    """Make documents searchable."""
+    parts = runtime.current()
+    step = parts.indexer.upsert(UUID(tenant), decode(items))
+    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+
+
+@app.task(name="larder.fill")  # type: ignore[untyped-decorator]
+def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later: object) -> None:
+    """Bring documents into a search index that lacks them."""
+    pumping.fill(runtime.current(), UUID(tenant), index, decode(items))
+
+
+@app.task(name="larder.enrich")  # type: ignore[untyped-decorator]
+def enrich(tenant: str, job: str, **_later: object) -> None:
+    """Answer one request of Step 4."""
+    enriching.run(runtime.current(), UUID(tenant), UUID(job))
+
+
+@app.task(name="larder.embedding.create")  # type: ignore[untyped-decorator]
+def embedding_create(tenant: str, job: str, **_later: object) -> None:
+    """Make the vectors that a remote call asks for."""
+    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "embedding_create")
+
+
+@app.task(name="larder.vector.store")  # type: ignore[untyped-decorator]
+def vector_store(tenant: str, job: str, **_later: object) -> None:
+    """Put the texts of a remote call into a collection."""
+    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_store")
+
+
+@app.task(name="larder.vector.query")  # type: ignore[untyped-decorator]
+def vector_query(tenant: str, job: str, **_later: object) -> None:
+    """Find what a remote call asks for."""
+    enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
+
+
+@app.task(name="larder.upkeep.statistics")  # type: ignore[untyped-decorator]
+def statistics(**_later: object) -> None:
+    """Count lexemes anew where they have changed."""
+    maintenance.refresh_statistics(runtime.current())
+
+
+@app.task(name="larder.upkeep.build", soft_time_limit=7000, time_limit=7200)  # type: ignore[untyped-decorator]
+def build(**_later: object) -> None:
+    """Build the indexes that were put off until the first load is in."""
+    maintenance.build_indexes(runtime.current())
+
+
+@app.task(name="larder.upkeep.trim")  # type: ignore[untyped-decorator]
+def trim(**_later: object) -> None:
+    """Keep caches, runs, dead letters and tombstones within their limits, and the indexes built."""
+    maintenance.trim(runtime.current())
+    index_switch.drop_old(runtime.current())
+    maintenance.build_indexes(runtime.current())
+
+
+@app.task(name="larder.upkeep.canary")  # type: ignore[untyped-decorator]
+def canary(queue: str, **_later: object) -> None:
+    """Show that this queue is served: the time of the last one done is on the status screen."""
+    maintenance.record_canary(runtime.current(), queue)

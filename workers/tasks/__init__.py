@@ -1,1 +1,0 @@
-"""Tasks are doors: decode ids, call one function, send what follows."""
