@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from connectors import SourceOptions, open_source
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
-from pipeline.search.languages import as_metadata
+from pipeline.languages import as_metadata
 from workers.settings import (
     AzureDevOpsSource,
     ConfluenceSource,

@@ -14,7 +14,7 @@ from operator import add
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from pipeline.search.languages import DEFAULT, LANGUAGES
+from pipeline.languages import DEFAULT, LANGUAGES
 from pipeline.search.lexemes import searchable
 
 MOST_LEXEMES = 60

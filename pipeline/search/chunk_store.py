@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from pipeline.database.engine import Transfer, transfer
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
+from pipeline.languages import language_of
 from pipeline.search.arms import Place, scores, steps
 from pipeline.search.bm25 import Statistics
 from pipeline.search.chunks import (
@@ -26,7 +27,6 @@ from pipeline.search.chunks import (
     StoreStats,
     diff,
 )
-from pipeline.search.languages import language_of
 from pipeline.search.lexemes import counted
 from pipeline.search.statements import Passing
 from pipeline.search.texts import LedgerCandidate, candidates

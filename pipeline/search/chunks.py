@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.search.languages import DEFAULT
+from pipeline.languages import DEFAULT
 
 Mode = Literal["hybrid", "vector", "keyword"]
 
@@ -86,7 +86,7 @@ class StoreQuery:
     top: int | None = None
     """Without keywords: no more than the best chunk of so many documents is wanted; a store may give more."""
     languages: tuple[str, ...] = (DEFAULT,)
-    """In which the text's words are stemmed: those of the documents; of `pipeline.search.languages`."""
+    """In which the text's words are stemmed: those of the documents; of `pipeline.languages`."""
 
 
 @dataclass(frozen=True, kw_only=True)

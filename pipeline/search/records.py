@@ -8,10 +8,10 @@ from typing import Literal
 
 from pipeline.documents import Chunk, Json
 from pipeline.embedding.identity import model_of
+from pipeline.languages import DEFAULT
 from pipeline.search.chunks import Filter, Mode, StoredDocument
 from pipeline.search.feedback import key_of
 from pipeline.search.fusion import FusionWeights
-from pipeline.search.languages import DEFAULT
 from pipeline.search.question import Intent, ProcessedQuery, Synonyms
 from pipeline.search.validity import Standing
 

@@ -32,35 +32,18 @@ class ChunkingSettings(Section):
         default=ChunkingOptions.strategy,
         description=f"How texts are cut: {', '.join(STRATEGIES)}.",
     )
-    unit: Unit = Field(
-        default=ChunkingOptions.unit, description="What sizes count: characters, or tokens of the model."
-    )
-    min_size: Whole = Field(
-        default=ChunkingOptions.min_size,
-        ge=0,
-        le=100_000,
-        description="Smaller leftovers join their neighbour.",
-    )
-    max_size: Whole = Field(
-        default=ChunkingOptions.max_size,
-        ge=20,
-        le=100_000,
-        description="Largest chunk; 500 with the strategy semantic.",
-    )
-    overlap: Whole = Field(
-        default=ChunkingOptions.overlap,
-        ge=0,
-        le=50_000,
-        description="What a chunk repeats of the one before it; 50 with the strategy semantic.",
-    )
-    split_on: Separators = Field(
-        default=ChunkingOptions.split_on,
-        description="Where text may be cut, best place first; \\n is a line break.",
-    )
-    preserve_whitespace: Flag = Field(
-        default=ChunkingOptions.preserve_whitespace,
-        description="Keep runs of blanks and empty lines as they are.",
-    )
+    unit: Unit = ChunkingOptions.unit
+    """What sizes count: characters, or tokens of the model."""
+    min_size: Whole = Field(default=ChunkingOptions.min_size, ge=0, le=100_000)
+    """Smaller leftovers join their neighbour."""
+    max_size: Whole = Field(default=ChunkingOptions.max_size, ge=20, le=100_000)
+    """Largest chunk; 500 with the strategy semantic."""
+    overlap: Whole = Field(default=ChunkingOptions.overlap, ge=0, le=50_000)
+    """What a chunk repeats of the one before it; 50 with the strategy semantic."""
+    split_on: Separators = ChunkingOptions.split_on
+    r"""Where text may be cut, best place first; \n is a line break."""
+    preserve_whitespace: Flag = ChunkingOptions.preserve_whitespace
+    """Keep runs of blanks and empty lines as they are."""
 
     @model_validator(mode="before")
     @classmethod

@@ -15,9 +15,8 @@ from pydantic.fields import FieldInfo
 from workers.settings.problems import Fault, KeyPath, spelled
 from workers.settings.source_list import SOURCE_TYPES
 from workers.settings.sources import SourceSettings
-from workers.settings.substitution import Substituted
 from workers.settings.values import Expected, OneOf, Section
-from workers.settings.yamlfile import Tree
+from workers.settings.yamlfile import Substituted, Tree
 
 _LONGEST = 60
 _MISSING = object()

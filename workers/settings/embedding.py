@@ -49,44 +49,25 @@ class EmbeddingModel(Section):
         + ".",
     )
     model: Text = Field(default="all-MiniLM-L6-v2", description=f"Name of the model. {_OWN}")
-    dimensions: Whole = Field(
-        default=384,
-        ge=1,
-        le=4000,
-        description="Length of its vectors. Left out: the model's own; needed for a model not known to Larder.",
-    )
-    device: Device = Field(default="cpu", description="cpu or cuda, for the provider transformers.")
-    model_path: Folder | None = Field(
-        default=None,
-        examples=["./models/minilm"],
-        description="Folder with model.onnx and tokenizer.json of another model, for the provider minilm.",
-    )
-    base_url: WebUrl | None = Field(
-        default=None,
-        examples=["https://embeddings.example.com/v1"],
-        description="Address of a provider on the network. Empty: its public one.",
-    )
-    api_key: Secret | None = Field(
-        default=None,
-        examples=["${LARDER_EMBEDDING_API_KEY}"],
-        description="Key of a provider on the network. Empty, and without baseUrl: GEMINI_API_KEY, OPENAI_API_KEY "
-        "or HF_TOKEN, whichever is the provider's.",
-    )
+    dimensions: Whole = Field(default=384, ge=1, le=4000)
+    """Length of its vectors. Left out: the model's own; needed for a model not known to Larder."""
+    device: Device = "cpu"
+    """cpu or cuda, for the provider transformers."""
+    model_path: Folder | None = Field(default=None, examples=["./models/minilm"])
+    """Folder with model.onnx and tokenizer.json of another model, for the provider minilm."""
+    base_url: WebUrl | None = Field(default=None, examples=["https://embeddings.example.com/v1"])
+    """Address of a provider on the network. Empty: its public one."""
+    api_key: Secret | None = Field(default=None, examples=["${LARDER_EMBEDDING_API_KEY}"])
+    """Key of a provider on the network. Empty, and without baseUrl: GEMINI_API_KEY, OPENAI_API_KEY or
+    HF_TOKEN, whichever is the provider's."""
     timeout: Number = Field(default=30, gt=0, le=3600, description=f"Seconds one call may take. {_OWN}")
-    max_tokens: Whole | None = Field(
-        default=None,
-        ge=16,
-        examples=[8192],
-        description="Tokens of a text that the model reads, where Larder does not know it or the server allows "
-        "others; longer texts are embedded in parts.",
-    )
+    max_tokens: Whole | None = Field(default=None, ge=16, examples=[8192])
+    """Tokens of a text that the model reads, where Larder does not know it or the server allows others;
+    longer texts are embedded in parts."""
 
-    oversize: Oversize | None = Field(
-        default=None,
-        examples=["split"],
-        description="What becomes of a text that is longer than the model reads: split, the mean of its parts; "
-        "refuse, a dead letter; cut, its beginning alone (minilm only). Empty: cut for minilm, else split.",
-    )
+    oversize: Oversize | None = Field(default=None, examples=["split"])
+    """What becomes of a text that is longer than the model reads: split, the mean of its parts; refuse, a
+    dead letter; cut, its beginning alone (minilm only). Empty: cut for minilm, else split."""
 
     @model_validator(mode="before")
     @classmethod
@@ -133,5 +114,41 @@ class PreviousEmbedding(EmbeddingModel):
 class EmbeddingCacheSettings(Section):
     """Vectors kept so that no text is embedded twice."""
 
-    enabled: Flag = Field(default=True, description="Keep vectors of texts already embedded.")
-    max_size: Whole = Field(default=1000, ge=1, description="Megabytes; the longest unused go first.")
+    enabled: Flag = True
+    """Keep vectors of texts already embedded."""
+    max_size: Whole = Field(default=1000, ge=1)
+    """Megabytes; the longest unused go first."""
+
+
+class EmbeddingBudgetSettings(Section):
+    """The allowance for embedding; a part of the section `embedding`."""
+
+    requests_per_minute: Whole | None = Field(default=None, ge=1)
+    """Most calls a minute, of all workers together. Empty: no limit."""
+    texts_per_minute: Whole | None = Field(default=None, ge=1)
+    """Most texts a minute, of all workers together. Empty: no limit."""
+    tokens_per_minute: Whole | None = Field(default=None, ge=1)
+    """Most tokens a minute, of all workers together. Empty: no limit."""
+    query_share: Number = Field(default=0.1, ge=0, le=0.9)
+    """Part of every limit that documents leave to searches."""
+    daily_tokens: Whole | None = Field(default=None, ge=1)
+    """Most tokens of a tenant's day (UTC). Empty: no limit."""
+    daily_cost: Number | None = Field(default=None, gt=0)
+    """Most money of a tenant's day, by costPerMillionTokens. Empty: no limit."""
+    cost_per_million_tokens: Number = Field(default=0, ge=0)
+    """Price of a million tokens, for the cost that is shown and limited."""
+    probe_seconds: Number = Field(default=300, ge=1, le=86_400)
+    """Pause between tries while the provider refuses key, model or plan."""
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.daily_cost is not None and not self.cost_per_million_tokens:
+            expected = "more than 0, since dailyCost is set"
+            refuse(self, [Mismatch(key="cost_per_million_tokens", expected=expected)])
+        return self
+
+    @property
+    def limited(self) -> bool:
+        """True if any limit is set."""
+        limits = (self.requests_per_minute, self.texts_per_minute, self.tokens_per_minute)
+        return any(n is not None for n in (*limits, self.daily_tokens, self.daily_cost))

@@ -11,8 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from pipeline.embedding.known_models import KNOWN
 from workers.settings.problems import Fault, KeyPath, Place
-from workers.settings.substitution import Lookup, Substituted, VariableFault
-from workers.settings.yamlfile import Tree
+from workers.settings.yamlfile import Lookup, Substituted, Tree, VariableFault
 
 MOST_SECRET_BYTES = 64_000
 

@@ -16,8 +16,7 @@ from workers.settings.models import RagSettings
 from workers.settings.problems import KeyPath, SettingsError
 from workers.settings.services import OPTION_KEYS
 from workers.settings.sources import FileSource
-from workers.settings.substitution import typed
-from workers.settings.yamlfile import Tree, read
+from workers.settings.yamlfile import Tree, read, typed
 
 ROOT = "rag"
 FILE = "larder.yaml"

@@ -55,11 +55,12 @@ Endpoint = Annotated[Text, AfterValidator(_endpoint), Expected(_ENDPOINT)]
 class MetricsSettings(Section):
     """Figures for Prometheus. These keys are checked and have no effect yet."""
 
-    enabled: Flag = Field(default=True, description="Offer metrics.")
-    export_path: Folder | None = Field(
-        default=None, examples=["./metrics"], description="Folder to write them to as well. Empty: none."
-    )
-    export_interval: Number = Field(default=60, gt=0, description="Seconds between two writes.")
+    enabled: Flag = True
+    """Offer metrics."""
+    export_path: Folder | None = Field(default=None, examples=["./metrics"])
+    """Folder to write them to as well. Empty: none."""
+    export_interval: Number = Field(default=60, gt=0)
+    """Seconds between two writes."""
 
 
 class LoggingSettings(Section):
@@ -68,31 +69,34 @@ class LoggingSettings(Section):
     level: Level = Field(
         default="info", description="Least important lines to show: " + ", ".join(LEVELS) + "."
     )
-    path: Folder | None = Field(
-        default=None,
-        examples=["./logs/larder.log"],
-        description="File to log to. Checked, no effect yet: lines go to standard error.",
-    )
-    max_files: Whole = Field(default=10, ge=1, le=1000, description="Files kept when the log is rotated.")
-    max_size: Size = Field(
-        default="10m", validate_default=True, description="Size at which the log is rotated."
-    )
+    path: Folder | None = Field(default=None, examples=["./logs/larder.log"])
+    """File to log to. Checked, no effect yet: lines go to standard error."""
+    max_files: Whole = Field(default=10, ge=1, le=1000)
+    """Files kept when the log is rotated."""
+    max_size: Size = Field(default="10m", validate_default=True)
+    """Size at which the log is rotated."""
 
 
 class HealthCheckSettings(Section):
     """The health page. These keys are checked and have no effect yet."""
 
-    enabled: Flag = Field(default=True, description="Offer the health page.")
-    endpoint: Endpoint = Field(default="/health/rag", description="Its path.")
-    interval: Number = Field(default=30, gt=0, description="Seconds between two checks.")
+    enabled: Flag = True
+    """Offer the health page."""
+    endpoint: Endpoint = "/health/rag"
+    """Its path."""
+    interval: Number = Field(default=30, gt=0)
+    """Seconds between two checks."""
 
 
 class AlertChannel(Section):
     """Where alerts go."""
 
-    type: Channel = Field(description="console or file.")
-    path: Folder | None = Field(default=None, description="The file, for the type file.")
-    min_severity: Severity = Field(default="warning", description="Least severe alerts this channel gets.")
+    type: Channel
+    """console or file."""
+    path: Folder | None = None
+    """The file, for the type file."""
+    min_severity: Severity = "warning"
+    """Least severe alerts this channel gets."""
 
     @model_validator(mode="after")
     def _file_has_path(self) -> Self:
@@ -104,35 +108,40 @@ class AlertChannel(Section):
 class AlertCondition(Section):
     """What raises an alert."""
 
-    name: Condition = Field(description="slow_query, indexing_failure or store_unreachable.")
-    threshold: Number = Field(gt=0, description="Alert above this.")
-    severity: Severity = Field(default="warning", description="How severe the alert is.")
+    name: Condition
+    """slow_query, indexing_failure or store_unreachable."""
+    threshold: Number = Field(gt=0)
+    """Alert above this."""
+    severity: Severity = "warning"
+    """How severe the alert is."""
 
 
 class AlertSettings(Section):
     """Alerts. These keys are checked and have no effect yet."""
 
-    enabled: Flag = Field(default=True, description="Raise alerts.")
-    channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = Field(
-        default=(AlertChannel(type="console"),), description="Where alerts go: type, path, minSeverity."
+    enabled: Flag = True
+    """Raise alerts."""
+    channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = (
+        AlertChannel(type="console"),
     )
-    conditions: Annotated[tuple[AlertCondition, ...], Expected("a list of conditions")] = Field(
-        default=(
-            AlertCondition(name="slow_query", threshold=1000, severity="warning"),
-            AlertCondition(name="indexing_failure", threshold=5, severity="error"),
-            AlertCondition(name="store_unreachable", threshold=3, severity="critical"),
-        ),
-        description="What raises alerts: name, threshold, severity. slow_query counts milliseconds, "
-        "indexing_failure failures one after another, store_unreachable attempts.",
+    """Where alerts go: type, path, minSeverity."""
+    conditions: Annotated[tuple[AlertCondition, ...], Expected("a list of conditions")] = (
+        AlertCondition(name="slow_query", threshold=1000, severity="warning"),
+        AlertCondition(name="indexing_failure", threshold=5, severity="error"),
+        AlertCondition(name="store_unreachable", threshold=3, severity="critical"),
     )
+    """What raises alerts: name, threshold, severity. slow_query counts milliseconds, indexing_failure
+    failures one after another, store_unreachable attempts."""
 
 
 class MonitoringSettings(Section):
     """What Larder tells about itself."""
 
-    metrics: MetricsSettings = Field(default_factory=MetricsSettings, description="Figures for Prometheus.")
-    logging: LoggingSettings = Field(default_factory=LoggingSettings, description="Log lines.")
-    health_check: HealthCheckSettings = Field(
-        default_factory=HealthCheckSettings, description="The health page."
-    )
-    alerts: AlertSettings = Field(default_factory=AlertSettings, description="Alerts.")
+    metrics: MetricsSettings = MetricsSettings()
+    """Figures for Prometheus."""
+    logging: LoggingSettings = LoggingSettings()
+    """Log lines."""
+    health_check: HealthCheckSettings = HealthCheckSettings()
+    """The health page."""
+    alerts: AlertSettings = AlertSettings()
+    """Alerts."""

@@ -13,78 +13,64 @@ from workers.settings.values import Mismatch, Number, Section, Whole, refuse
 class ConcurrencySettings(Section):
     """Processes per worker when all run on one machine."""
 
-    control: Whole = Field(
-        default=2, ge=1, le=16, description="Syncs, the pump and upkeep: one to read while one pumps."
-    )
-    ingest: Whole = Field(default=2, ge=1, le=256, description="Cutting documents and writing chunks.")
-    embed: Whole = Field(default=1, ge=1, le=256, description="Embedding; each process holds the model once.")
-    enrich: Whole = Field(
-        default=2, ge=1, le=256, description="Answering Step 4; each process holds the model once."
-    )
+    control: Whole = Field(default=2, ge=1, le=16)
+    """Syncs, the pump and upkeep: one to read while one pumps."""
+    ingest: Whole = Field(default=2, ge=1, le=256)
+    """Cutting documents and writing chunks."""
+    embed: Whole = Field(default=1, ge=1, le=256)
+    """Embedding; each process holds the model once."""
+    enrich: Whole = Field(default=2, ge=1, le=256)
+    """Answering Step 4; each process holds the model once."""
 
 
 class DeletionGuardSettings(Section):
     """When a sync would delete more than this, a person decides; both must be exceeded."""
 
-    share: Number = Field(default=0.2, ge=0, le=1, description="Share of the source's documents.")
-    documents: Whole = Field(default=25, ge=0, description="Number of documents.")
+    share: Number = Field(default=0.2, ge=0, le=1)
+    """Share of the source's documents."""
+    documents: Whole = Field(default=25, ge=0)
+    """Number of documents."""
 
 
 class QueueSettings(Section):
     """Leases, limits and retries. In order: leaseSeconds / 3, leaseSeconds, resendSeconds, visibilityTimeout."""
 
-    lease_seconds: Number = Field(
-        default=120, ge=1, le=86_400, description="How long a silent worker keeps its work."
-    )
-    resend_seconds: Number | None = Field(
-        default=None,
-        ge=1,
-        le=86_400,
-        description="When work that was sent is sent again. Empty: twice leaseSeconds.",
-    )
-    max_in_flight: Whole = Field(
-        default=2000, ge=1, le=1_000_000, description="Most documents sent and not finished."
-    )
-    batch_documents: Whole = Field(default=32, ge=1, le=1000, description="Most documents of one message.")
-    upsert_rows: Whole = Field(
-        default=500, ge=1, le=10_000, description="Most chunks written in one transaction."
-    )
-    max_attempts: Whole = Field(
-        default=8, ge=1, le=100, description="Failures until a document is a dead letter."
-    )
-    max_crashes: Whole = Field(
-        default=3, ge=1, le=100, description="Crashes of a worker until its document is one."
-    )
-    visibility_timeout: Whole = Field(
-        default=900,
-        ge=10,
-        le=86_400,
-        description="Seconds until the broker delivers an unfinished message again.",
-    )
-    soft_time_limit: Number = Field(
-        default=240, ge=1, le=86_400, description="Seconds until a task is asked to stop."
-    )
-    time_limit: Number = Field(default=300, ge=1, le=86_400, description="Seconds until a task is stopped.")
-    tick_seconds: Number = Field(
-        default=5, ge=0.1, le=3600, description="Seconds between looks for due work."
-    )
-    concurrency: ConcurrencySettings = Field(
-        default_factory=ConcurrencySettings, description="Processes per worker on one machine."
-    )
-    retry_base_seconds: Number = Field(
-        default=2, ge=0, le=3600, description="Pause before the first retry; then doubled."
-    )
-    retry_max_seconds: Number = Field(
-        default=600, ge=0, le=86_400, description="Longest pause before a retry."
-    )
-    deletion_guard: DeletionGuardSettings = Field(
-        default_factory=DeletionGuardSettings, description="Deletions held back for a person to release."
-    )
-    keep_runs_days: Number = Field(default=30, ge=0, description="Days the records of syncs are kept.")
-    keep_dead_days: Number = Field(default=90, ge=0, description="Days dead letters are kept.")
-    reconcile_hours: Number = Field(
-        default=24, gt=0, description="Hours between full walks through a source's ids."
-    )
+    lease_seconds: Number = Field(default=120, ge=1, le=86_400)
+    """How long a silent worker keeps its work."""
+    resend_seconds: Number | None = Field(default=None, ge=1, le=86_400)
+    """When work that was sent is sent again. Empty: twice leaseSeconds."""
+    max_in_flight: Whole = Field(default=2000, ge=1, le=1_000_000)
+    """Most documents sent and not finished."""
+    batch_documents: Whole = Field(default=32, ge=1, le=1000)
+    """Most documents of one message."""
+    upsert_rows: Whole = Field(default=500, ge=1, le=10_000)
+    """Most chunks written in one transaction."""
+    max_attempts: Whole = Field(default=8, ge=1, le=100)
+    """Failures until a document is a dead letter."""
+    max_crashes: Whole = Field(default=3, ge=1, le=100)
+    """Crashes of a worker until its document is one."""
+    visibility_timeout: Whole = Field(default=900, ge=10, le=86_400)
+    """Seconds until the broker delivers an unfinished message again."""
+    soft_time_limit: Number = Field(default=240, ge=1, le=86_400)
+    """Seconds until a task is asked to stop."""
+    time_limit: Number = Field(default=300, ge=1, le=86_400)
+    """Seconds until a task is stopped."""
+    tick_seconds: Number = Field(default=5, ge=0.1, le=3600)
+    """Seconds between looks for due work."""
+    concurrency: ConcurrencySettings = ConcurrencySettings()
+    """Processes per worker on one machine."""
+    retry_base_seconds: Number = Field(default=2, ge=0, le=3600)
+    """Pause before the first retry; then doubled."""
+    retry_max_seconds: Number = Field(default=600, ge=0, le=86_400)
+    """Longest pause before a retry."""
+    deletion_guard: DeletionGuardSettings = DeletionGuardSettings()
+    """Deletions held back for a person to release."""
+    keep_runs_days: Number = Field(default=30, ge=0)
+    """Days the records of syncs are kept."""
+    keep_dead_days: Number = Field(default=90, ge=0)
+    """Days dead letters are kept."""
+    reconcile_hours: Number = Field(default=24, gt=0)
+    """Hours between full walks through a source's ids."""
 
     @property
     def resend_after(self) -> float:

@@ -44,34 +44,25 @@ AccountZone = Annotated[Text, AfterValidator(_account_zone), Expected(_ACCOUNT_Z
 class ServiceSource(SourceSettings):
     """What every service has."""
 
-    max_concurrency: Positive = Field(
-        default=4, description="Requests at once to the service's host, over all workers."
-    )
-    requests_per_minute: Positive | None = Field(
-        default=None,
-        examples=[300],
-        description="Requests a minute to the service's host, over all workers. Empty: only what the service says.",
-    )
-    connect_timeout: Positive = Field(default=10, description="Seconds to wait for a connection.")
-    read_timeout: Positive = Field(default=60, description="Seconds to wait for the next part of an answer.")
+    max_concurrency: Positive = 4
+    """Requests at once to the service's host, over all workers."""
+    requests_per_minute: Positive | None = Field(default=None, examples=[300])
+    """Requests a minute to the service's host, over all workers. Empty: only what the service says."""
+    connect_timeout: Positive = 10
+    """Seconds to wait for a connection."""
+    read_timeout: Positive = 60
+    """Seconds to wait for the next part of an answer."""
 
 
 class ConfluenceAuth(Section):
     """Who reads: e-mail and API token (Cloud), name and password (Server), or a personal access token (Server)."""
 
-    username: Text | None = Field(
-        default=None,
-        examples=["${CONFLUENCE_USER}"],
-        description="E-mail of a Cloud account, or a user name.",
-    )
-    api_token: Secret | None = Field(
-        default=None, examples=["${CONFLUENCE_TOKEN}"], description="API token or password of that user."
-    )
-    token: Secret | None = Field(
-        default=None,
-        examples=["${CONFLUENCE_PAT}"],
-        description="Personal access token, without a user name.",
-    )
+    username: Text | None = Field(default=None, examples=["${CONFLUENCE_USER}"])
+    """E-mail of a Cloud account, or a user name."""
+    api_token: Secret | None = Field(default=None, examples=["${CONFLUENCE_TOKEN}"])
+    """API token or password of that user."""
+    token: Secret | None = Field(default=None, examples=["${CONFLUENCE_PAT}"])
+    """Personal access token, without a user name."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -89,43 +80,42 @@ class ConfluenceAuth(Section):
 class LabelFilter(Section):
     """Which pages by their labels."""
 
-    include: Texts = Field(default=(), description="Only pages with one of these. Empty: all.")
-    exclude: Texts = Field(default=(), description="No page with one of these.")
+    include: Texts = ()
+    """Only pages with one of these. Empty: all."""
+    exclude: Texts = ()
+    """No page with one of these."""
 
 
 class ConfluenceOptions(Section):
     """What is read of a space."""
 
-    include_comments: Flag = Field(default=True, description="Comments become a section of their page.")
-    include_attachments: Flag = Field(
-        default=False,
-        description="Text-like attachments (.md .txt .csv .json .html) become documents; others are named on the page.",
-    )
-    include_blog_posts: Flag = Field(default=False, description="Read blog posts as well as pages.")
-    include_archived: Flag = Field(default=False, description="Read archived spaces as well.")
-    include_restricted: Flag = Field(
-        default=False, description="Read pages that only some may view; who may is kept with them."
-    )
-    max_pages: Positive | None = Field(
-        default=1000,
-        description="At most so many pages, the oldest by creation: a choice that edits do not move"
-        " (docs/confluence.md). While there are more, nothing is deleted by absence. null: all.",
-    )
-    page_size: Annotated[Whole, annotated_types.Interval(ge=1, le=250), Expected("1 to 250")] = Field(
-        default=50, description="Pages asked for at once; the service may give fewer."
-    )
-    labels: LabelFilter = Field(default_factory=LabelFilter, description="Which pages by their labels.")
-    ancestors: Texts = Field(default=(), description="Ids of pages: only these and what lies below them.")
-    timezone: AccountZone = Field(
-        default="auto", description="Zone of the account that reads; auto: as the service says."
-    )
-    attachment_max_bytes: Size = Field(
-        default="1m", validate_default=True, description="Larger attachments are only named."
-    )
-    max_concurrency: Positive | None = Field(default=None, description="The same as the source's own key.")
-    requests_per_minute: Positive | None = Field(
-        default=None, description="The same as the source's own key."
-    )
+    include_comments: Flag = True
+    """Comments become a section of their page."""
+    include_attachments: Flag = False
+    """Text-like attachments (.md .txt .csv .json .html) become documents; others are named on the page."""
+    include_blog_posts: Flag = False
+    """Read blog posts as well as pages."""
+    include_archived: Flag = False
+    """Read archived spaces as well."""
+    include_restricted: Flag = False
+    """Read pages that only some may view; who may is kept with them."""
+    max_pages: Positive | None = 1000
+    """At most so many pages, the oldest by creation: a choice that edits do not move (docs/confluence.md).
+    While there are more, nothing is deleted by absence. null: all."""
+    page_size: Annotated[Whole, annotated_types.Interval(ge=1, le=250), Expected("1 to 250")] = 50
+    """Pages asked for at once; the service may give fewer."""
+    labels: LabelFilter = LabelFilter()
+    """Which pages by their labels."""
+    ancestors: Texts = ()
+    """Ids of pages: only these and what lies below them."""
+    timezone: AccountZone = "auto"
+    """Zone of the account that reads; auto: as the service says."""
+    attachment_max_bytes: Size = Field(default="1m", validate_default=True)
+    """Larger attachments are only named."""
+    max_concurrency: Positive | None = None
+    """The same as the source's own key."""
+    requests_per_minute: Positive | None = None
+    """The same as the source's own key."""
 
 
 OPTION_KEYS = frozenset(
@@ -140,72 +130,58 @@ OPTION_KEYS = frozenset(
 class ConfluenceSource(ServiceSource):
     """Pages of a Confluence, Cloud or Server/Data Center."""
 
-    base_url: WebUrl = Field(
-        examples=["https://example.atlassian.net/wiki"],
-        description="Where people open it, with its context path.",
-    )
-    deployment: Literal["auto", "cloud", "server"] = Field(
-        default="auto", description="Which product it is: auto, cloud or server (Data Center too)."
-    )
-    space_keys: Texts = Field(
-        default=(),
-        examples=[["TECH", "ARCH"]],
-        description="Keys of spaces. Empty: all that the account sees.",
-    )
-    auth: ConfluenceAuth = Field(default_factory=ConfluenceAuth, description="Who reads.")
-    sync_options: ConfluenceOptions = Field(
-        default_factory=ConfluenceOptions, description="What is read. Its keys may also stand beside it."
-    )
+    base_url: WebUrl = Field(examples=["https://example.atlassian.net/wiki"])
+    """Where people open it, with its context path."""
+    deployment: Literal["auto", "cloud", "server"] = "auto"
+    """Which product it is: auto, cloud or server (Data Center too)."""
+    space_keys: Texts = Field(default=(), examples=[["TECH", "ARCH"]])
+    """Keys of spaces. Empty: all that the account sees."""
+    auth: ConfluenceAuth = ConfluenceAuth()
+    """Who reads."""
+    sync_options: ConfluenceOptions = ConfluenceOptions()
+    """What is read. Its keys may also stand beside it."""
 
 
 class AzureAuth(Section):
     """Who reads."""
 
-    pat: Secret | None = Field(
-        default=None,
-        examples=["${AZURE_PAT}"],
-        description="Personal access token with the scope Work Items (read).",
-    )
+    pat: Secret | None = Field(default=None, examples=["${AZURE_PAT}"])
+    """Personal access token with the scope Work Items (read)."""
 
 
 class AzureDevOpsSource(ServiceSource):
     """Work items of Azure DevOps Boards, Services or Server."""
 
-    organization: Text = Field(
-        examples=["example"],
-        description="Name of the organization, or the full address of a server's collection.",
-    )
+    organization: Text = Field(examples=["example"])
+    """Name of the organization, or the full address of a server's collection."""
     projects: Annotated[Texts, annotated_types.MinLen(1), Expected("a project or a list of them")] = Field(
-        examples=["Shop"],
-        description="Project of the service, or several. May be written project; with projects there, project is "
-        "Larder's own, as for every source.",
+        examples=["Shop"]
     )
-    auth: AzureAuth = Field(default_factory=AzureAuth, description="Who reads.")
-    work_item_types: Texts = Field(
-        default=("User Story", "Bug", "Task", "Feature"), description="Types of work items. Empty: all."
+    """Project of the service, or several. May be written project; with projects there, project is Larder's
+    own, as for every source."""
+    auth: AzureAuth = AzureAuth()
+    """Who reads."""
+    work_item_types: Texts = ("User Story", "Bug", "Task", "Feature")
+    """Types of work items. Empty: all."""
+    fields: Texts = (
+        "System.Title",
+        "System.Description",
+        "Microsoft.VSTS.Common.AcceptanceCriteria",
+        "System.Tags",
     )
-    fields: Texts = Field(
-        default=(
-            "System.Title",
-            "System.Description",
-            "Microsoft.VSTS.Common.AcceptanceCriteria",
-            "System.Tags",
-        ),
-        description="Fields whose text is indexed, by reference name; what a person needs besides is always read.",
-    )
-    max_items: Positive | None = Field(
-        default=5000,
-        description="At most so many work items; while there are more, nothing is deleted by absence. null: all.",
-    )
-    area_paths: Texts = Field(default=(), examples=[["Shop\\Web"]], description="Only below these areas.")
-    states: Texts = Field(default=(), examples=[["Closed", "Resolved"]], description="Only in these states.")
-    include_comments: Flag = Field(default=True, description="Comments become a section of their work item.")
-    include_links: Flag = Field(default=True, description="Parents, children and related items are named.")
-    wiql: Text | None = Field(
-        default=None,
-        examples=["[System.Tags] CONTAINS 'api'"],
-        description="One more condition in the service's query language.",
-    )
+    """Fields whose text is indexed, by reference name; what a person needs besides is always read."""
+    max_items: Positive | None = 5000
+    """At most so many work items; while there are more, nothing is deleted by absence. null: all."""
+    area_paths: Texts = Field(default=(), examples=[["Shop\\Web"]])
+    """Only below these areas."""
+    states: Texts = Field(default=(), examples=[["Closed", "Resolved"]])
+    """Only in these states."""
+    include_comments: Flag = True
+    """Comments become a section of their work item."""
+    include_links: Flag = True
+    """Parents, children and related items are named."""
+    wiql: Text | None = Field(default=None, examples=["[System.Tags] CONTAINS 'api'"])
+    """One more condition in the service's query language."""
 
     @model_validator(mode="before")
     @classmethod

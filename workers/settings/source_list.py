@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from workers.settings.services import AzureDevOpsSource, ConfluenceSource
 from workers.settings.sources import MarkdownSource, PbiJsonSource, SourceSettings, TextSource
-from workers.settings.substitution import typed
 from workers.settings.values import Expected, Mismatch, listed, mismatched, refusal
+from workers.settings.yamlfile import typed
 
 
 class UnfinishedSource(SourceSettings):

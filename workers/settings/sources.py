@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from pipeline.documents import SourceType
 from workers.settings.chunking import ChunkingSettings
-from workers.settings.substitution import plain
 from workers.settings.values import (
     Cron,
     Expected,
@@ -28,6 +27,7 @@ from workers.settings.values import (
     refusal,
     refuse,
 )
+from workers.settings.yamlfile import plain
 
 
 def _source_type(value: Any) -> SourceType:
@@ -52,9 +52,8 @@ class SourceMetadata(Section):
         examples=["documentation"],
         description=f"What searches filter by: {', '.join(SourceType)}. Empty: that of the source's type.",
     )
-    category: Text | None = Field(
-        default=None, examples=["reference"], description="A word of your own to filter by."
-    )
+    category: Text | None = Field(default=None, examples=["reference"])
+    """A word of your own to filter by."""
 
     @model_validator(mode="before")
     @classmethod
@@ -73,63 +72,51 @@ class SourceMetadata(Section):
 class Extractor(Section):
     """A field of the backlog item that becomes metadata under another name."""
 
-    field: Text = Field(description="The item's field.")
-    to: Text = Field(description="Its name in the metadata.")
+    field: Text
+    """The item's field."""
+    to: Text
+    """Its name in the metadata."""
 
 
 class PbiMetadata(SourceMetadata):
     """Fixed facts, and facts taken from each backlog item."""
 
-    extractors: tuple[Extractor, ...] = Field(
-        default=(
-            Extractor(field="id", to="pbi_id"),
-            Extractor(field="created_at", to="timestamp"),
-            Extractor(field="confidence_score", to="quality_score"),
-        ),
-        description="Fields of each item that become metadata.",
+    extractors: tuple[Extractor, ...] = (
+        Extractor(field="id", to="pbi_id"),
+        Extractor(field="created_at", to="timestamp"),
+        Extractor(field="confidence_score", to="quality_score"),
     )
+    """Fields of each item that become metadata."""
 
 
 class SourceSettings(Section):
     """What every source has."""
 
-    name: Name = Field(description="How commands and reports call the source; unique.")
-    type: Text = Field(description="What kind of source it is.")
-    enabled: Flag = Field(default=True, description="false: never synced; what was indexed stays searchable.")
-    auto_index: Flag = Field(
-        default=True, description="false: no sync on its own as soon as the source is new."
-    )
-    index_schedule: Cron | None = Field(
-        default=None, examples=["0 */6 * * *"], description="When to sync, in the source's time zone."
-    )
-    update_schedule: Cron | None = Field(
-        default=None,
-        examples=["0 2 * * *"],
-        description="The same as indexSchedule, which wins if both are there.",
-    )
-    timezone: Zone | None = Field(
-        default=None, examples=["Europe/Berlin"], description="Empty: that of the file."
-    )
-    language: Language | None = Field(
-        default=None,
-        examples=["german"],
-        description="In which the words of this source are stemmed. Empty: that of the file.",
-    )
-    metadata: SourceMetadata = Field(
-        default_factory=SourceMetadata, description="Fixed facts of every document of this source."
-    )
-    tenant: Text | None = Field(
-        default=None, description="Id or name. Empty: LARDER_TENANT, else the file's tenant."
-    )
-    project: Text | None = Field(
-        default=None,
-        description="Id or name; `shared` is for all projects. Empty: LARDER_PROJECT, else the file's project.",
-    )
-    chunking: ChunkingSettings | None = Field(
-        default=None,
-        description="How this source's documents are cut, with all keys of the section chunking. "
-        "A key left out has its own default, not the value of the section chunking.",
-    )
+    name: Name
+    """How commands and reports call the source; unique."""
+    type: Text
+    """What kind of source it is."""
+    enabled: Flag = True
+    """false: never synced; what was indexed stays searchable."""
+    auto_index: Flag = True
+    """false: no sync on its own as soon as the source is new."""
+    index_schedule: Cron | None = Field(default=None, examples=["0 */6 * * *"])
+    """When to sync, in the source's time zone."""
+    update_schedule: Cron | None = Field(default=None, examples=["0 2 * * *"])
+    """The same as indexSchedule, which wins if both are there."""
+    timezone: Zone | None = Field(default=None, examples=["Europe/Berlin"])
+    """Empty: that of the file."""
+    language: Language | None = Field(default=None, examples=["german"])
+    """In which the words of this source are stemmed. Empty: that of the file."""
+    metadata: SourceMetadata = SourceMetadata()
+    """Fixed facts of every document of this source."""
+    tenant: Text | None = None
+    """Id or name. Empty: LARDER_TENANT, else the file's tenant."""
+    project: Text | None = None
+    """Id or name; `shared` is for all projects. Empty: LARDER_PROJECT, else the file's project."""
+    chunking: ChunkingSettings | None = None
+    """How this source's documents are cut, with all keys of the section chunking. A key left out has its
+    own default, not the value of the section chunking."""
 
     @property
     def schedule(self) -> str | None:
@@ -153,30 +140,25 @@ class SourceSettings(Section):
 class FileSource(SourceSettings):
     """Files below a folder, found by patterns."""
 
-    paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")] = Field(
-        description="Patterns of the files to read, below root; ** is any number of folders."
-    )
-    exclude: Texts = Field(
-        default=(), examples=[["**/node_modules/**"]], description="Patterns of files to leave out."
-    )
-    root: Folder = Field(default=Path(), description="The folder the patterns start at and never leave.")
-    base_url: WebUrl | None = Field(
-        default=None,
-        examples=["https://git.example.com/project/blob/main"],
-        description="Where people open these files; the path is appended. Empty: no links.",
-    )
-    watch: Flag = Field(default=False, description="Look for changed files every few seconds.")
-    max_bytes: Size = Field(
-        default="10m", validate_default=True, description="Larger files are skipped and reported."
-    )
+    paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")]
+    """Patterns of the files to read, below root; ** is any number of folders."""
+    exclude: Texts = Field(default=(), examples=[["**/node_modules/**"]])
+    """Patterns of files to leave out."""
+    root: Folder = Path()
+    """The folder the patterns start at and never leave."""
+    base_url: WebUrl | None = Field(default=None, examples=["https://git.example.com/project/blob/main"])
+    """Where people open these files; the path is appended. Empty: no links."""
+    watch: Flag = False
+    """Look for changed files every few seconds."""
+    max_bytes: Size = Field(default="10m", validate_default=True)
+    """Larger files are skipped and reported."""
 
 
 class MarkdownSource(FileSource):
     """Markdown files with front matter."""
 
-    frontmatter_fields: Texts = Field(
-        default=("title", "tags", "category"), description="Fields of the front matter that are kept."
-    )
+    frontmatter_fields: Texts = ("title", "tags", "category")
+    """Fields of the front matter that are kept."""
 
 
 class TextSource(FileSource):
@@ -186,9 +168,8 @@ class TextSource(FileSource):
 class PbiJsonSource(FileSource):
     """Backlog items in JSON files."""
 
-    metadata: PbiMetadata = Field(
-        default_factory=PbiMetadata, description="Fixed facts, and facts taken from each backlog item."
-    )
+    metadata: PbiMetadata = PbiMetadata()
+    """Fixed facts, and facts taken from each backlog item."""
 
     @property
     def default_strategy(self) -> str | None:

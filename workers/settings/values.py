@@ -26,8 +26,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipeline.search.languages import LANGUAGES
-from workers.settings.substitution import Substituted, typed
+from pipeline.languages import LANGUAGES
+from workers.settings.yamlfile import Substituted, typed
 
 
 class Section(BaseModel):
@@ -40,6 +40,7 @@ class Section(BaseModel):
         populate_by_name=True,
         hide_input_in_errors=True,
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")

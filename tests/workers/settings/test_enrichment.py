@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pipeline.enrichment import GENERATORS as BUILT
 from workers.settings import Settings
-from workers.settings.enrichment import GENERATORS
+from workers.settings.models import GENERATORS
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors.web import Gate
-from pipeline.search.languages import KEY
+from pipeline.languages import KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever
 from workers.settings import Settings

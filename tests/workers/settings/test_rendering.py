@@ -46,7 +46,7 @@ EVERY = sorted(set(sections(RagSettings)), key=lambda s: s.__name__)
 @pytest.mark.parametrize("section", EVERY)
 def test_every_key_is_described_in_a_sentence(section: type[Section]) -> None:
     for field in section.model_fields.values():
-        assert re.fullmatch(r"[^\n]{5,}\.", field.description or ""), field.alias
+        assert re.fullmatch(r"(?s).{5,}\.", field.description or ""), field.alias
 
 
 @pytest.mark.parametrize("section", EVERY)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workers.settings import Settings, load
-from workers.settings.substitution import Substituted, VariableFault, plain, scalar, substitute, typed
+from workers.settings.yamlfile import Substituted, VariableFault, plain, scalar, substitute, typed
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]

@@ -14,7 +14,6 @@ from workers.settings.diagnosis import described, locate, shown, types_of, writt
 from workers.settings.models import RagSettings, RetrievalSettings
 from workers.settings.problems import Fault, Place, Problem, SettingsError, spelled
 from workers.settings.sources import PbiJsonSource, SourceSettings
-from workers.settings.substitution import Substituted
 from workers.settings.values import (
     BrokerUrl,
     Cron,
@@ -35,6 +34,7 @@ from workers.settings.values import (
     Zone,
     refuse,
 )
+from workers.settings.yamlfile import Substituted
 
 ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "whole": TypeAdapter(Whole),

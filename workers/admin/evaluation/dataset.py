@@ -16,7 +16,7 @@ from connectors.documents.times import parse_time
 from pipeline.documents import Cursor, Document, Finding, Json, Kind, Listing, Page, SourceType
 from pipeline.enrichment.text import flat
 from pipeline.errors import ConfigurationError
-from pipeline.search.languages import as_metadata
+from pipeline.languages import as_metadata
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
 CONTEXT = "context_judgements.tsv"
