@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.documents.options import DecisionRules, SourceOptions
-from connectors.files.json_files import JsonSource
-from connectors.files.markdown import MarkdownSource
-from connectors.files.text import TextSource
-from connectors.pbi.source import PbiJsonSource
+from connectors.files.markdown import MarkdownSource, TextSource
+from connectors.pbi.sources import JsonSource, PbiJsonSource
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 

@@ -33,7 +33,7 @@ from workers.settings import SOURCE_TYPES, Settings, SourceSettings
 from workers.source_options import source_of
 
 if TYPE_CHECKING:
-    from connectors.web import Gate
+    from connectors.web import RequestLimiter
     from workers.enrichment.job import EnrichIn
 
 
@@ -343,12 +343,12 @@ class Runtime(Models):
         return source_of(self.settings, source, lambda: self.gate)
 
     @cached_property
-    def gate(self) -> Gate:
+    def gate(self) -> RequestLimiter:
         """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
-        from connectors.web import LocalGate
-        from workers.limits.requests import ValkeyGate
+        from connectors.web import LocalRequestLimiter
+        from workers.limits.requests import ValkeyRequestLimiter
 
-        return ValkeyGate(self.addresses.broker) if self.addresses.broker else LocalGate()
+        return ValkeyRequestLimiter(self.addresses.broker) if self.addresses.broker else LocalRequestLimiter()
 
     def schedule_of(self, source: SourceSettings) -> Schedule:
         """When a source that was just synced is due again."""

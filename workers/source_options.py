@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     # The clients of both services cost 30 MB and a quarter of a second: only who opens such a source pays.
     from connectors.azure_devops import AzureDevOpsOptions
     from connectors.confluence import ConfluenceOptions
-    from connectors.web import Access, Gate
+    from connectors.web import Access, RequestLimiter
 
 
-def source_of(settings: Settings, source: SourceSettings, gate: Callable[[], Gate]) -> Source:
+def source_of(settings: Settings, source: SourceSettings, gate: Callable[[], RequestLimiter]) -> Source:
     """The connector of a configured source; nothing is read yet. `gate` is asked for by services only.
 
     Raises:
@@ -39,7 +39,7 @@ def source_of(settings: Settings, source: SourceSettings, gate: Callable[[], Gat
     raise ConfigurationError(f"source {source.name} has no connector for its type {source.type}")
 
 
-def _files(settings: Settings, source: FileSource, _gate: Callable[[], Gate]) -> SourceOptions:
+def _files(settings: Settings, source: FileSource, _gate: Callable[[], RequestLimiter]) -> SourceOptions:
     return SourceOptions(
         name=source.name,
         type=source.type,
@@ -54,7 +54,9 @@ def _files(settings: Settings, source: FileSource, _gate: Callable[[], Gate]) ->
     )
 
 
-def _confluence(settings: Settings, source: ConfluenceSource, gate: Callable[[], Gate]) -> ConfluenceOptions:
+def _confluence(
+    settings: Settings, source: ConfluenceSource, gate: Callable[[], RequestLimiter]
+) -> ConfluenceOptions:
     from connectors.confluence import ConfluenceOptions
 
     options = source.sync_options
@@ -91,7 +93,7 @@ def _confluence(settings: Settings, source: ConfluenceSource, gate: Callable[[],
 
 
 def _azure_devops(
-    settings: Settings, source: AzureDevOpsSource, gate: Callable[[], Gate]
+    settings: Settings, source: AzureDevOpsSource, gate: Callable[[], RequestLimiter]
 ) -> AzureDevOpsOptions:
     from connectors.azure_devops import AzureDevOpsOptions, base_url_of
 
@@ -136,17 +138,17 @@ def _access(
     source: ServiceSource,
     address: str,
     product: str,
-    gate: Callable[[], Gate],
+    gate: Callable[[], RequestLimiter],
     *,
     per_minute: int | None = None,
     at_once: int | None = None,
 ) -> Access:
-    from connectors.web import Access, GateLimits
+    from connectors.web import Access, RequestLimits
 
     return Access(
         base_url=address,
-        gate=gate(),
-        limits=GateLimits(
+        limiter=gate(),
+        limits=RequestLimits(
             per_minute=per_minute or source.requests_per_minute, at_once=at_once or source.max_concurrency
         ),
         connect_timeout=float(source.connect_timeout),

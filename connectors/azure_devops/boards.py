@@ -14,8 +14,7 @@ from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions, base_ur
 from connectors.azure_devops.sdk import Clients, models, open_clients
 from connectors.azure_devops.wiql import nothing, timed
 from connectors.azure_devops.work_item import Comment, Relation, WorkItem, person
-from connectors.documents.json_values import scalar_text
-from connectors.documents.times import parse_time
+from connectors.documents.values import parse_time, scalar_text
 from connectors.web.faults import LASTS
 from pipeline.errors import SourceUnavailable
 

@@ -11,9 +11,9 @@ from connectors.azure_devops.sections import Label, body_of
 from connectors.azure_devops.work_item import Comment, WorkItem
 from connectors.documents.decisions import Evidence, decision_facts, is_decision
 from connectors.documents.headings import headings_of
-from connectors.documents.json_values import clean_text, json_able, measure, number_of
 from connectors.documents.options import DecisionRules
 from connectors.documents.redaction import redact
+from connectors.documents.values import clean_text, json_able, measure, number_of
 from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
 
 PARENT = "System.LinkTypes.Hierarchy-Reverse"

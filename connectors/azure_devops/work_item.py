@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from connectors.documents.json_values import scalar_text
-from connectors.documents.times import parse_time
+from connectors.documents.values import parse_time, scalar_text
 
 OPEN_END = 9999
 """The year of a date that stands for "not yet"."""

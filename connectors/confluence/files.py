@@ -11,10 +11,9 @@ from connectors.confluence.fingerprints import file_fingerprint
 from connectors.confluence.item import Item, nested
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.site import WHO, Site
-from connectors.documents.json_text import json_text
-from connectors.documents.json_values import clean_text, json_able, parse_json
 from connectors.documents.redaction import redact
-from connectors.files.contents import Unreadable, decode, is_blank
+from connectors.documents.values import clean_text, json_able, json_text, parse_json
+from connectors.files.source import Unreadable, decode, is_blank
 from connectors.markup import to_markdown
 from connectors.web import AnswerTooLarge
 from pipeline.documents import DEFAULT_KIND, Document, Problem, SourceType

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from connectors.documents.json_values import clean_text
-from connectors.documents.times import parse_time
+from connectors.documents.values import clean_text, parse_time
 from pipeline.documents import Json
 
 READ = "restrictions.read.restrictions.user,restrictions.read.restrictions.group"

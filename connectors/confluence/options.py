@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
-from connectors.documents.json_values import json_able
 from connectors.documents.options import DecisionRules
+from connectors.documents.values import json_able
 from connectors.web import Access
 from pipeline.documents import SourceType
 from pipeline.errors import ConfigurationError

@@ -14,9 +14,9 @@ from connectors.confluence.item import Item
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of
-from connectors.documents.json_values import clean_text, json_able
 from connectors.documents.redaction import redact
-from connectors.files.contents import is_blank
+from connectors.documents.values import clean_text, json_able
+from connectors.files.source import is_blank
 from connectors.markup import to_markdown
 from pipeline.documents import Document, SourceType
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
-from connectors.documents.times import parse_time
+from connectors.documents.values import parse_time
 from pipeline.documents import Cursor, Json
 
 

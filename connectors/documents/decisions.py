@@ -10,11 +10,10 @@ from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
+from connectors.documents.globs import Pattern, include_pattern
 from connectors.documents.headings import Heading, code_lines, plain_text
-from connectors.documents.json_values import scalar_text
 from connectors.documents.options import DecisionRules
-from connectors.documents.times import parse_day
-from connectors.files.patterns import Pattern, include_pattern
+from connectors.documents.values import parse_day, scalar_text
 from pipeline.documents import DECISION_STATUSES, DEFAULT_KIND, Kind, SourceType
 
 __all__ = ["DecisionRules", "Evidence", "decision_facts", "is_decision", "kind_and_facts"]

@@ -1,22 +1,175 @@
-"""Markdown files as documents, with their front matter."""
+"""Markdown and plain text files as documents: front matter, links between files, facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote
+
+import yaml
+from frontmatter.default_handlers import SafeLoader, YAMLHandler
 
 from connectors.documents.decisions import Evidence, kind_and_facts
-from connectors.documents.front_matter import FrontMatter, split_front_matter, tags_of
-from connectors.documents.headings import Heading, headings_of, plain_text, title_of
-from connectors.documents.json_values import json_able, scalar_text
+from connectors.documents.headings import Heading, code_lines, headings_of, plain_text, title_of
 from connectors.documents.options import SourceOptions
-from connectors.documents.times import parse_time
-from connectors.files.contents import FileText
-from connectors.files.links import resolve_links
-from connectors.files.source import FileSource
+from connectors.documents.values import json_able, parse_time, scalar_text, tags_of
+from connectors.files.source import FileSource, FileText
+from connectors.files.walk import external_id
 from pipeline.documents import Document, SourceType
+from pipeline.errors import DocumentRejected
+
+_BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontMatter:
+    """What the head says and the text below it."""
+
+    values: Mapping[str, Any]
+    """As YAML gives them, keys as text; dates that no calendar has stay text."""
+    body: str
+
+
+class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
+    """YAML without the one value that would fail a whole file: an impossible date."""
+
+
+def _timestamp(loader: Any, node: yaml.ScalarNode) -> Any:
+    try:
+        return SafeLoader.construct_yaml_timestamp(loader, node)
+    except ValueError:
+        return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
+
+
+def split_front_matter(text: str, name: str) -> FrontMatter:
+    """Front matter and body of a file; `name` is the file for messages.
+
+    Raises:
+        DocumentRejected: the block is no YAML, no mapping, or never closed; the message gives the line.
+    """
+    handler = YAMLHandler(fm_boundary=_BOUNDARY)
+    lines = text.split("\n", 2)
+    if lines[0].rstrip() != "---":
+        return FrontMatter(values={}, body=text)
+    try:
+        head, body = handler.split(text)
+    except ValueError:
+        return _unclosed(text, lines, name)
+    values = _load(handler, head, name, ruled=not lines[1].strip())
+    if values is None:
+        return FrontMatter(values={}, body=text)
+    return FrontMatter(values={str(k): v for k, v in values.items()}, body=body.strip("\n"))
+
+
+def _unclosed(text: str, lines: list[str], name: str) -> FrontMatter:
+    """A lone `---` on top is a ruler, unless what follows is clearly meant as keys."""
+    if len(lines) > 1 and _KEY.match(lines[1]):
+        raise DocumentRejected(
+            f"{name}: the front matter opened at line 1 is never closed", fix="add a line ---"
+        )
+    return FrontMatter(values={}, body=text)
+
+
+def _load(handler: YAMLHandler, head: str, name: str, *, ruled: bool) -> Mapping[Any, Any] | None:
+    """The mapping; None if `ruled` (a blank line follows the first ---) and the block is just text."""
+    try:
+        values = handler.load(head, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if ruled:
+            return None
+        raise DocumentRejected(
+            f"{name}: the front matter is not valid YAML at {_where(error)}", fix="correct it"
+        ) from None
+    if values is None:
+        return {}
+    if isinstance(values, Mapping):
+        return values
+    if ruled:
+        return None
+    found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
+    raise DocumentRejected(found, fix="write it as key: value lines")
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    # The block starts at the end of line 1, so the parser's line 0 is ours.
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
+
+
+MAX_LINKS = 100
+# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
+_INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
+_REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedText:
+    """A text and the files of the same root it points to."""
+
+    text: str
+    """With the links made absolute if the root has a base url, else as it was."""
+    links: tuple[str, ...]
+    """Paths below the root, sorted, each once, at most MAX_LINKS."""
+
+
+def resolve_links(text: str, relative: str, options: SourceOptions) -> LinkedText:
+    """Follows links and images of the file at `relative`; what is in code is left alone."""
+    if "](" not in text and "]:" not in text:
+        return LinkedText(text=text, links=())
+    hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
+
+    def absolute(match: re.Match[str]) -> str:
+        target = match[2] or match[3]
+        if target not in hits:
+            hits[target] = _target(target, relative, options)
+        hit = hits[target]
+        if not hit or not options.base_url:
+            return match[0]
+        return match[1] + options.url_of(hit) + target[len(_path(target)) :]
+
+    lines = text.split("\n")
+    for index, in_code in enumerate(code_lines(lines)):
+        if not in_code and ("](" in lines[index] or "]:" in lines[index]):
+            lines[index] = _outside_code(lines[index], absolute)
+    links = sorted({external_id(hit) for hit in hits.values() if hit})
+    return LinkedText(text="\n".join(lines), links=tuple(links[:MAX_LINKS]))
+
+
+def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
+    """Every second piece between backticks is code."""
+    pieces = line.split("`")
+    pieces[0] = _REFERENCE.sub(absolute, pieces[0], count=1) if _REFERENCE.match(pieces[0]) else pieces[0]
+    pieces[::2] = [_INLINE.sub(absolute, piece) for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def _target(target: str, relative: str, options: SourceOptions) -> str:
+    """The path below the root a link leads to; empty if it leads elsewhere or nowhere."""
+    path = unquote(_path(target))
+    if not path or path.startswith("//") or _SCHEME.match(path):
+        return ""
+    start = "" if path.startswith("/") else posixpath.dirname(relative)
+    hit = posixpath.normpath(posixpath.join(start, path.lstrip("/") if not start else path))
+    if hit.startswith(("../", "/")) or hit in ("..", "."):
+        return ""
+    return hit if os.path.isfile(options.root / hit) else ""  # noqa: PTH113 (also False for impossible names)
+
+
+def _path(target: str) -> str:
+    """The target without query and fragment."""
+    return re.split("[#?]", target, maxsplit=1)[0]
+
 
 ALWAYS_KEPT = ("author", "date", "created", "updated")
 
@@ -100,3 +253,40 @@ def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[dateti
     if created and updated and created > updated:
         created, updated = (updated, updated) if created == modified else (created, created)
     return created, updated
+
+
+MAX_TITLE_LINE = 120
+
+
+class TextSource(FileSource):
+    """One document per text file; its external id is the path below the root."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options, extractor="text-2", convert=text_document)
+
+
+def text_document(options: SourceOptions, file: FileText) -> Document:
+    """The document of one file: the whole text as it is."""
+    source_type = options.source_type or SourceType.TEXT
+    evidence = Evidence(
+        path=file.external_id, above=options.above, text=file.text, front_matter={}, tags=(), headings=()
+    )
+    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
+    return Document(
+        external_id=file.external_id,
+        title=first_line_title(file.text) or file_title(file),
+        text=file.text,
+        source_type=source_type,
+        kind=kind,
+        url=file.url,
+        metadata={**json_able(options.metadata), **facts, **file_metadata(file)},
+        created_at=file.modified,
+        updated_at=file.modified,
+    )
+
+
+def first_line_title(text: str) -> str:
+    """The first line with text, if it stands alone and is short enough for a title; else empty."""
+    first, _, rest = text.strip().partition("\n")
+    alone = not rest.split("\n", 1)[0].strip()
+    return " ".join(first.split()) if alone and len(first.strip()) <= MAX_TITLE_LINE else ""

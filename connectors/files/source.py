@@ -1,15 +1,264 @@
-"""A source with one document per file; what a document looks like is given to it."""
+"""A source with one document per file: bytes to text, text to documents, documents in pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import codecs
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from connectors.documents.options import SourceOptions
-from connectors.files.contents import FileText, blank, holds_nothing, open_problem, read_file
-from connectors.files.paging import Entry, failed, pages_of, resume_key, selected, skipped
+from connectors.documents.values import from_epoch
 from connectors.files.walk import FileListing, FileTree, FoundFile
-from pipeline.documents import Cursor, Document, Finding, Listing, Page
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
 from pipeline.errors import DocumentRejected
+
+PAGE_ENTRIES = 100
+PAGE_CHARACTERS = 4_000_000
+"""A page is held in memory and stored in one transaction; a hundred large files would be too much for both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What became of one item: a document, a failure or something left out. `key` gives the order."""
+
+    key: str
+    document: Document | None = None
+    failed: Problem | None = None
+    skipped: Problem | None = None
+
+
+def failed(external_id: str, reason: str, url: str = "") -> Entry:
+    """An item that is there and could not be read."""
+    return Entry(key=external_id, failed=Problem(external_id=external_id, reason=reason, url=url))
+
+
+def skipped(external_id: str, reason: str, url: str = "") -> Entry:
+    """An item left out on purpose."""
+    return Entry(key=external_id, skipped=Problem(external_id=external_id, reason=reason, url=url))
+
+
+def resume_key(since: Cursor | None) -> str:
+    """The last key of the page that left this cursor; empty if the walk starts over."""
+    after = since.get("after") if since else None
+    return after if isinstance(after, str) else ""
+
+
+def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
+    """Pages of entries that come sorted by key; the last page's cursor is empty: start over next time."""
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS:
+            yield _page(batch, {"after": batch[-1].key})
+            batch, size = [], 0
+        batch.append(entry)
+        size += len(entry.document.text) if entry.document else 0
+    yield _page(batch, {})
+
+
+def selected(pages: Iterable[Page], ids: Sequence[str]) -> Iterator[Page]:
+    """Only these items of a whole walk; what the walk does not bring is gone."""
+    missing = set(ids)
+    for page in pages:
+        documents = tuple(d for d in page.documents if d.external_id in missing)
+        failures = tuple(p for p in page.failed if p.external_id in missing)
+        missing -= {d.external_id for d in documents} | {p.external_id for p in failures}
+        if documents or failures:
+            yield Page(cursor={}, documents=documents, failed=failures)
+    if missing:
+        yield Page(cursor={}, deleted=tuple(sorted(missing)))
+
+
+def _page(batch: list[Entry], cursor: Cursor) -> Page:
+    return Page(
+        cursor=cursor,
+        documents=tuple(e.document for e in batch if e.document),
+        failed=tuple(e.failed for e in batch if e.failed),
+        skipped=tuple(e.skipped for e in batch if e.skipped),
+    )
+
+
+BOMS: tuple[tuple[bytes, str, str], ...] = (
+    (codecs.BOM_UTF8, "utf-8", "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le", "utf-32"),  # begins like UTF-16, so it is asked for first
+    (codecs.BOM_UTF32_BE, "utf-32-be", "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16-le", "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16-be", "utf-16"),
+)
+"""Byte order mark, codec of what follows, name of the encoding."""
+CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
+CONTROL_SHARE = 0.1
+"""A text with more control characters than this is a binary file."""
+TINY_BYTES = 64
+
+
+class Unreadable(Exception):
+    """These bytes are no text; the message says why. Never leaves the connectors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileText:
+    """A file that was read."""
+
+    external_id: str
+    relative: str
+    url: str
+    text: str
+    """Line ends are `\\n`, a byte order mark is gone."""
+    encoding: str
+    """`utf-8` unless the file says or shows otherwise."""
+    modified: datetime | None
+
+
+def read_file(file: FoundFile, root: str, options: SourceOptions) -> FileText | Entry | None:
+    """The file as text, an entry that says why not, or None if it is not there any more."""
+    try:
+        data, status = _read(file, root, options.max_bytes)
+        if status.st_size > options.max_bytes:
+            return _too_large(file, status.st_size, options)
+        text, encoding = decode(data)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, Unreadable) as error:
+        return failed(file.external_id, _reason(file, error), options.url_of(file.relative))
+    if is_blank(text):
+        return blank(file, options)
+    return FileText(
+        external_id=file.external_id,
+        relative=file.relative,
+        url=options.url_of(file.relative),
+        text=text,
+        encoding=encoding,
+        modified=from_epoch(status.st_mtime),
+    )
+
+
+def blank(file: FoundFile | FileText, options: SourceOptions) -> Entry:
+    """The entry of a file without text."""
+    reason = f"{file.external_id} holds no text; nothing of it can be found"
+    return skipped(file.external_id, reason, options.url_of(file.relative))
+
+
+def is_blank(text: str) -> bool:
+    """True if there is nothing to see: white space, byte order marks, zero-width spaces."""
+    return not text.strip("\ufeff\u200b \t\r\n") or not text.strip()
+
+
+def holds_nothing(file: FoundFile, root: str) -> bool:
+    """True if the file is empty or a few blanks, so that a document made of it earlier has no text any more.
+
+    Only tiny files are opened: a walk for ids must cost no more than a look at each file.
+    """
+    if file.status.st_size > TINY_BYTES:
+        return False
+    try:
+        data, _ = _read(file, root, TINY_BYTES)
+        return is_blank(decode(data)[0])
+    except (OSError, Unreadable):
+        return False
+
+
+def open_problem(file: FoundFile, root: str) -> str:
+    """Why the file cannot be opened; empty if it can."""
+    try:
+        _read(file, root, 0)
+    except FileNotFoundError:
+        return ""
+    except (OSError, Unreadable) as error:
+        return _reason(file, error)
+    return ""
+
+
+def decode(data: bytes) -> tuple[str, str]:
+    """Text and encoding of a file's bytes.
+
+    Raises:
+        Unreadable: they are binary or in no encoding we know; the message gives the byte position.
+    """
+    for bom, codec, name in BOMS:
+        if data.startswith(bom):
+            return _decode_marked(data[len(bom) :], codec, name, len(bom)), name
+    _refuse_binary(data)
+    return _decode_unmarked(data)
+
+
+def _decode_marked(data: bytes, codec: str, name: str, offset: int) -> str:
+    try:
+        text = data.decode(codec)
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"is not valid {name} at byte {offset + error.start}; save it as UTF-8") from None
+    _refuse_binary(text.encode())
+    return _plain_lines(text)
+
+
+def _decode_unmarked(data: bytes) -> tuple[str, str]:
+    try:
+        return _plain_lines(data.decode()), "utf-8"
+    except UnicodeDecodeError as error:
+        position = error.start
+    try:
+        # Any byte is a letter of some old encoding; control characters show that this is not one of them.
+        if data.translate(None, CONTROLS) == data:
+            return _plain_lines(data.decode("cp1252")), "windows-1252"
+    except UnicodeDecodeError as error:
+        position = min(position, error.start)
+    raise Unreadable(f"is not valid UTF-8 at byte {position}; save it as UTF-8")
+
+
+def _refuse_binary(data: bytes) -> None:
+    at = data.find(b"\0")
+    if at >= 0:
+        raise Unreadable(f"is a binary file: NUL character at byte {at}; exclude it, or save it as UTF-8")
+    controls = len(data) - len(data.translate(None, CONTROLS))
+    if controls > CONTROL_SHARE * len(data):
+        raise Unreadable(
+            f"is a binary file: {controls} of {len(data)} bytes are control characters; exclude it"
+        )
+
+
+def _plain_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result]:
+    """The bytes, unless they are more than `limit`; the file may have been replaced since it was found."""
+    # Without O_NONBLOCK a pipe put in the file's place would hold us for ever.
+    handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb", buffering=0) as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("is not a regular file any more; move it away or exclude it")
+        replaced = (status.st_dev, status.st_ino) != (file.status.st_dev, file.status.st_ino)
+        if replaced and not os.path.realpath(file.path).startswith(root.rstrip("/") + "/"):
+            raise Unreadable("lies outside the source's root since a folder became a link")
+        size = status.st_size if status.st_size <= limit else 0
+        return _read_up_to(stream.fileno(), size), status
+
+
+def _read_up_to(handle: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(handle, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _too_large(file: FoundFile, size: int, options: SourceOptions) -> Entry:
+    reason = f"has {size} bytes, the limit is {options.max_bytes}; raise maxBytes or split the file"
+    return skipped(file.external_id, f"{file.external_id} {reason}", options.url_of(file.relative))
+
+
+def _reason(file: FoundFile, error: OSError | Unreadable) -> str:
+    if isinstance(error, Unreadable):
+        return f"{file.external_id} {error}"
+    if error.errno == errno.ELOOP:
+        return f"{file.external_id} became a link while it was read; it is looked at again next time"
+    return f"{file.external_id} cannot be read: {error.strerror}; let the worker's user read it"
+
 
 Convert = Callable[[SourceOptions, FileText], Document | None]
 """A file's document, or None if it holds no text; raises DocumentRejected if it is broken."""

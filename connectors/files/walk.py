@@ -8,8 +8,8 @@ import stat
 import unicodedata
 from dataclasses import dataclass
 
+from connectors.documents.globs import Globs, Pattern, Place
 from connectors.documents.options import SourceOptions
-from connectors.files.patterns import Globs, Pattern, Place
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from connectors.markup.addresses import Links
-from connectors.markup.conversion import Conversion
+from connectors.markup.conversion import Conversion, MarkupLimits, Rendered
 from connectors.markup.elements import HTML
-from connectors.markup.extensions import EXTENSIONS
-from connectors.markup.macros import MACROS
-from connectors.markup.rendered import MarkupLimits, Rendered
+from connectors.markup.storage_format import EXTENSIONS, MACROS
 
 __all__ = ["Links", "MarkupLimits", "Rendered", "to_markdown"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from connectors.markup.escapes import escape_text, safe_url
+from connectors.markup.inline import escape_text, safe_url
 from connectors.markup.scanner import attributes
 
 MOST_ATTACHMENTS = 1000

@@ -6,10 +6,9 @@ import re
 
 from connectors.markup import inline
 from connectors.markup.addresses import file_name, picture
-from connectors.markup.conversion import Conversion, Handler
+from connectors.markup.blocks import LINE, PARAGRAPH
+from connectors.markup.conversion import BLOCKS, Close, Conversion, Handler
 from connectors.markup.scanner import attributes
-from connectors.markup.sinks import LINE, PARAGRAPH
-from connectors.markup.stack import BLOCKS, Close
 from connectors.markup.tables import Cell, Table
 
 MOST_NESTED_TABLES = 8

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from connectors.documents.json_values import clean_text, measure, number_of, scalar_text
-from connectors.documents.times import parse_time
+from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
 from connectors.pbi.shapes import plain_key, plain_keys
 
 Unit = tuple[str, float]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from connectors.documents.json_values import scalar_text
+from connectors.documents.values import scalar_text
 
 _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),

@@ -1,19 +1,18 @@
 """The edge to other people's HTTP services, shared by the connectors that need one."""
 
-from connectors.web.answers import is_html
+from connectors.web.answers import is_html, json_of, results_of
 from connectors.web.faults import FOREIGN, AnswerTooLarge, ServerFault, translate
-from connectors.web.limiter import Gate, GateLimits, LocalGate
-from connectors.web.payloads import json_of, results_of
+from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from connectors.web.session import Access, GuardedAdapter, guard, open_session
 
 __all__ = [
     "FOREIGN",
     "Access",
     "AnswerTooLarge",
-    "Gate",
-    "GateLimits",
     "GuardedAdapter",
-    "LocalGate",
+    "LocalRequestLimiter",
+    "RequestLimiter",
+    "RequestLimits",
     "ServerFault",
     "guard",
     "is_html",

@@ -1,15 +1,81 @@
-"""Which answers are none: refusals, sign-in pages, gateways' pages, redirects to elsewhere."""
+"""What an HTTP answer means: whether it is one, where it comes from, its JSON."""
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
+from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
 
-from connectors.web.faults import LASTS, ServerFault
-from connectors.web.origin import Origin
-from pipeline.errors import RateLimited, SourceDenied
+from connectors.web.faults import ADDRESS, LASTS, ServerFault
+from pipeline.errors import ConfigurationError, RateLimited, SourceDenied, SourceUnavailable
+
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """One server; two addresses lead to it if all three parts are the same."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def configured(cls, address: str) -> Self:
+        """Where a configured address leads.
+
+        Raises:
+            ConfigurationError: it is no http address, or holds a user name or password.
+        """
+        try:
+            url = requests.Request("GET", address.strip()).prepare().url or ""
+            parts = urlsplit(url)
+            port = parts.port or PORTS.get(parts.scheme, 0)
+        except (ValueError, requests.RequestException):
+            raise ConfigurationError(
+                "the configured address is none", fix=f"{ADDRESS}: it begins with https://"
+            ) from None
+        if parts.username is not None or parts.password is not None:
+            fix = "write them to auth instead, where they are kept secret"
+            raise ConfigurationError("the configured address holds a user name or password", fix=fix)
+        if not port or not parts.hostname:
+            raise ConfigurationError(
+                "the configured address is none", fix=f"{ADDRESS}: it begins with https://"
+            )
+        return cls(scheme=parts.scheme, host=parts.hostname, port=port)
+
+    def holds(self, url: str) -> bool:
+        """Whether a request to `url` would go to this server and nowhere else."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or PORTS.get(parts.scheme, 0)
+        except ValueError:
+            return False
+        return (parts.scheme, parts.hostname, port) == (self.scheme, self.host, self.port)
+
+    @staticmethod
+    def shown(url: str) -> str:
+        """Scheme and host of any address, for messages: paths and queries may hold secrets."""
+        try:
+            parts = urlsplit(url)
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError:
+            return "an address that cannot be read"
+        return f"{parts.scheme}://{parts.hostname or ''}{port}"
+
+    @property
+    def key(self) -> str:
+        """Name of this server at the limiter."""
+        return f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{self.host}{port}"
+
 
 CREDENTIALS = "check the user name and the token: it may be wrong, expired, or revoked"
 NO_API = "check the configured address (baseUrl or organization): a web page answers there, not the API"
@@ -111,3 +177,44 @@ def _html_is_welcome(response: requests.Response) -> bool:
     """Whether a web page can be what was asked for: by the Accept header, or as a file to download."""
     accept = response.request.headers.get("Accept", "").lower()
     return "text/html" in accept or bool(_DOWNLOAD.search(urlsplit(response.request.url or "").path))
+
+
+SHAPES = {dict: "an object", list: "a list", str: "a text", int: "a number"}
+
+
+def json_of(response: requests.Response, *, product: str, want: type = dict) -> Any:
+    """The answer's JSON, which is a `want`; the status is not looked at.
+
+    Raises:
+        SourceUnavailable: it is empty, broken off, of another type or of another shape.
+    """
+    kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
+    if is_html(response) or (kind and "json" not in kind):
+        shown = (
+            kind if kind.replace("/", "").replace("-", "").replace("+", "").isalnum() else "something else"
+        )
+        raise SourceUnavailable(f"{product} answered {shown} where JSON was wanted", fix=NO_API)
+    if not response.content.strip():
+        raise SourceUnavailable(f"{product} gave an empty answer where JSON was wanted", fix=LASTS)
+    try:
+        payload = json.loads(response.content.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        # No cause: it would hold the text.
+        raise SourceUnavailable(f"{product} gave broken JSON", fix=LASTS) from None
+    if not isinstance(payload, want):
+        raise SourceUnavailable(
+            f"{product} gave JSON that is not {SHAPES.get(want, want.__name__)}", fix=LASTS
+        )
+    return payload
+
+
+def results_of(payload: dict[str, Any], key: str, product: str) -> list[dict[str, Any]]:
+    """The list of objects under `key`; what is missing is not taken for empty.
+
+    Raises:
+        SourceUnavailable: there is no such list, or it holds something other than objects.
+    """
+    found = payload.get(key)
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise SourceUnavailable(f"{product} gave an answer without a list of {key}", fix=LASTS)
+    return found

@@ -1,4 +1,4 @@
-"""How many requests a host gets: one gate per host, which refuses and never waits."""
+"""How many requests a host gets: one limiter per host, which refuses and never waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TICKET_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateLimits:
+class RequestLimits:
     """What one host is asked at most, over all workers."""
 
     per_minute: int | None = None
@@ -41,27 +41,27 @@ class GateLimits:
         return max(1.0, self.burst / 4)
 
 
-class Gate(Protocol):
-    """Shared by all who ask one host. Both implementations pass tests/contracts/test_gate.py."""
+class RequestLimiter(Protocol):
+    """Shared by all who ask one host. Both implementations pass tests/contracts/test_request_limiter.py."""
 
-    def enter(self, key: str, limits: GateLimits, cost: int = 1) -> str:
+    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
         """A ticket for one request that weighs `cost`; give it back with `leave`.
 
         Raises:
             RateLimited: not now; `retry_after` says in how many seconds.
-            SourceUnavailable: the gate itself cannot be reached.
+            SourceUnavailable: the limiter itself cannot be reached.
         """
         ...
 
-    def leave(self, key: str, ticket: str) -> None:
+    def release(self, key: str, ticket: str) -> None:
         """The request is over. Never raises: a lost ticket dies by itself."""
         ...
 
-    def close(self, key: str, seconds: float) -> None:
+    def pause(self, key: str, seconds: float) -> None:
         """Nobody enters before that time is over; a shorter close never shortens a longer one.
 
         Raises:
-            SourceUnavailable: the gate itself cannot be reached.
+            SourceUnavailable: the limiter itself cannot be reached.
         """
         ...
 
@@ -85,8 +85,8 @@ class _Host:
     tickets: dict[str, float] = field(default_factory=dict)
 
 
-class LocalGate:
-    """A gate inside one process; `clock` gives seconds that never go back."""
+class LocalRequestLimiter:
+    """A limiter inside one process; `clock` gives seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,8 +94,8 @@ class LocalGate:
         self._hosts: dict[str, _Host] = {}
         self._numbers = itertools.count(1)
 
-    def enter(self, key: str, limits: GateLimits, cost: int = 1) -> str:
-        """See Gate."""
+    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
+        """See RequestLimiter."""
         with self._lock:
             now = self._clock()
             host = self._host(key, limits, now)
@@ -110,24 +110,24 @@ class LocalGate:
             host.tickets[ticket] = now + TICKET_SECONDS
             return ticket
 
-    def leave(self, key: str, ticket: str) -> None:
-        """See Gate."""
+    def release(self, key: str, ticket: str) -> None:
+        """See RequestLimiter."""
         with self._lock:
             if key in self._hosts:
                 self._hosts[key].tickets.pop(ticket, None)
 
-    def close(self, key: str, seconds: float) -> None:
-        """See Gate."""
+    def pause(self, key: str, seconds: float) -> None:
+        """See RequestLimiter."""
         with self._lock:
             now = self._clock()
-            host = self._host(key, GateLimits(), now)
+            host = self._host(key, RequestLimits(), now)
             host.closed_until = max(host.closed_until, now + seconds)
 
-    def _host(self, key: str, limits: GateLimits, now: float) -> _Host:
+    def _host(self, key: str, limits: RequestLimits, now: float) -> _Host:
         return self._hosts.setdefault(key, _Host(tokens=float(limits.burst), at=now))
 
 
-def _take(key: str, host: _Host, limits: GateLimits, now: float, cost: int) -> None:
+def _take(key: str, host: _Host, limits: RequestLimits, now: float, cost: int) -> None:
     """Take `cost` tokens out of the bucket; the same arithmetic stands in workers/limits/requests.py in Lua."""
     rate = (limits.per_minute or 0) / 60
     tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)

@@ -1,4 +1,4 @@
-"""The only way to a foreign HTTP service: one host, through the gate, in bounded time and size."""
+"""The only way to a foreign HTTP service: one host, through the limiter, in bounded time and size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from connectors.web.answers import elsewhere, judge
+from connectors.web.answers import Origin, elsewhere, judge
 from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
-from connectors.web.limiter import Gate, GateLimits, LocalGate
-from connectors.web.origin import Origin
+from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import SourceUnavailable
 from pipeline.retry_after import pause_of
 
@@ -36,8 +35,8 @@ class Access:
 
     base_url: str
     """scheme://host[:port][/context]; this host is the only one ever contacted."""
-    gate: Gate = field(default_factory=LocalGate, repr=False)
-    limits: GateLimits = field(default_factory=GateLimits)
+    limiter: RequestLimiter = field(default_factory=LocalRequestLimiter, repr=False)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     connect_timeout: float = 10.0
     """Seconds, like `read_timeout`; whatever an SDK asks for is replaced by these."""
     read_timeout: float = 60.0
@@ -86,23 +85,23 @@ class GuardedAdapter(HTTPAdapter):
 
         Raises:
             SourceDenied: the request would go to another host; nothing was sent.
-            RateLimited: the gate is closed, or the service asks to come back later.
+            RateLimited: the limiter is closed, or the service asks to come back later.
             SourceUnavailable: no whole answer came.
             AnswerTooLarge: the answer is larger than the limit.
         """
         access, origin = self.access, self.access.origin
         if not origin.holds(request.url or ""):
             raise elsewhere(request.url or "", origin, access.product)
-        ticket = access.gate.enter(origin.key, access.limits)
+        ticket = access.limiter.acquire(origin.key, access.limits)
         try:
             response = self._fetch(request, cert)
             pause = pause_of(response.status_code, response.headers)
             if pause is not None:
-                # Before the ticket is back: nobody may slip in between. A gate that is away lets nobody in.
+                # Before the ticket is back: nobody may slip in between. A limiter that is away lets nobody in.
                 with contextlib.suppress(SourceUnavailable):
-                    access.gate.close(origin.key, pause)
+                    access.limiter.pause(origin.key, pause)
         finally:
-            access.gate.leave(origin.key, ticket)
+            access.limiter.release(origin.key, ticket)
         judge(response, origin, access.product, pause)
         return response
 

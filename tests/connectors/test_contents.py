@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.contents import CONTROLS, FileText, Unreadable, decode, read_file
-from connectors.files.paging import Entry
+from connectors.files.source import CONTROLS, Entry, FileText, Unreadable, decode, read_file
 from tests.connectors.folders import listing, options, walk, write
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectors.documents.front_matter import split_front_matter, tags_of
-from connectors.documents.json_values import MAX_VALUES, clean_text, json_able, scalar_text
+from connectors.documents.values import MAX_VALUES, clean_text, json_able, scalar_text, tags_of
+from connectors.files.markdown import split_front_matter
 from pipeline.errors import DocumentRejected
 from tests.connectors.notes import document, read
 

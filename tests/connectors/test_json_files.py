@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectors import SourceOptions, open_source
-from connectors.documents.json_text import json_text
+from connectors.documents.values import json_text
 from pipeline.documents import Document, Kind, Page, Problem, SourceType
 
 PBI = {"id": "PBI-1", "title": "A story", "acceptance_criteria": ["it works"]}

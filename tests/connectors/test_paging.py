@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.paging import PAGE_CHARACTERS, Entry, pages_of, resume_key
+from connectors.files.source import PAGE_CHARACTERS, Entry, pages_of, resume_key
 from pipeline.documents import Document, Kind, Problem, SourceType
 from tests.connectors.folders import options, walk, write
 from tests.growth import assert_linear

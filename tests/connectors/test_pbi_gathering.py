@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectors.pbi.newest import natural_key, run_name
+from connectors.pbi.sources import natural_key, run_name
 from tests.connectors.outputs import ONE, TWO, read, source, write
 
 

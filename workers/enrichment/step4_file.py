@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from connectors.documents.json_values import parse_json
+from connectors.documents.values import parse_json
 from connectors.pbi.shapes import in_words, pbi_items, top_level
 from pipeline.documents import Json
 from pipeline.enrichment import report

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, GateLimits, refusal
+from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, RequestLimits, refusal
 from pipeline.errors import SourceUnavailable
 from workers.limits.valkey import AWAY, Scripts
 
@@ -58,8 +58,8 @@ return 0
 LEAVE = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
 
-class ValkeyGate:
-    """A connectors.web.Gate for all processes with the same broker; connects at the first use.
+class ValkeyRequestLimiter:
+    """A connectors.web.RequestLimiter for all processes with the same broker; connects at the first use.
 
     A key is the name of a host, never anything secret: it is readable in Valkey.
     """
@@ -67,7 +67,7 @@ class ValkeyGate:
     def __init__(self, broker_url: str) -> None:
         self._scripts = Scripts(broker_url, seconds=SECONDS)
 
-    def enter(self, key: str, limits: GateLimits, cost: int = 1) -> str:
+    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
         """A ticket for one request that weighs `cost`.
 
         Raises:
@@ -86,12 +86,12 @@ class ValkeyGate:
         reason = why.decode()
         raise refusal(key, reason, BUSY_SECONDS if reason == "busy" else float(seconds))
 
-    def leave(self, key: str, ticket: str) -> None:
+    def release(self, key: str, ticket: str) -> None:
         """The request is over. Never raises: a lost ticket dies by itself."""
         with suppress(*AWAY):
             self._scripts.run(LEAVE, [f"{PREFIX}{{{key}}}:tickets"], [ticket])
 
-    def close(self, key: str, seconds: float) -> None:
+    def pause(self, key: str, seconds: float) -> None:
         """Nobody enters before that time is over; a shorter close never shortens a longer one.
 
         Raises:

@@ -75,8 +75,8 @@ def test_after_a_fault_anywhere_the_store_equals_the_service_and_nothing_was_del
 ) -> None:
     fault, expected = ROUNDS[kind]
     clock = Clock()
-    gate = options_for(services, clock=clock).access.gate
-    access = Access(base_url=services.url, gate=gate, read_timeout=_seconds_for(fault))
+    limiter = options_for(services, clock=clock).access.limiter
+    access = Access(base_url=services.url, limiter=limiter, read_timeout=_seconds_for(fault))
     condition = "[System.Id] > 0"  # so that following the feed asks a query as well
     services.bulk("Web", 30)
     services.comment(3, "word")
@@ -103,8 +103,8 @@ def test_a_listing_with_a_fault_in_it_is_an_error_and_never_a_short_list(
     services.bulk("Web", 210)
     for place in PLACES[:2]:
         clock = Clock()
-        gate = options_for(services, clock=clock).access.gate
-        access = Access(base_url=services.url, gate=gate, read_timeout=_seconds_for(fault))
+        limiter = options_for(services, clock=clock).access.limiter
+        access = Access(base_url=services.url, limiter=limiter, read_timeout=_seconds_for(fault))
         services.faults.next(fault, when=_at(place))
         with pytest.raises(expected):
             source_for(services, access=access).ids()

@@ -8,7 +8,7 @@ from typing import Any
 
 from connectors.azure_devops import AzureDevOpsOptions, AzureDevOpsSource
 from connectors.azure_devops.boards import Boards
-from connectors.web import Access, LocalGate
+from connectors.web import Access, LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World
 from tests.fakes.azure_devops import FakeAzureDevOps
@@ -20,9 +20,9 @@ PAT = "secret-pat"
 
 def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes: Any) -> AzureDevOpsOptions:
     """Reads the project Web; impatient enough for tests."""
-    gate = LocalGate(clock) if clock else LocalGate()
+    limiter = LocalRequestLimiter(clock) if clock else LocalRequestLimiter()
     access = changes.pop("access", None) or Access(
-        base_url=fake.url, gate=gate, connect_timeout=2, read_timeout=2, product="Azure DevOps"
+        base_url=fake.url, limiter=limiter, connect_timeout=2, read_timeout=2, product="Azure DevOps"
     )
     given = {"name": "boards", "organization": fake.url, "projects": ("Web",), "pat": PAT, "access": access}
     return AzureDevOpsOptions(**{**given, **changes})

@@ -13,7 +13,7 @@ import requests
 from atlassian import errors as sdk_errors
 
 from connectors.confluence.faults import CATCH, by_status, ours
-from connectors.web import Access, LocalGate
+from connectors.web import Access, LocalRequestLimiter
 from pipeline.errors import LarderError, RateLimited, SourceDenied
 from tests.connectors.confluence.world import Store, source_for, truth
 from tests.connectors.worlds import Clock
@@ -94,8 +94,8 @@ def test_a_fault_at_any_request_costs_nothing_but_time(
 def test_no_request_comes_before_its_time(fake: FakeConfluence, headers: dict[str, str]) -> None:
     fake.add_page("ENG", "Page", "<p>x</p>")
     clock = Clock()
-    gate = LocalGate(clock)
-    access = Access(base_url=fake.base, gate=gate, product="Confluence")
+    limiter = LocalRequestLimiter(clock)
+    access = Access(base_url=fake.base, limiter=limiter, product="Confluence")
     fake.faults.next(Fault.status(429, headers=headers), when=lambda seen: "search" in seen.path)
     store = Store()
 

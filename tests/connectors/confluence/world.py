@@ -8,7 +8,7 @@ from typing import Any
 
 from connectors.confluence import ConfluenceOptions, ConfluenceSource
 from connectors.confluence.walk_policy import Tactics
-from connectors.web import Access, LocalGate
+from connectors.web import Access, LocalRequestLimiter
 from pipeline.documents import Page, Source
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World
@@ -27,8 +27,10 @@ def confluence(kind: str, **more: Any) -> FakeConfluence:
 
 def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceOptions:
     """Reads the space ENG; impatient enough for tests."""
-    gate = LocalGate(clock) if clock else LocalGate()
-    access = Access(base_url=fake.base, gate=gate, connect_timeout=2, read_timeout=5, product="Confluence")
+    limiter = LocalRequestLimiter(clock) if clock else LocalRequestLimiter()
+    access = Access(
+        base_url=fake.base, limiter=limiter, connect_timeout=2, read_timeout=5, product="Confluence"
+    )
     by_name = {"username": fake.email, "api_token": fake.token}
     login = by_name if fake.cloud else {"token": fake.token}
     given = {"name": "wiki", "base_url": fake.base, "space_keys": ("ENG",), "access": access, **login}

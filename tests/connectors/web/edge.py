@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import requests
 
-from connectors.web import Access, GateLimits, LocalGate, open_session
+from connectors.web import Access, LocalRequestLimiter, RequestLimits, open_session
 from pipeline.errors import LarderError, RateLimited
 from tests.fakes.server import FakeServer
 
@@ -26,14 +26,14 @@ def opened(server: FakeServer, **more: Any) -> requests.Session:
 
 
 def failure(server: FakeServer, path: str = "/x", **more: Any) -> LarderError:
-    """What a GET raises; nothing in it may tell the token, and the gate is free again."""
-    gate = LocalGate()
-    limits = GateLimits(at_once=1)
-    with opened(server, gate=gate, limits=limits, **more) as session:
+    """What a GET raises; nothing in it may tell the token, and the limiter is free again."""
+    limiter = LocalRequestLimiter()
+    limits = RequestLimits(at_once=1)
+    with opened(server, limiter=limiter, limits=limits, **more) as session:
         with pytest.raises(LarderError) as caught:
             session.get(server.address + path)
         assert TOKEN not in f"{caught.value!r}{caught.value}{caught.value.__cause__!r}"
         assert caught.value.fix
         if not isinstance(caught.value, RateLimited):
-            gate.enter(access_to(server).origin.key, limits)  # the failed request left
+            limiter.acquire(access_to(server).origin.key, limits)  # the failed request left
         return caught.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.web import GateLimits, LocalGate, ServerFault, open_session
+from connectors.web import LocalRequestLimiter, RequestLimits, ServerFault, open_session
 from pipeline.errors import RateLimited, SourceDenied
 from tests.connectors.web.edge import GOOD, access_to, failure, opened
 from tests.fakes.server import Fault, ScriptedServer
@@ -111,9 +111,9 @@ def test_a_busy_service_closes_the_gate_for_everybody(
     server: ScriptedServer, status: int, headers: dict[str, str], seconds: float
 ) -> None:
     clock = [1000.0]
-    gate = LocalGate(lambda: clock[0])
+    limiter = LocalRequestLimiter(lambda: clock[0])
     server.faults.next(Fault.status(status, headers=headers))
-    with opened(server, gate=gate) as one, opened(server, gate=gate) as another:
+    with opened(server, limiter=limiter) as one, opened(server, limiter=limiter) as another:
         with pytest.raises(RateLimited) as caught:
             one.get(server.address)
         assert caught.value.retry_after == seconds
@@ -147,21 +147,23 @@ def test_a_good_answer_with_a_warning_is_used_and_closes_the_gate(
 
 
 def test_a_full_gate_refuses_before_anything_is_sent(server: ScriptedServer) -> None:
-    gate = LocalGate()
-    access = access_to(server, gate=gate, limits=GateLimits(at_once=1))
-    ticket = gate.enter(access.origin.key, access.limits)
+    limiter = LocalRequestLimiter()
+    access = access_to(server, limiter=limiter, limits=RequestLimits(at_once=1))
+    ticket = limiter.acquire(access.origin.key, access.limits)
     with open_session(access) as session:
         with pytest.raises(RateLimited):
             session.get(server.address)
         assert server.log == []
-        gate.leave(access.origin.key, ticket)
+        limiter.release(access.origin.key, ticket)
         for _ in range(3):
             assert session.get(server.address).json() == GOOD
 
 
 def test_requests_per_minute_are_counted_over_redirects_too(server: ScriptedServer) -> None:
     server.faults.next(Fault.redirect("/there"))
-    with opened(server, gate=LocalGate(lambda: 0.0), limits=GateLimits(per_minute=2)) as session:
+    with opened(
+        server, limiter=LocalRequestLimiter(lambda: 0.0), limits=RequestLimits(per_minute=2)
+    ) as session:
         session.get(server.address)
         with pytest.raises(RateLimited):
             session.get(server.address)

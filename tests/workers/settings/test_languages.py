@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.web import Gate
+from connectors.web import RequestLimiter
 from pipeline.languages import KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever
@@ -27,7 +27,7 @@ rag:
 NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 
 
-def no_gate() -> Gate:
+def no_gate() -> RequestLimiter:
     raise AssertionError("files need no gate")
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from connectors.documents.times import parse_time
+from connectors.documents.values import parse_time
 from pipeline.documents import Cursor, Document, Finding, Json, Kind, Listing, Page, SourceType
 from pipeline.enrichment.text import flat
 from pipeline.errors import ConfigurationError

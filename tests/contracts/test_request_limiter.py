@@ -1,4 +1,4 @@
-"""What every Gate must do, run for each of them."""
+"""What every RequestLimiter must do, run for each of them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pathlib import Path
 import pytest
 import redis
 
-from connectors.web import Gate, GateLimits, LocalGate
+from connectors.web import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceUnavailable
 from workers import embedded
-from workers.limits.requests import PREFIX, ValkeyGate
+from workers.limits.requests import PREFIX, ValkeyRequestLimiter
 
-FREE = GateLimits(at_once=10_000)
+FREE = RequestLimits(at_once=10_000)
 _names = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A gate, its time, and a host nobody asked yet."""
+    """A limiter, its time, and a host nobody asked yet."""
 
-    gate: Gate
-    another: Callable[[], Gate]
-    """The same gate as another worker opens it."""
+    limiter: RequestLimiter
+    another: Callable[[], RequestLimiter]
+    """The same limiter as another worker opens it."""
     wait: Callable[[float], None]
     key: str
 
@@ -41,8 +41,8 @@ def local_world() -> World:
     def wait(seconds: float) -> None:
         clock[0] += seconds
 
-    gate = LocalGate(lambda: clock[0])
-    return World(gate=gate, another=lambda: gate, wait=wait, key="host")
+    limiter = LocalRequestLimiter(lambda: clock[0])
+    return World(limiter=limiter, another=lambda: limiter, wait=wait, key="host")
 
 
 @pytest.fixture(params=["local", "valkey"])
@@ -53,28 +53,28 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     servers: embedded.Servers = request.getfixturevalue("servers")
     with contextlib.ExitStack() as stack:
 
-        def opened() -> Gate:
-            made = ValkeyGate(servers.broker_url)
+        def opened() -> RequestLimiter:
+            made = ValkeyRequestLimiter(servers.broker_url)
             stack.callback(made.disconnect)
             return made
 
-        yield World(gate=opened(), another=opened, wait=time.sleep, key=f"host-{next(_names)}:443")
+        yield World(limiter=opened(), another=opened, wait=time.sleep, key=f"host-{next(_names)}:443")
 
 
-def entered(gate: Gate, key: str, limits: GateLimits, most: int = 1000, cost: int = 1) -> int:
+def entered(limiter: RequestLimiter, key: str, limits: RequestLimits, most: int = 1000, cost: int = 1) -> int:
     """How many get in at once, each leaving before the next comes."""
     for count in range(most):
         try:
-            gate.leave(key, gate.enter(key, limits, cost))
+            limiter.release(key, limiter.acquire(key, limits, cost))
         except RateLimited:
             return count
     return most
 
 
-def refused(gate: Gate, key: str, limits: GateLimits = FREE, cost: int = 1) -> float:
+def refused(limiter: RequestLimiter, key: str, limits: RequestLimits = FREE, cost: int = 1) -> float:
     """After how many seconds to come back."""
     with pytest.raises(RateLimited) as caught:
-        gate.enter(key, limits, cost)
+        limiter.acquire(key, limits, cost)
     assert caught.value.fix
     assert caught.value.transient
     assert caught.value.retry_after is not None
@@ -82,14 +82,14 @@ def refused(gate: Gate, key: str, limits: GateLimits = FREE, cost: int = 1) -> f
 
 
 def test_without_a_rate_everybody_enters(world: World) -> None:
-    assert entered(world.gate, world.key, FREE, most=100) == 100
+    assert entered(world.limiter, world.key, FREE, most=100) == 100
 
 
 @pytest.mark.parametrize(("per_minute", "burst"), [(1, 1), (12, 12), (600, 30)])
 def test_a_burst_enters_and_then_nobody(world: World, per_minute: int, burst: int) -> None:
-    limits = GateLimits(per_minute=per_minute)
+    limits = RequestLimits(per_minute=per_minute)
 
-    count = entered(world.gate, world.key, limits)
+    count = entered(world.limiter, world.key, limits)
 
     # Valkey's clock runs on meanwhile, on a busy machine for seconds: a fast rate drips while the burst enters.
     dripped = per_minute // 6 + 1
@@ -98,98 +98,98 @@ def test_a_burst_enters_and_then_nobody(world: World, per_minute: int, burst: in
 
 
 def test_the_bucket_fills_again_at_the_rate_and_a_refusal_names_a_useful_time(world: World) -> None:
-    limits = GateLimits(per_minute=600)  # 10 a second
+    limits = RequestLimits(per_minute=600)  # 10 a second
     with pytest.raises(RateLimited) as caught:  # noqa: PT012 (one of many calls raises)
         for _ in range(1000):
-            world.gate.leave(world.key, world.gate.enter(world.key, limits))
+            world.limiter.release(world.key, world.limiter.acquire(world.key, limits))
 
     seconds = caught.value.retry_after or 0.0
     assert 0.6 <= seconds <= 0.8  # until about 7.5 of 30 are there
     world.wait(seconds)
 
-    assert 7 <= entered(world.gate, world.key, limits) < 30
+    assert 7 <= entered(world.limiter, world.key, limits) < 30
 
 
 def test_a_long_quiet_time_gives_no_more_than_a_burst() -> None:
     world = local_world()
-    limits = GateLimits(per_minute=60)
-    entered(world.gate, world.key, limits)
+    limits = RequestLimits(per_minute=60)
+    entered(world.limiter, world.key, limits)
 
     world.wait(10_000)
 
-    assert entered(world.gate, world.key, limits) == 30
+    assert entered(world.limiter, world.key, limits) == 30
 
 
 def test_a_heavy_request_takes_its_weight_and_one_above_the_burst_leaves_a_debt(world: World) -> None:
-    limits = GateLimits(per_minute=60)
-    world.gate.leave(world.key, world.gate.enter(world.key, limits, cost=20))
-    assert 5 < refused(world.gate, world.key, limits, cost=20) <= 10.1
-    assert 10 <= entered(world.gate, world.key, limits) < 20
+    limits = RequestLimits(per_minute=60)
+    world.limiter.release(world.key, world.limiter.acquire(world.key, limits, cost=20))
+    assert 5 < refused(world.limiter, world.key, limits, cost=20) <= 10.1
+    assert 10 <= entered(world.limiter, world.key, limits) < 20
 
     other = f"{world.key}-other"
-    world.gate.leave(other, world.gate.enter(other, limits, cost=90))
-    assert 60 < refused(world.gate, other, limits) <= 60 + 7.6
+    world.limiter.release(other, world.limiter.acquire(other, limits, cost=90))
+    assert 60 < refused(world.limiter, other, limits) <= 60 + 7.6
 
 
 def test_so_many_are_in_flight_and_no_more_until_one_leaves(world: World) -> None:
-    limits = GateLimits(at_once=3)
-    tickets = [world.gate.enter(world.key, limits) for _ in range(3)]
+    limits = RequestLimits(at_once=3)
+    tickets = [world.limiter.acquire(world.key, limits) for _ in range(3)]
     assert len(set(tickets)) == 3
     assert refused(world.another(), world.key, limits) == pytest.approx(1, abs=0.5)
 
-    world.gate.leave(world.key, "a ticket nobody has")
-    refused(world.gate, world.key, limits)
-    world.another().leave(world.key, tickets[1])
+    world.limiter.release(world.key, "a ticket nobody has")
+    refused(world.limiter, world.key, limits)
+    world.another().release(world.key, tickets[1])
 
-    world.gate.enter(world.key, limits)
-    refused(world.gate, world.key, limits)
+    world.limiter.acquire(world.key, limits)
+    refused(world.limiter, world.key, limits)
 
 
 def test_being_refused_for_the_crowd_takes_nothing_from_the_bucket(world: World) -> None:
-    limits = GateLimits(per_minute=12, at_once=1)
-    ticket = world.gate.enter(world.key, limits)
+    limits = RequestLimits(per_minute=12, at_once=1)
+    ticket = world.limiter.acquire(world.key, limits)
     for _ in range(20):
-        refused(world.gate, world.key, limits)
-    world.gate.leave(world.key, ticket)
+        refused(world.limiter, world.key, limits)
+    world.limiter.release(world.key, ticket)
 
-    assert entered(world.gate, world.key, limits) == 11
+    assert entered(world.limiter, world.key, limits) == 11
 
 
 def test_a_closed_gate_is_closed_to_everybody_until_its_time(world: World) -> None:
-    world.gate.close(world.key, 0.2)
+    world.limiter.pause(world.key, 0.2)
 
     assert 0.1 < refused(world.another(), world.key) <= 0.2
     world.wait(0.21)
-    world.another().enter(world.key, FREE)
+    world.another().acquire(world.key, FREE)
 
 
 def test_a_shorter_close_never_shortens_a_longer_one(world: World) -> None:
-    world.gate.close(world.key, 100)
-    world.another().close(world.key, 5)
-    assert 95 < refused(world.gate, world.key) <= 100
+    world.limiter.pause(world.key, 100)
+    world.another().pause(world.key, 5)
+    assert 95 < refused(world.limiter, world.key) <= 100
 
-    world.another().close(world.key, 3600)
-    assert 3500 < refused(world.gate, world.key) <= 3600
+    world.another().pause(world.key, 3600)
+    assert 3500 < refused(world.limiter, world.key) <= 3600
 
 
 def test_hosts_do_not_disturb_each_other(world: World) -> None:
-    world.gate.close(world.key, 100)
-    world.gate.enter(f"{world.key}0", GateLimits(at_once=1))
+    world.limiter.pause(world.key, 100)
+    world.limiter.acquire(f"{world.key}0", RequestLimits(at_once=1))
 
-    world.gate.enter(f"{world.key}1", GateLimits(at_once=1))
+    world.limiter.acquire(f"{world.key}1", RequestLimits(at_once=1))
 
 
 def test_threads_together_keep_the_limits(world: World) -> None:
-    limits = GateLimits(per_minute=30, at_once=2)
+    limits = RequestLimits(per_minute=30, at_once=2)
     inside, most, count = 0, 0, 0
     lock = threading.Lock()
 
     def work() -> None:
         nonlocal inside, most, count
-        gate = world.another()
+        limiter = world.another()
         for _ in range(30):
             try:
-                ticket = gate.enter(world.key, limits)
+                ticket = limiter.acquire(world.key, limits)
             except RateLimited:
                 time.sleep(0.001)
                 continue
@@ -199,7 +199,7 @@ def test_threads_together_keep_the_limits(world: World) -> None:
             time.sleep(0.001)
             with lock:
                 inside -= 1
-            gate.leave(world.key, ticket)
+            limiter.release(world.key, ticket)
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -215,23 +215,23 @@ def test_threads_together_keep_the_limits(world: World) -> None:
 
 WORKER = """
 import sys, time
-from connectors.web import GateLimits
+from connectors.web import RequestLimits
 from pipeline.errors import RateLimited
-from workers.limits.requests import ValkeyGate
-gate = ValkeyGate(sys.argv[1])
-limits = GateLimits(per_minute=600)
+from workers.limits.requests import ValkeyRequestLimiter
+limiter = ValkeyRequestLimiter(sys.argv[1])
+limits = RequestLimits(per_minute=600)
 until = time.time() + float(sys.argv[3])
 while time.time() < until:
     before = time.time()
     try:
-        gate.leave(sys.argv[2], gate.enter(sys.argv[2], limits))
+        limiter.release(sys.argv[2], limiter.acquire(sys.argv[2], limits))
         print(before, time.time())
     except RateLimited as error:
         if error.retry_after > 50:
             print("closed")
             break
         time.sleep(0.02)
-gate.disconnect()
+limiter.disconnect()
 """
 
 
@@ -250,51 +250,51 @@ def test_processes_together_never_pass_the_rate(servers: embedded.Servers) -> No
     granted = [[float(moment) for moment in line.split()] for lines in printed for line in lines]
     assert len(granted) >= 40, "the rate was not used"
     for (begun, _), (_, ended) in itertools.product(granted, granted):
-        # The gate's own clock stood somewhere between the two that were read around each grant.
+        # The limiter's own clock stood somewhere between the two that were read around each grant.
         meanwhile = sum(begun <= before and after <= ended for before, after in granted)
         assert meanwhile <= 30 + max(0.0, ended - begun) * 10 + 1
 
 
 def test_a_close_in_one_process_is_obeyed_by_others(servers: embedded.Servers) -> None:
     workers = _workers(servers, "host-closing", 50)
-    gate = ValkeyGate(servers.broker_url)
+    limiter = ValkeyRequestLimiter(servers.broker_url)
     assert workers[0].stdout
     workers[0].stdout.readline()  # both are at work, or soon will be
-    gate.close("host-closing", 100)
+    limiter.pause("host-closing", 100)
 
     assert [worker.communicate(timeout=60)[0].split()[-1] for worker in workers] == ["closed"] * 2
-    gate.disconnect()
+    limiter.disconnect()
 
 
 def test_the_ticket_of_a_killed_worker_dies(servers: embedded.Servers) -> None:
-    gate = ValkeyGate(servers.broker_url)
-    limits = GateLimits(per_minute=600, at_once=1)
-    gate.enter("host-killed", limits)
+    limiter = ValkeyRequestLimiter(servers.broker_url)
+    limits = RequestLimits(per_minute=600, at_once=1)
+    limiter.acquire("host-killed", limits)
     tickets = f"{PREFIX}{{host-killed}}:tickets"
     with redis.Redis.from_url(servers.broker_url) as client:
         ((name, end),) = client.zrange(tickets, 0, -1, withscores=True)
         assert end - time.time() == pytest.approx(300, abs=5)
         client.zadd(tickets, {name: time.time() - 1})
 
-        gate.enter("host-killed", limits)
+        limiter.acquire("host-killed", limits)
 
         keys = list(client.scan_iter(f"{PREFIX}*host-killed*"))
         assert len(keys) == 2
         assert all(client.pttl(key) > 0 for key in keys), "something stays for ever"
-    gate.disconnect()
+    limiter.disconnect()
 
 
 def test_a_broker_that_is_away_is_transient_and_tells_no_password() -> None:
-    gate = ValkeyGate("redis://:hunter2@127.0.0.1:1/0")
+    limiter = ValkeyRequestLimiter("redis://:hunter2@127.0.0.1:1/0")
 
-    for attempt in (lambda: gate.enter("host", FREE), lambda: gate.close("host", 5)):
+    for attempt in (lambda: limiter.acquire("host", FREE), lambda: limiter.pause("host", 5)):
         with pytest.raises(SourceUnavailable) as caught:
             attempt()
         assert not isinstance(caught.value, RateLimited)
         assert caught.value.fix
         assert "hunter2" not in f"{caught.value!r}{caught.value}{caught.value.__cause__!r}"
-    gate.leave("host", "ticket")
+    limiter.release("host", "ticket")
 
 
 def test_making_a_gate_connects_to_nothing() -> None:
-    ValkeyGate("redis://127.0.0.1:1/0").disconnect()
+    ValkeyRequestLimiter("redis://127.0.0.1:1/0").disconnect()

@@ -1,0 +1,244 @@
+"""Foreign values made safe and readable: JSON and YAML values, JSON as text, points in time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pipeline.errors import DocumentRejected
+
+MAX_TAGS = 100
+MAX_TAG = 100
+MAX_DEPTH = 12
+MAX_VALUES = 5000
+"""Of one metadata value. A few lines of YAML can refer to each other until they mean billions of values."""
+
+
+def parse_json(text: str, name: str) -> Any:
+    """The value in `text`; `name` is the file for messages.
+
+    Raises:
+        DocumentRejected: it is no JSON; the message names file, line and column.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        found = f"{name} is not valid JSON: {error.msg.removesuffix(' at')} at {place}"
+        raise DocumentRejected(found, fix="write the file again, or remove it") from None
+    except RecursionError:
+        found = f"{name} is nested too deeply to be read as JSON"
+        raise DocumentRejected(found, fix="flatten it, or exclude it") from None
+    except ValueError:
+        raise DocumentRejected(
+            f"{name} holds a number with too many digits", fix="write it as text"
+        ) from None
+
+
+def clean_text(text: str) -> str:
+    """`text` without NUL characters and half surrogate pairs, which PostgreSQL refuses."""
+    text = text.replace("\0", "")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def json_able(value: Any) -> Any:
+    """`value` as plain JSON: dates as ISO text, sets as lists, no NaN; what is too deep or too much is cut."""
+    return _plain(value, MAX_DEPTH, itertools.count())
+
+
+def scalar_text(value: Any) -> str:
+    """A single value as text, `true` and `false` in lower case; empty for None and for collections."""
+    if value is None or isinstance(value, Mapping | list | tuple | set):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return clean_text(str(value)).strip()
+
+
+def tags_of(value: Any) -> tuple[str, ...]:
+    """Tags from a list or from comma-separated text, each once; numbers and truth values become text."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple | set):
+        items = [items]
+    tags = (scalar_text(item).lstrip("#").strip()[:MAX_TAG] for item in items)
+    return tuple(dict.fromkeys(tag for tag in tags if tag))[:MAX_TAGS]
+
+
+def number_of(value: Any) -> float | None:
+    """A number, or a text that is one; None for all else, true and false included. May be infinite or NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.inf
+
+
+def measure(number: float | None, most: float) -> float | None:
+    """`number` if it lies between 0 and `most`, a whole one without its `.0`; None if not."""
+    if number is None or not 0 <= number <= most:
+        return None
+    return int(number) if number == int(number) else number
+
+
+def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        pairs = value.items() if depth else ()
+        return {clean_text(str(k)): _plain(v, depth - 1, seen) for k, v in pairs if next(seen) < MAX_VALUES}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [_plain(item, depth - 1, seen) for item in (items if depth else ()) if next(seen) < MAX_VALUES]
+    return clean_text(value if isinstance(value, str) else str(value))
+
+
+MILLISECONDS_FROM = 10_000_000_000
+"""Epoch numbers from here on are milliseconds: as seconds they would lie in the year 2286."""
+
+LAST_MONTH = 12
+MAX_LINE = 500
+_MONTHS = (
+    "jan", "fe[bv]|fév", "mar|mär", "ap[rv]|avr", "ma[yi]", "jun|juin", "jul|juil", "aug|ao[uû]", "sep", "o[ck]t",
+    "nov", "de[cz]|déc",
+)  # fmt: skip
+_NAME = r"(?P<month>[^\W\d_]{3,10})\.?"
+_SPELLINGS = tuple(
+    re.compile(spelling)
+    for spelling in (
+        r"\b(?P<year>\d{4})[-/.](?P<month>\d\d?)[-/.](?P<day>\d\d?)\b",
+        r"\b(?P<day>\d{1,2})(?:st|nd|rd|th|er|\.)?[\s-]+" + _NAME + r",?[\s-]+(?P<year>\d{4})\b",
+        r"\b" + _NAME + r"\s+(?P<day>\d{1,2})(?:st|nd|rd|th)?,?\s+(?P<year>\d{4})\b",
+        r"\b(?P<year>\d{4})\s+" + _NAME + r"\s+(?P<day>\d{1,2})\b",
+        r"\b(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>\d{4})\b",
+        r"\b(?P<day>\d{1,2})(?P<unsure>[-/])(?P<month>\d{1,2})[-/](?P<year>\d{4})\b",
+    )
+)
+
+
+def parse_time(value: Any) -> datetime | None:
+    """A date, a time, ISO text or an epoch number as an aware UTC time; None if it is no time."""
+    try:
+        if isinstance(value, datetime):
+            return _aware(value)
+        if isinstance(value, date):
+            return datetime(value.year, value.month, value.day, tzinfo=UTC)
+        if isinstance(value, str):
+            return _aware(datetime.fromisoformat(value.strip()))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return from_epoch(value / 1000 if value >= MILLISECONDS_FROM else value)
+    except (ValueError, OverflowError):
+        return None
+    return None
+
+
+def from_epoch(seconds: float) -> datetime | None:
+    """The time of a file system or program; None if it lies outside the calendar."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _month(name: str) -> int:
+    """A number as it is; 1 to 12 by the first letters in English, German or French; 0 if it is no month."""
+    if name.isdecimal():
+        return int(name)
+    return next((n for n, start in enumerate(_MONTHS, 1) if re.match(start, name)), 0)
+
+
+def _aware(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def parse_day(text: str) -> str:
+    """The ISO day a text names in any usual spelling; empty if it names none, or day and month may be swapped."""
+    if moment := parse_time(text):
+        return moment.date().isoformat()
+    for match in filter(None, (spelling.search(text.casefold()[:MAX_LINE]) for spelling in _SPELLINGS)):
+        month, day = _month(match["month"]), int(match["day"])
+        if "unsure" in match.groupdict():
+            if day <= LAST_MONTH and month <= LAST_MONTH and day != month:
+                continue
+            day, month = (month, day) if month > LAST_MONTH else (day, month)
+        try:
+            return date(int(match["year"]), month, day).isoformat()
+        except ValueError:
+            continue
+    return ""
+
+
+MAX_SECTIONS = 5
+"""Objects become headings this deep; below they become indented lines."""
+MAX_BULLETS = 12
+INDENT = "  "
+
+
+def json_text(value: Any) -> str:
+    """Keys as headings and `key: value` lines, lists as bullets; empty if the value holds nothing."""
+    return "\n".join(_section(value, 1)).strip()
+
+
+def _section(value: Any, level: int) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield from _lines(value, 0)
+        return
+    nested = []
+    for key, item in value.items():
+        if level <= MAX_SECTIONS and isinstance(item, Mapping | list) and item:
+            nested.append((key, item))
+        else:
+            yield from _pair(key, item, 0)
+    for key, item in nested:
+        lines = list(_section(item, level + 1))
+        if lines:
+            yield f"\n{'#' * (level + 1)} {_name(key)}\n"
+            yield from lines
+
+
+def _lines(value: Any, depth: int) -> Iterator[str]:
+    """Indented lines; what is nested too deep for that stays JSON on one line."""
+    if depth > MAX_BULLETS:
+        yield INDENT * depth + clean_text(json.dumps(value, ensure_ascii=False))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _pair(key, item, depth)
+    elif isinstance(value, list):
+        for item in value:
+            lines = list(_lines(item, 0 if isinstance(item, str) else depth + 1))
+            if lines:
+                yield f"{INDENT * depth}- {lines[0].strip()}"
+                yield from lines[1:]
+    elif text := scalar_text(value):
+        yield INDENT * depth + text
+
+
+def _pair(key: Any, item: Any, depth: int) -> Iterator[str]:
+    if isinstance(item, Mapping | list):
+        lines = list(_lines(item, depth + 1))
+        if lines:
+            yield f"{INDENT * depth}{_name(key)}:"
+            yield from lines
+    elif text := scalar_text(item):
+        yield f"{INDENT * depth}{_name(key)}: {text}"
+
+
+def _name(key: Any) -> str:
+    return " ".join(clean_text(str(key)).split())
