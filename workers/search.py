@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, cast, get_args
+from typing import TypeVar, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -17,7 +17,7 @@ from pipeline.database.tenancy import project_id
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.reranking import Reranker
-from pipeline.search import Fusion, Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.arms import LedgerFilter
 from pipeline.search.chunks import Mode
 from pipeline.search.question import Synonyms
@@ -70,8 +70,6 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
             outdated=r.weights.outdated,
         ),
         exact_below=r.exact_below,
-        fusion=cast("Fusion", r.fusion),
-        queries=r.queries,
         synonyms=synonyms_of(parts),
         languages=parts.rag.languages,
     )

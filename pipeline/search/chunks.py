@@ -1,11 +1,11 @@
-"""Where chunks live: the port, its records, and the row diff every store uses."""
+"""Records of stored documents and chunks, and the difference between two sets of chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from uuid import UUID
 
 from pipeline.documents import Chunk, Kind, SourceType
@@ -117,30 +117,6 @@ class StoreStats:
 
     documents: int
     chunks: int
-
-
-class VectorStore(Protocol):
-    """Chunks of one tenant and one search index. Passes tests/contracts/stores."""
-
-    def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
-        """Make each document's chunks exactly these; unchanged rows stay as they are.
-
-        Raises:
-            StoreRejected: a vector has the wrong length or is not finite, or counts differ.
-        """
-        ...
-
-    def delete(self, document_ids: Sequence[UUID]) -> int:
-        """Remove all chunks of these documents; returns how many chunks there were."""
-        ...
-
-    def candidates(self, query: StoreQuery) -> list[Candidate]:
-        """The union of both arms, each chunk scored in every arm asked for, best similarity first."""
-        ...
-
-    def stats(self) -> StoreStats:
-        """Counts of what is searchable."""
-        ...
 
 
 def diff(old: Mapping[int, str], new: Sequence[Chunk]) -> tuple[list[int], list[int], list[int]]:

@@ -140,30 +140,6 @@ def _keyword_only(candidates: Sequence[Scored], _weights: FusionWeights) -> list
     return [_fused(c, 0.0, part) for c, part in zip(hits, scaled([c.bm25 for c in hits]), strict=True)]
 
 
-def reciprocal(
-    candidates: Sequence[Scored], weights: FusionWeights = DEFAULT_WEIGHTS, rank_constant: int = 60
-) -> list[Fused]:
-    """The candidates by reciprocal rank fusion, best first: only the place in each arm counts, not the distance.
-
-    The best place of an arm is worth its weight; a candidate without a matching word gets nothing for words.
-    """
-    vector = _places([c.similarity for c in candidates], rank_constant)
-    keyword = _places([c.bm25 or None for c in candidates], rank_constant)
-    return in_order(
-        _fused(candidate, weights.vector * v, weights.keyword * k)
-        for candidate, v, k in zip(candidates, vector, keyword, strict=True)
-    )
-
-
-def _places(values: Sequence[float | None], rank_constant: int) -> list[float]:
-    """1 for the highest value, less for each place below it; equal values share a place, no value counts as 0."""
-    known = sorted((v for v in values if v is not None), reverse=True)
-    place: dict[float, int] = {}
-    for n, value in enumerate(known):
-        place.setdefault(value, n)
-    return [0.0 if v is None else (rank_constant + 1) / (rank_constant + 1 + place[v]) for v in values]
-
-
 _FUSE = {"hybrid": _hybrid, "vector": _vector_only, "keyword": _keyword_only}
 
 

@@ -14,12 +14,11 @@ from pipeline.search import statements
 from pipeline.search.arms import Ask, Place, scores, steps
 from pipeline.search.chunk_store import SearchIndex, place_of
 from pipeline.search.chunks import Filter, Mode, StoreQuery
-from pipeline.search.filling import filled
 from pipeline.search.filters import names_of
 from pipeline.search.fusion import above_threshold, best_per_document, in_order
 from pipeline.search.index_snapshot import Ground, name_of, width
 from pipeline.search.question import ProcessedQuery
-from pipeline.search.ranking import STANDING, merged, rank
+from pipeline.search.ranking import STANDING, rank
 from pipeline.search.records import FULL, Hit, RetrievalOptions, SearchRequest
 from pipeline.search.statements import Passing
 from pipeline.search.texts import Blend, Ranked, Text, best_texts, nearest_few, nearest_texts, read
@@ -103,8 +102,7 @@ class Look:
             return None
         least = self.options.threshold(index.model, request.min_similarity)
         hits = [
-            filled(
-                Hit,
+            Hit(
                 document=document,
                 chunk=chunk,
                 score=similarity,
@@ -185,24 +183,20 @@ class Look:
             return None
         return Found(kept=found, least=least, nothing=not found, state=best.state)
 
-    def by_both(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None]) -> Found:
-        """A ranking of all that both arms find for each way to ask, and the texts that can come to be shown."""
+    def by_both(self, on: Ground, asked: Asked, vector: Vectors | None) -> Found:
+        """A ranking of all that both arms find, and the texts that can come to be shown."""
         place = self._place(on, asked.request.filter, self.options.candidates)
         ask = self.ask()
-        rankings = []
-        for way, vector in zip(asked.query.variants, vectors, strict=True):
-            query = StoreQuery(
-                text=asked.query.words if way == asked.query.text else way,
-                vector=vector,
-                keywords=asked.mode != "vector",
-                candidates=self.options.candidates,
-                filter=asked.request.filter,
-                languages=self.options.languages,
-            )
-            found = scores(ask, place, query, on.counted)
-            mode: Mode = "keyword" if vector is None else asked.mode
-            rankings.append(rank(found, self.options.weights, mode, self.options.fusion))
-        ranked = merged(rankings)
+        query = StoreQuery(
+            text=asked.query.words,
+            vector=vector,
+            keywords=asked.mode != "vector",
+            candidates=self.options.candidates,
+            filter=asked.request.filter,
+            languages=self.options.languages,
+        )
+        mode: Mode = "keyword" if vector is None else asked.mode
+        ranked = rank(scores(ask, place, query, on.counted), self.options.weights, mode)
         least = self.options.threshold(on.index.model, asked.request.min_similarity)
         reaching = above_threshold(ranked, min_similarity=least)
         kept = best_per_document(reaching) if asked.request.dedupe else reaching

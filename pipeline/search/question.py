@@ -1,4 +1,4 @@
-"""What a question says about itself: keywords, intent, synonyms, and other ways to ask it."""
+"""What a question says about itself: keywords, intent and synonyms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Intent = Literal["question", "similar_work", "decision"]
 MOST_KEYWORDS = 12
 MOST_READ = 20_000
 """Characters of a question that are looked at."""
-FIRST_SENTENCE = 200
-"""Characters of the shortest other way to ask a long question."""
+SHORT = 200
+"""Characters up to which a question mark anywhere makes a text a question."""
 
 _WORD = re.compile(r"[^\W_](?:[\w./:\-]*[^\W_])?")
 _STOP = frozenset(
@@ -41,7 +41,6 @@ _DECIDES = re.compile(
     r"entscheidung\w*|entschieden|beschlossen)\b",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,6 @@ class ProcessedQuery:
     text: str
     synonyms: tuple[str, ...]
     """Words that were added for the keyword search."""
-    variants: tuple[str, ...]
-    """Ways to ask, the question itself first."""
 
     @cached_property
     def intent(self) -> Intent:
@@ -96,13 +93,9 @@ class ProcessedQuery:
         return " ".join([self.text, *self.synonyms])
 
 
-def process(text: str, synonyms: Synonyms | None = None, *, variants: int = 1) -> ProcessedQuery:
-    """All that is to know of a question; at most `variants` ways to ask it."""
-    return ProcessedQuery(
-        text=text,
-        synonyms=(synonyms or Synonyms()).added_to(text),
-        variants=expand(text)[:variants] if variants > 1 else (text,),
-    )
+def process(text: str, synonyms: Synonyms | None = None) -> ProcessedQuery:
+    """All that is to know of a question."""
+    return ProcessedQuery(text=text, synonyms=(synonyms or Synonyms()).added_to(text))
 
 
 def keywords(text: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
@@ -122,15 +115,8 @@ def intent_of(text: str) -> Intent:
     head = text[:500]
     if _DECIDES.search(head):
         return "decision"
-    short = len(text) <= FIRST_SENTENCE
+    short = len(text) <= SHORT
     return "question" if _ASKS.match(head) or (short and "?" in head) else "similar_work"
-
-
-def expand(text: str) -> tuple[str, ...]:
-    """Ways to ask a question, itself first, then its first sentence, then its keywords alone."""
-    first = _SENTENCE_END.split(text.strip(), maxsplit=1)[0][:FIRST_SENTENCE]
-    ways = (text, first, " ".join(keywords(text)))
-    return tuple(dict.fromkeys(way for way in ways if way.strip())) or (text,)
 
 
 def _plain(words: str) -> str:

@@ -6,39 +6,23 @@ import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import cast
-from uuid import UUID
 
 from pipeline.search.arms import ChunkScores
 from pipeline.search.chunks import Mode
 from pipeline.search.feedback import Marks
-from pipeline.search.fusion import fuse, in_order, reciprocal
-from pipeline.search.records import Fusion, Weights
+from pipeline.search.fusion import fuse, in_order
+from pipeline.search.records import Weights
 from pipeline.search.texts import Ranked
 
 STANDING = attrgetter("text.standing")
 """What speaks against a `Ranked` that has its text."""
 
 
-def rank(
-    candidates: Sequence[ChunkScores], weights: Weights, mode: Mode, fusion: Fusion = "weighted"
-) -> list[Ranked]:
+def rank(candidates: Sequence[ChunkScores], weights: Weights, mode: Mode) -> list[Ranked]:
     """The candidates by score; title and whole document count in a hybrid search only."""
     if mode != "hybrid":
         return [Ranked(cast("ChunkScores", f.candidate), *f[1:]) for f in fuse(candidates, weights, mode)]
     likeness = _likeness(candidates, min(weights.centroid, 1.0))
-    if fusion == "rrf":
-        own = [c._replace(similarity=s) for c, s in zip(candidates, likeness, strict=True)]
-        whole = weights.vector + weights.keyword or 1.0
-        # The sum of weighted parts, brought to 1.
-        return [
-            Ranked(
-                cast("ChunkScores", f.candidate),
-                f.score / whole,
-                f.vector_part / whole,
-                f.keyword_part / whole,
-            )
-            for f in reciprocal(own, weights)
-        ]
     w = weights
     whole = w.vector + w.keyword + w.title + w.covered or 1.0
     vector, keyword, title, covered = w.vector / whole, w.keyword / whole, w.title / whole, w.covered / whole
@@ -53,22 +37,6 @@ def rank(
         for c, s in zip(candidates, likeness, strict=True)
     )
     return in_order([Ranked(c, v + k + t + a, v, k, t, a) for c, v, k, t, a in parts])
-
-
-def merged(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
-    """One ranking of several ways to ask: a chunk counts by its best score, and other ways by 0.7 of it.
-
-    0.7 was the best of five ways of mixing that were measured (docs/search.md).
-    """
-    if len(rankings) == 1:
-        return list(rankings[0])
-    best: dict[tuple[UUID, int], Ranked] = {}
-    for share, ranking in zip((1.0, *[0.7] * len(rankings)), rankings, strict=False):
-        for one in ranking:
-            counted = one if share == 1.0 else _times(one, share)
-            if one.place not in best or best[one.place].score < counted.score:
-                best[one.place] = counted
-    return in_order(best.values())
 
 
 def looked_at(ranked: Sequence[Ranked], scores: Sequence[float]) -> list[Ranked]:
@@ -140,16 +108,6 @@ def _scored(one: Ranked, score: float) -> Ranked:
 def _spread(values: Sequence[float]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=0.0)
     return [(v - low) / (high - low) if high > low else 1.0 for v in values]
-
-
-def _times(one: Ranked, share: float) -> Ranked:
-    return one._replace(
-        score=one.score * share,
-        vector_part=one.vector_part * share,
-        keyword_part=one.keyword_part * share,
-        title_part=one.title_part * share,
-        covered_part=one.covered_part * share,
-    )
 
 
 def _likeness(candidates: Sequence[ChunkScores], share: float) -> list[float | None]:

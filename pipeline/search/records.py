@@ -15,8 +15,6 @@ from pipeline.search.fusion import FusionWeights
 from pipeline.search.question import Intent, ProcessedQuery, Synonyms
 from pipeline.search.validity import Standing
 
-Fusion = Literal["weighted", "rrf"]
-
 MEASURED_THRESHOLDS: Mapping[str, float] = {
     # 330 relevant pairs of the three open sets: the nearest chunk of 98 % lies at .378 or above (.295, .378 and
     # .415 set by set); measured with tests/benchmarks/quality.py --threshold, rounded down.
@@ -65,10 +63,6 @@ class RetrievalOptions:
     """1 - similarity; the stricter of the two holds."""
     weights: Weights = field(default_factory=Weights)
     exact_below: int = 10_000
-    fusion: Fusion = "weighted"
-    """`rrf`: only the place in each search counts; measured worse on all three open sets (docs/search.md)."""
-    queries: int = 1
-    """Ways to ask each question: itself, its first sentence, its keywords; each costs a search."""
     synonyms: Synonyms = field(default_factory=Synonyms)
     languages: tuple[str, ...] = (DEFAULT,)
     """Of the documents; each word of a question is stemmed in all of them."""

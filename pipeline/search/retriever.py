@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
 from uuid import UUID
 
 from pipeline.database.engine import Database
@@ -18,7 +17,6 @@ from pipeline.search import result_cache
 from pipeline.search.cache import Caches
 from pipeline.search.chunk_store import SearchIndex, check_query
 from pipeline.search.chunks import Mode
-from pipeline.search.filling import filled
 from pipeline.search.index_snapshot import Ground, known, look
 from pipeline.search.looking import SPARE, Asked, Found, Look
 from pipeline.search.question import process
@@ -107,7 +105,7 @@ class Retriever:
         mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
         return Asked(
             request=request,
-            query=process(question, self.options.synonyms, variants=self.options.queries),
+            query=process(question, self.options.synonyms),
             mode=mode,
             level=level,
             k=k,
@@ -180,30 +178,28 @@ class Retriever:
         Each statement that searches reads the active index, too, and finds nothing in another one: vectors of two
         models never meet.
         """
-        level, vectors = asked.level, []
-        for way in asked.query.variants:
-            vector, reached = self._vector(on.index, way, asked.mode)
-            level = max(level, reached)
-            vectors.append(vector)
+        vector, reached = self._vector(on.index, asked.query.text, asked.mode)
+        level = max(asked.level, reached)
         with self.watch("store"):
-            found = self._found(on, asked, vectors, state=state)
+            found = self._found(on, asked, vector, state=state)
             if found.nothing:
                 now = look(self.database, self.tenant)
                 if now is not None and now.index.id != on.index.id:
                     return now
             return found._replace(level=level) if level else found
 
-    def _found(self, on: Ground, asked: Asked, vectors: Sequence[Vectors | None], *, state: bool) -> Found:
+    def _found(self, on: Ground, asked: Asked, vector: Vectors | None, *, state: bool) -> Found:
         """By the shortest way there is: one statement, if nobody asks for what was left out."""
-        found, plain = None, len(vectors) == 1 and vectors[0] is not None and not asked.request.trace
-        if plain and asked.mode == "vector":
-            found = self.look.by_meaning(on, asked, cast("Vectors", vectors[0]))
-        elif plain and asked.mode == "hybrid" and self.options.fusion == "weighted":
-            found = self.look.by_sum(on, asked, cast("Vectors", vectors[0]), state=state)
+        found = None
+        if vector is not None and not asked.request.trace:
+            if asked.mode == "vector":
+                found = self.look.by_meaning(on, asked, vector)
+            elif asked.mode == "hybrid":
+                found = self.look.by_sum(on, asked, vector, state=state)
         if found is None:
             # Several statements follow, so the state is read before the first of them.
             now = result_cache.state(self.look.ask()) if state else ""
-            found = self.look.by_both(on, asked, vectors)._replace(state=now)
+            found = self.look.by_both(on, asked, vector)._replace(state=now)
         return found
 
     def _answer(
@@ -254,8 +250,7 @@ class Retriever:
 
 def _hits(ranked: Sequence[Ranked], least: float | None) -> list[Hit]:
     return [
-        filled(
-            Hit,
+        Hit(
             document=one.text.document,
             chunk=one.text.chunk,
             score=one.score,

@@ -18,7 +18,6 @@ from pipeline.search import bm25, statements
 from pipeline.search.arms import Ask, ChunkScores, Place, shape_of
 from pipeline.search.chunks import Candidate, Filter, StoredDocument, StoreQuery
 from pipeline.search.feedback import Marks
-from pipeline.search.filling import filled
 from pipeline.search.filters import names_of, values_of
 from pipeline.search.validity import Standing, standing
 
@@ -300,8 +299,7 @@ def _texts(rows: Sequence[tuple[Any, ...]]) -> list[Text]:
 
 
 def _document(row: tuple[Any, ...], source: str) -> StoredDocument:
-    return filled(
-        StoredDocument,
+    return StoredDocument(
         id=row[0],
         version=row[2],
         title=row[5],
@@ -318,7 +316,7 @@ def _document(row: tuple[Any, ...], source: str) -> StoredDocument:
 
 
 def _chunk(row: tuple[Any, ...]) -> Chunk:
-    return filled(Chunk, ord=row[1], content=row[3], context=row[4])
+    return Chunk(ord=row[1], content=row[3], context=row[4])
 
 
 def _metadata(text: str) -> dict[str, Any]:

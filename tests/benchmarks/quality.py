@@ -1,6 +1,6 @@
 """Search quality on a set of documents and judged questions: nDCG@10, recall, MRR of the three modes.
 
-    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold] [--fusion rrf] [--queries 3] [--modes hybrid]
+    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold] [--modes hybrid]
 
 DATA_DIR holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json. The set is cut and embedded in this process and
 indexed into an embedded server of its own; vectors are kept in the temporary folder for the next run.
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -36,8 +35,6 @@ from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa:
 from pipeline.ingest.steps import centroid, cut  # noqa: E402
 from pipeline.ledger import document_id, search_indexes, source_id, sources  # noqa: E402
 from pipeline.search import (  # noqa: E402
-    Fusion,
-    RetrievalOptions,
     Retriever,
     SearchRequest,
     term_statistics,
@@ -237,8 +234,6 @@ def main() -> None:
     parser.add_argument(
         "--threshold", action="store_true", help="the cosine that keeps 98 %% of what is relevant"
     )
-    parser.add_argument("--fusion", choices=get_args(Fusion), default="weighted")
-    parser.add_argument("--queries", type=int, default=1, help="ways to ask each question")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     options = parser.parse_args()
     embedder = open_embedder(EmbeddingOptions())
@@ -250,8 +245,7 @@ def main() -> None:
     for judged in sets:
         with server() as database:
             fill(database, judged, embedder)
-            chosen = RetrievalOptions(fusion=options.fusion, queries=options.queries)
-            _report(Retriever(database, TENANT, lambda _index: embedder, chosen), judged, options.modes)
+            _report(Retriever(database, TENANT, lambda _index: embedder), judged, options.modes)
 
 
 def _report(retriever: Retriever, judged: Judged, modes: Sequence[Mode]) -> None:

@@ -135,7 +135,7 @@ def test_useful_raises_within_bounds_and_only_for_this_tenant(
     assert [hit.score for hit in after] == sorted((hit.score for hit in after), reverse=True)
 
 
-@pytest.mark.parametrize("how", [{}, {"mode": "keyword"}, {"options": {"fusion": "rrf"}}, {"trace": True}])
+@pytest.mark.parametrize("how", [{}, {"mode": "keyword"}, {"trace": True}])
 def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how: dict[str, Any]) -> None:
     before = search(shop, k=5, **how)
     first = names(shop, before)[0]
@@ -170,7 +170,7 @@ def test_one_just_behind_the_page_comes_onto_it(shop: Workshop) -> None:
     with shop.database.tenant(shop.tenant) as connection:
         asked = Question(key=key_of("Heron  shallow WATER"), item="heron", asked={})
         feedback.give(connection, shop.tenant, asked, left, "useful")
-    for changes in ({}, {"mode": "keyword"}, {"options": {"fusion": "rrf"}}, {"trace": True}):
+    for changes in ({}, {"mode": "keyword"}, {"trace": True}):
         assert search(shop, "heron shallow water", k=3, **changes)[0].document.id == left
 
 

@@ -17,7 +17,6 @@ from pipeline.search.fusion import (
     above_threshold,
     best_per_document,
     fuse,
-    reciprocal,
 )
 
 
@@ -170,20 +169,3 @@ def test_a_models_own_scale_does_not_matter(scores: list[tuple[float, float]], f
     assert [by_number[f.candidate.document_id] for f in plain] == pytest.approx(
         [f.score for f in plain], abs=1e-6
     )
-
-
-def test_by_places_the_distance_does_not_count() -> None:
-    near = [candidate(1, 0.90, 0.0), candidate(2, 0.89, 1.0), candidate(3, 0.1, 50.0)]
-    far = [candidate(1, 0.90, 0.0), candidate(2, 0.20, 1.0), candidate(3, 0.1, 1.5)]
-    assert numbers(reciprocal(near)) == numbers(reciprocal(far)) == [2, 3, 1]
-    best = reciprocal(near)[0]
-    assert best.vector_part == pytest.approx(0.7 * 61 / 62)
-    assert best.keyword_part == pytest.approx(0.3 * 61 / 62)
-    assert best.score == pytest.approx(best.vector_part + best.keyword_part)
-
-
-def test_by_places_equals_share_one_and_no_match_is_worth_nothing() -> None:
-    fused = reciprocal([candidate(1, 0.5, 0.0), candidate(2, 0.5, 2.0), candidate(3, None, 2.0)])
-    parts = {f.candidate.document_id.int: (f.vector_part, f.keyword_part) for f in fused}
-    assert parts == {1: (0.7, 0.0), 2: (0.7, 0.3), 3: (0.0, 0.3)}
-    assert reciprocal([]) == []

@@ -1,10 +1,10 @@
-"""Keywords, intent, synonyms and other ways to ask."""
+"""Keywords, intent and synonyms."""
 
 from __future__ import annotations
 
 import pytest
 
-from pipeline.search.question import Synonyms, expand, intent_of, keywords, process
+from pipeline.search.question import Synonyms, intent_of, keywords, process
 
 
 @pytest.mark.req("001-022", "001-023")
@@ -62,14 +62,3 @@ def test_only_the_keyword_search_reads_synonyms() -> None:
     asked = process("restart k8s", Synonyms.of([["k8s", "kubernetes"]]))
     assert asked.text == "restart k8s"
     assert asked.words == "restart k8s kubernetes"
-    assert asked.variants == ("restart k8s",)
-
-
-@pytest.mark.req("001-022", "001-023")
-def test_ways_to_ask_are_the_question_its_first_sentence_and_its_keywords() -> None:
-    text = "The kiln does not fire. We tried twice.\nNothing helped."
-    assert expand(text) == (text, "The kiln does not fire.", "kiln fire tried twice Nothing helped")
-    assert process(text, variants=2).variants == expand(text)[:2]
-    assert process(text, variants=0).variants == (text,)
-    assert expand("kiln") == ("kiln",)
-    assert expand("   ") == ("   ",)

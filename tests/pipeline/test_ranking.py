@@ -1,4 +1,4 @@
-"""The order of candidates: words in common, other ways to ask, a second look, and what no longer holds."""
+"""The order of candidates: words in common, a second look, and what no longer holds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import pytest
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.embedding import Vectors
-from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
-from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, rank
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
 from pipeline.search.arms import ChunkScores, LedgerFilter
 from pipeline.search.chunks import StoredDocument
 from pipeline.search.question import Synonyms
-from pipeline.search.ranking import looked_at, lowered, merged
+from pipeline.search.ranking import looked_at, lowered
 from pipeline.search.texts import Ranked, Text
 from pipeline.search.validity import Standing
-from tests.pipeline.stores.depot import DIMENSIONS, Depot
-
-PLAIN = Weights(title=0.0, centroid=0.0)
+from tests.pipeline.stores.depot import Depot
 
 
 def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **scores: Any) -> ChunkScores:
@@ -61,26 +57,6 @@ def test_overlap_is_between_0_and_1_and_the_same_whatever_else_is_stored(shared_
         depot.put(f"filler{n}")
     again = {c.chunk.content: c.overlap for c in depot.ask("kiln fires clay")}
     assert again["kiln fires clay"] == full, "until words are counted anew"
-
-
-def test_by_places_only_both_searches_count() -> None:
-    three = [candidate(1, 0.9, 1.0, title=0.9), candidate(2, 0.8, 9.0), candidate(3, 0.1, 2.0)]
-    found = rank(three, Weights(vector=0.7, keyword=0.3), "hybrid", "rrf")
-    assert order(found) == [1, 2, 3]
-    assert found[0].score == pytest.approx(0.7 + 0.3 * 61 / 63)
-    assert found[0].score == found[0].vector_part + found[0].keyword_part
-    assert order(rank(three, Weights(), "keyword", "rrf")) == [2, 3, 1]
-
-
-# --- other ways to ask ---
-
-
-def test_another_way_to_ask_counts_less_and_the_best_way_decides() -> None:
-    found = merged([[ranked(1, 0.6), ranked(2, 0.5)], [ranked(2, 1.0), ranked(3, 0.5)], [ranked(1, 0.7)]])
-    assert order(found) == [2, 1, 3]
-    assert [r.score for r in found] == pytest.approx([0.7, 0.6, 0.35])
-    assert [r.vector_part for r in found] == pytest.approx([0.7, 0.6, 0.35])
-    assert merged([]) == []
 
 
 # --- a second look ---
@@ -268,27 +244,6 @@ def test_synonyms_find_what_is_called_otherwise(shared_database: Database) -> No
     options = RetrievalOptions(synonyms=Synonyms.of([["k8s", "kubernetes"]]))
     assert ask(depot, RetrievalOptions(), "k8s", mode="keyword") == []
     assert ask(depot, options, "k8s", mode="keyword") == ["k"]
-
-
-def test_several_ways_to_ask_find_more(depot: Depot) -> None:
-    depot.put("zebra", title="z")
-    words = "zebra zebra zebra. " + "kestrel " * 30
-    embedded: list[str] = []
-
-    class Listening(HashingEmbedder):
-        def embed_query(self, text: str) -> Vectors:
-            embedded.append(text)
-            return super().embed_query(text)
-
-    for queries in (1, 3):
-        made = Retriever(
-            depot.database,
-            depot.tenant,
-            lambda _index: Listening(DIMENSIONS),
-            RetrievalOptions(queries=queries),
-        )
-        made.search(SearchRequest(text=words))
-    assert embedded == [words, words, "zebra zebra zebra.", "kestrel zebra"]
 
 
 @pytest.mark.req("001-032")

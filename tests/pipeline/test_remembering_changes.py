@@ -14,10 +14,9 @@ from pipeline.database.engine import Database
 from pipeline.documents import Listing
 from pipeline.embedding import Vectors
 from pipeline.ledger import admission
-from pipeline.search import RetrievalOptions, Retriever, SearchRequest
+from pipeline.search import Retriever, SearchRequest
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunks import Mode
-from pipeline.search.records import Fusion
 from pipeline.search.result_cache import state
 from tests.pipeline.remembering import Asker
 from tests.pipeline.shelf import OTHER, Shelf
@@ -127,20 +126,19 @@ class Moving(Database):
 
 
 @pytest.mark.parametrize(
-    ("fusion", "mode", "what"),
+    ("mode", "what"),
     [
-        ("weighted", "hybrid", "as score"),  # one statement finds, ranks and reads
-        ("rrf", "hybrid", "select v.document_id"),  # the candidates, before their texts are read
-        ("weighted", "keyword", "select v.document_id"),
-        ("rrf", "hybrid", "unnest"),  # the texts
+        ("hybrid", "as score"),  # one statement finds, ranks and reads
+        ("keyword", "select v.document_id"),
+        ("keyword", "unnest"),  # the texts
     ],
 )
 def test_an_answer_made_while_a_change_becomes_visible_is_not_kept_as_new(
-    shop: Workshop, fusion: Fusion, mode: Mode, what: str
+    shop: Workshop, mode: Mode, what: str
 ) -> None:
     """Searched before the commit, kept after it: the state is that of the search, so nobody is given it."""
     moving = Moving(shop.database, what, lambda: change(shop))
-    asker = Asker(moving, shop.tenant, shop.embedder, options=RetrievalOptions(fusion=fusion))
+    asker = Asker(moving, shop.tenant, shop.embedder)
     asker.search(mode=mode)
     assert moving.done
     found = asker.search(mode=mode)

@@ -44,12 +44,8 @@ from workers.settings.values import (
     refuse,
 )
 
-PROVIDERS: Mapping[str, str] = MappingProxyType(
-    {"pgvector": "PostgreSQL with pgvector", "memory": "in this process only, for trials and tests"}
-)
-_FOREIGN_STORES = ("chroma", "pinecone", "faiss", "weaviate")
-
-FUSIONS = ("weighted", "rrf")
+PROVIDERS: Mapping[str, str] = MappingProxyType({"pgvector": "PostgreSQL with pgvector"})
+_FOREIGN_STORES = ("memory", "chroma", "pinecone", "faiss", "weaviate")
 
 
 def _provider(value: Any) -> str:
@@ -59,7 +55,6 @@ def _provider(value: Any) -> str:
 
 
 Provider = Annotated[str, BeforeValidator(_provider), OneOf(PROVIDERS)]
-Fusion = Annotated[str, BeforeValidator(OneOf(FUSIONS)), OneOf(FUSIONS)]
 
 
 class FeatureFlags(Section):
@@ -171,10 +166,6 @@ class RetrievalSettings(Section):
     """The same as 1 - minSimilarity; the stricter of the two holds."""
     weights: WeightSettings = WeightSettings()
     """Parts of a score."""
-    fusion: Fusion = "weighted"
-    """How both searches become one ranking: weighted, or rrf (by places, not by scores)."""
-    queries: Whole = Field(default=1, ge=1, le=3)
-    """Ways to ask each question; each costs a search of its own."""
     synonyms: Folder | None = Field(default=None, examples=["./synonyms.yaml"])
     """File with lists of words that mean the same. Empty: none."""
     exact_below: Whole = Field(default=10_000, ge=0)

@@ -1,13 +1,15 @@
-"""Each store in turn; one joins by an entry in FACTORIES."""
+"""The store of a tenant of its own."""
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from pipeline.search.chunks import VectorStore
-from tests.contracts.stores.stock import FACTORIES
+from pipeline.database.engine import Database
+from tests.contracts.stores.stock import InLedger
 
 
-@pytest.fixture(params=sorted(FACTORIES))
-def store(request: pytest.FixtureRequest) -> VectorStore:
-    return FACTORIES[str(request.param)](request)
+@pytest.fixture
+def store(database: Database, tenant: UUID) -> InLedger:
+    return InLedger(database, tenant)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
-
-import pytest
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
@@ -21,9 +19,7 @@ from pipeline.search.chunks import (
     StoredDocument,
     StoreQuery,
     StoreStats,
-    VectorStore,
 )
-from pipeline.search.memory import InMemoryStore
 from tests.pipeline.stores.depot import enter
 
 DIMENSIONS = 384
@@ -75,16 +71,6 @@ class InLedger:
             return PgVectorStore(connection, self.index, self.tenant).stats()
 
 
-def _pgvector(request: pytest.FixtureRequest) -> VectorStore:
-    return InLedger(request.getfixturevalue("database"), request.getfixturevalue("tenant"))
-
-
-FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], VectorStore]] = {
-    "memory": lambda _request: InMemoryStore(DIMENSIONS),
-    "pgvector": _pgvector,
-}
-"""Name -> an empty store of 384 dimensions; the request gives access to fixtures such as a database."""
-
 NEAR = 0.005
 """A store may keep vectors at half precision."""
 EMBEDDER = HashingEmbedder(DIMENSIONS)
@@ -105,19 +91,19 @@ def replacement(of: StoredDocument, *contents: str, context: str = "") -> Replac
     )
 
 
-def put(store: VectorStore, *contents: str, **changes: Any) -> StoredDocument:
+def put(store: InLedger, *contents: str, **changes: Any) -> StoredDocument:
     """Store one document with these chunks."""
     stored = document(**changes)
     store.replace([replacement(stored, *contents)])
     return stored
 
 
-def ask(store: VectorStore, text: str, **changes: Any) -> list[Candidate]:
+def ask(store: InLedger, text: str, **changes: Any) -> list[Candidate]:
     """Both arms, unless `changes` to the query say otherwise."""
     return store.candidates(replace(StoreQuery(text=text, vector=EMBEDDER.embed_query(text)), **changes))
 
 
-def by_words(store: VectorStore, text: str, **changes: Any) -> list[Candidate]:
+def by_words(store: InLedger, text: str, **changes: Any) -> list[Candidate]:
     """The keyword arm alone."""
     return ask(store, text, vector=None, **changes)
 
@@ -126,7 +112,7 @@ def contents(candidates: Sequence[Candidate]) -> list[str]:
     return [c.chunk.content for c in candidates]
 
 
-def all_of(store: VectorStore, of: StoredDocument) -> list[tuple[int, str]]:
+def all_of(store: InLedger, of: StoredDocument) -> list[tuple[int, str]]:
     """A document's chunks as the store shows them, in order."""
     found = [c for c in ask(store, "anything", candidates=1000) if c.document.id == of.id]
     return sorted((c.chunk.ord, c.chunk.content) for c in found)

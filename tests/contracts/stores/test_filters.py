@@ -1,4 +1,4 @@
-"""Which documents every vector store must leave out of both arms."""
+"""Which documents a store must leave out of both arms."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from uuid import UUID, uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.search.chunks import Filter, VectorStore
-from tests.contracts.stores.stock import EMBEDDER, PROJECT_A, PROJECT_B, ask, by_words, contents, put
+from pipeline.search.chunks import Filter
+from tests.contracts.stores.stock import (
+    EMBEDDER,
+    PROJECT_A,
+    PROJECT_B,
+    InLedger,
+    ask,
+    by_words,
+    contents,
+    put,
+)
 
 DAY = [datetime(2025, 1, day, tzinfo=UTC) for day in range(1, 10)]
 
 
 @pytest.fixture
-def library(store: VectorStore) -> VectorStore:
+def library(store: InLedger) -> InLedger:
     """Four documents that differ in everything a filter can ask for."""
     put(store, "kestrel one", title="one", source_type=SourceType.PBI, kind=Kind.WORK, tags=("api", "urgent"),
         metadata={"team": "red", "points": 3, "done": True, "area": {"path": "x"}},
@@ -70,14 +79,14 @@ FILTERS: list[tuple[Filter, set[str]]] = [
 
 @pytest.mark.req("003-017", "001-032")
 @pytest.mark.parametrize(("condition", "titles"), FILTERS)
-def test_filters_hold_in_both_arms(library: VectorStore, condition: Filter, titles: set[str]) -> None:
+def test_filters_hold_in_both_arms(library: InLedger, condition: Filter, titles: set[str]) -> None:
     vector = ask(library, "kestrel", keywords=False, filter=condition)
     assert {c.document.title for c in vector} == titles
     assert {c.document.title for c in by_words(library, "kestrel", filter=condition)} == titles
     assert {c.document.title for c in ask(library, "kestrel", filter=condition)} == titles
 
 
-def test_excluded_documents_do_not_come(library: VectorStore) -> None:
+def test_excluded_documents_do_not_come(library: InLedger) -> None:
     own = next(c.document for c in ask(library, "kestrel one") if c.document.title == "one")
     rest = ask(library, "kestrel one", filter=Filter(exclude=(own.id, uuid4())))
     assert {c.document.title for c in rest} == {"two", "three", "four"}
@@ -86,7 +95,7 @@ def test_excluded_documents_do_not_come(library: VectorStore) -> None:
     }
 
 
-def test_filters_are_applied_before_the_best_are_taken(store: VectorStore) -> None:
+def test_filters_are_applied_before_the_best_are_taken(store: InLedger) -> None:
     """Filtering afterwards would leave nothing here: the thirty best all belong to somebody else."""
     for _ in range(30):
         put(store, "kestrel falcon", project_id=PROJECT_A)
@@ -99,7 +108,7 @@ def test_filters_are_applied_before_the_best_are_taken(store: VectorStore) -> No
         assert contents(found) == ["kestrel otter badger"]
 
 
-def test_filtered_documents_stay_filtered_when_the_other_arm_finds_them(store: VectorStore) -> None:
+def test_filtered_documents_stay_filtered_when_the_other_arm_finds_them(store: InLedger) -> None:
     put(store, "kestrel", kind=Kind.WORK)
     put(store, "otter", kind=Kind.DECISION)
     found = ask(store, "kestrel", vector=EMBEDDER.embed_query("otter"), filter=Filter(kinds=(Kind.DECISION,)))

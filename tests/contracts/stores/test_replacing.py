@@ -1,4 +1,4 @@
-"""What every vector store must do with documents that come, change and go."""
+"""What a store must do with documents that come, change and go."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.search.chunks import Filter, Replaced, Replacement, StoreStats, VectorStore
+from pipeline.search.chunks import Filter, Replaced, Replacement, StoreStats
 from tests.contracts.stores.stock import (
     EMBEDDER,
     NEAR,
     PROJECT_A,
     PROJECT_B,
+    InLedger,
     all_of,
     ask,
     by_words,
@@ -29,7 +30,7 @@ from tests.contracts.stores.stock import (
 )
 
 
-def test_an_empty_store_answers(store: VectorStore) -> None:
+def test_an_empty_store_answers(store: InLedger) -> None:
     assert store.stats() == StoreStats(documents=0, chunks=0)
     assert ask(store, "anything") == []
     assert by_words(store, "anything") == []
@@ -38,7 +39,7 @@ def test_an_empty_store_answers(store: VectorStore) -> None:
 
 
 @pytest.mark.req("003-002", "001-069", "001-014")
-def test_what_is_stored_comes_back_whole(store: VectorStore) -> None:
+def test_what_is_stored_comes_back_whole(store: InLedger) -> None:
     of = document(
         version=7,
         title="Ofen & Größe",
@@ -61,7 +62,7 @@ def test_what_is_stored_comes_back_whole(store: VectorStore) -> None:
     ]
 
 
-def test_counts_are_per_document_and_in_order(store: VectorStore) -> None:
+def test_counts_are_per_document_and_in_order(store: InLedger) -> None:
     batch = [replacement(document(), "alpha", "beta"), replacement(document(), "gamma")]
     assert store.replace(batch) == [
         Replaced(written=2, kept=0, removed=0),
@@ -70,14 +71,14 @@ def test_counts_are_per_document_and_in_order(store: VectorStore) -> None:
     assert store.stats() == StoreStats(documents=2, chunks=3)
 
 
-def test_the_same_again_writes_nothing(store: VectorStore) -> None:
+def test_the_same_again_writes_nothing(store: InLedger) -> None:
     of = put(store, "alpha", "beta")
     assert store.replace([replacement(of, "alpha", "beta")]) == [Replaced(written=0, kept=2, removed=0)]
     assert store.stats() == StoreStats(documents=1, chunks=2)
 
 
 @pytest.mark.req("002-011")
-def test_only_changed_chunks_are_written(store: VectorStore) -> None:
+def test_only_changed_chunks_are_written(store: InLedger) -> None:
     of = put(store, "alpha", "beta", "gamma")
     done = store.replace([replacement(replace(of, version=2), "alpha", "kestrel", "gamma")])[0]
     assert (done.written, done.kept) == (1, 2)
@@ -86,7 +87,7 @@ def test_only_changed_chunks_are_written(store: VectorStore) -> None:
     assert by_words(store, "beta") == []
 
 
-def test_kept_chunks_keep_their_vector(store: VectorStore) -> None:
+def test_kept_chunks_keep_their_vector(store: InLedger) -> None:
     of = put(store, "alpha", "beta")
     again = replacement(replace(of, version=2), "alpha", "kestrel")
     store.replace([replace(again, vectors=EMBEDDER.embed_documents(["something else", "kestrel"]))])
@@ -94,7 +95,7 @@ def test_kept_chunks_keep_their_vector(store: VectorStore) -> None:
     assert found["alpha"] == pytest.approx(1.0, abs=NEAR)
 
 
-def test_a_kept_chunk_shows_the_documents_new_data(store: VectorStore) -> None:
+def test_a_kept_chunk_shows_the_documents_new_data(store: InLedger) -> None:
     of = put(store, "alpha", tags=("old",), title="Before")
     new = replace(of, version=2, title="After", tags=("new",), metadata={"x": 1}, project_id=PROJECT_B)
     store.replace([replacement(new, "alpha")])
@@ -103,7 +104,7 @@ def test_a_kept_chunk_shows_the_documents_new_data(store: VectorStore) -> None:
     assert len(ask(store, "alpha", filter=Filter(tags=("new",), projects=(PROJECT_B,)))) == 1
 
 
-def test_a_new_context_is_a_new_chunk(store: VectorStore) -> None:
+def test_a_new_context_is_a_new_chunk(store: InLedger) -> None:
     """Title and heading are embedded and searched with the text."""
     of = document()
     store.replace([replacement(of, "alpha", context="Ovens")])
@@ -113,7 +114,7 @@ def test_a_new_context_is_a_new_chunk(store: VectorStore) -> None:
     assert contents(by_words(store, "kilns")) == ["alpha"]
 
 
-def test_a_document_shrinks_and_grows(store: VectorStore) -> None:
+def test_a_document_shrinks_and_grows(store: InLedger) -> None:
     of = put(store, "alpha", "beta", "gamma")
     shrunk = store.replace([replacement(replace(of, version=2), "alpha")])
     assert shrunk == [Replaced(written=0, kept=1, removed=2)]
@@ -124,7 +125,7 @@ def test_a_document_shrinks_and_grows(store: VectorStore) -> None:
     assert len(all_of(store, of)) == 4
 
 
-def test_chunks_change_places(store: VectorStore) -> None:
+def test_chunks_change_places(store: InLedger) -> None:
     of = put(store, "alpha", "beta", "gamma")
     store.replace([replacement(replace(of, version=2), "gamma", "beta", "alpha")])
     assert all_of(store, of) == [(0, "gamma"), (1, "beta"), (2, "alpha")]
@@ -132,14 +133,14 @@ def test_chunks_change_places(store: VectorStore) -> None:
     assert [(c.chunk.ord, c.chunk.content) for c in found] == [(0, "gamma")]
 
 
-def test_repeated_chunks_of_one_document_all_stay(store: VectorStore) -> None:
+def test_repeated_chunks_of_one_document_all_stay(store: InLedger) -> None:
     of = put(store, "alpha", "alpha", "alpha")
     assert all_of(store, of) == [(0, "alpha"), (1, "alpha"), (2, "alpha")]
     store.replace([replacement(replace(of, version=2), "alpha", "alpha")])
     assert all_of(store, of) == [(0, "alpha"), (1, "alpha")]
 
 
-def test_no_chunks_remove_the_document(store: VectorStore) -> None:
+def test_no_chunks_remove_the_document(store: InLedger) -> None:
     of, other = put(store, "alpha", "beta"), put(store, "gamma")
     assert store.replace([replacement(replace(of, version=2))]) == [Replaced(written=0, kept=0, removed=2)]
     assert store.stats() == StoreStats(documents=1, chunks=1)
@@ -148,7 +149,7 @@ def test_no_chunks_remove_the_document(store: VectorStore) -> None:
     assert store.replace([replacement(document())]) == [Replaced(written=0, kept=0, removed=0)]
 
 
-def test_delete_counts_chunks_and_is_repeatable(store: VectorStore) -> None:
+def test_delete_counts_chunks_and_is_repeatable(store: InLedger) -> None:
     first, second, third = put(store, "alpha", "beta"), put(store, "gamma"), put(store, "delta")
     assert store.delete([first.id, second.id, uuid4()]) == 3
     assert store.delete([first.id]) == 0
@@ -158,18 +159,18 @@ def test_delete_counts_chunks_and_is_repeatable(store: VectorStore) -> None:
     assert all_of(store, third) == [(0, "delta")]
 
 
-def test_deleting_one_id_twice_counts_it_once(store: VectorStore) -> None:
+def test_deleting_one_id_twice_counts_it_once(store: InLedger) -> None:
     of = put(store, "alpha", "beta")
     assert store.delete([of.id, of.id]) == 2
 
 
-def test_a_deleted_document_can_come_back(store: VectorStore) -> None:
+def test_a_deleted_document_can_come_back(store: InLedger) -> None:
     of = put(store, "alpha")
     store.delete([of.id])
     assert store.replace([replacement(of, "alpha")]) == [Replaced(written=1, kept=0, removed=0)]
 
 
-def test_documents_with_the_same_text_do_not_touch_each_other(store: VectorStore) -> None:
+def test_documents_with_the_same_text_do_not_touch_each_other(store: InLedger) -> None:
     first, second = put(store, "alpha", "beta"), put(store, "alpha", "beta")
     store.replace([replacement(replace(first, version=2), "alpha")])
     assert all_of(store, first) == [(0, "alpha")]
@@ -178,7 +179,7 @@ def test_documents_with_the_same_text_do_not_touch_each_other(store: VectorStore
     assert all_of(store, second) == [(0, "alpha"), (1, "beta")]
 
 
-def test_an_older_version_that_comes_late_is_ignored(store: VectorStore) -> None:
+def test_an_older_version_that_comes_late_is_ignored(store: InLedger) -> None:
     of = put(store, "newest", version=5, title="Newest")
     late = replacement(replace(of, version=4, title="Late"), "stale", "stale too")
     assert store.replace([late]) == [Replaced(written=0, kept=0, removed=0)]
@@ -188,14 +189,14 @@ def test_an_older_version_that_comes_late_is_ignored(store: VectorStore) -> None
     assert by_words(store, "stale") == []
 
 
-def test_the_same_version_again_is_taken(store: VectorStore) -> None:
+def test_the_same_version_again_is_taken(store: InLedger) -> None:
     """A message that arrives twice, or a chunker that changed without the document."""
     of = put(store, "alpha", version=5)
     assert store.replace([replacement(of, "beta")])[0].written == 1
     assert all_of(store, of) == [(0, "beta")]
 
 
-def test_in_one_batch_a_stale_document_does_not_stop_the_others(store: VectorStore) -> None:
+def test_in_one_batch_a_stale_document_does_not_stop_the_others(store: InLedger) -> None:
     of = put(store, "newest", version=5)
     batch = [replacement(replace(of, version=1), "stale"), replacement(document(), "kestrel")]
     assert [done.written for done in store.replace(batch)] == [0, 1]
@@ -230,7 +231,7 @@ def set_to(value: float) -> Callable[[Vectors], Vectors]:
     ids=["narrow", "wide", "one-less", "one-more", "flat", "nan", "inf", "minus-inf"],
 )
 def test_bad_vectors_are_refused_and_nothing_is_written(
-    store: VectorStore, change: Callable[[Vectors], Vectors]
+    store: InLedger, change: Callable[[Vectors], Vectors]
 ) -> None:
     of = put(store, "alpha")
     bad = broken(replacement(replace(of, version=2), "beta", "gamma"), change)

@@ -1,4 +1,4 @@
-"""What every vector store must find, by meaning and by words."""
+"""What a store must find, by meaning and by words."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import pytest
 
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.search.chunks import VectorStore
-from tests.contracts.stores.stock import EMBEDDER, NEAR, ask, by_words, contents, put
+from tests.contracts.stores.stock import EMBEDDER, NEAR, InLedger, ask, by_words, contents, put
 
 
 @pytest.mark.parametrize(
     "vector", [np.ones(383, np.float32), np.ones((1, 384), np.float32), np.full(384, np.nan, np.float32)]
 )
-def test_a_bad_query_vector_is_refused(store: VectorStore, vector: Vectors) -> None:
+def test_a_bad_query_vector_is_refused(store: InLedger, vector: Vectors) -> None:
     put(store, "alpha")
     with pytest.raises(StoreRejected):
         ask(store, "alpha", vector=vector)
 
 
 @pytest.mark.req("003-017", "003-023")
-def test_similarity_is_the_cosine_and_comes_best_first(store: VectorStore) -> None:
+def test_similarity_is_the_cosine_and_comes_best_first(store: InLedger) -> None:
     texts = ["kestrel falcon eagle", "kestrel falcon", "kestrel otter", "badger otter"]
     put(store, *texts)
     found = ask(store, "kestrel falcon", keywords=False)
@@ -35,7 +34,7 @@ def test_similarity_is_the_cosine_and_comes_best_first(store: VectorStore) -> No
     assert similarities == sorted(similarities, reverse=True)
 
 
-def test_the_keyword_arm_alone_has_no_similarity_and_finds_matches_only(store: VectorStore) -> None:
+def test_the_keyword_arm_alone_has_no_similarity_and_finds_matches_only(store: InLedger) -> None:
     put(store, "kestrel falcon", "otter", "kestrel badger badger badger badger badger badger")
     found = by_words(store, "kestrel")
     assert sorted(contents(found)) == ["kestrel badger badger badger badger badger badger", "kestrel falcon"]
@@ -44,12 +43,12 @@ def test_the_keyword_arm_alone_has_no_similarity_and_finds_matches_only(store: V
     assert scores["kestrel falcon"] > scores["kestrel badger badger badger badger badger badger"]
 
 
-def test_no_arm_finds_nothing(store: VectorStore) -> None:
+def test_no_arm_finds_nothing(store: InLedger) -> None:
     put(store, "alpha")
     assert ask(store, "alpha", vector=None, keywords=False) == []
 
 
-def test_both_arms_are_joined_and_every_chunk_is_scored_in_both(store: VectorStore) -> None:
+def test_both_arms_are_joined_and_every_chunk_is_scored_in_both(store: InLedger) -> None:
     """The vector says otter, the words say kestrel; with one candidate per arm both must come, fully scored."""
     put(store, "otter", "kestrel", "badger", "heron")
     found = ask(store, "kestrel", vector=EMBEDDER.embed_query("otter"), candidates=1)
@@ -63,13 +62,13 @@ def test_both_arms_are_joined_and_every_chunk_is_scored_in_both(store: VectorSto
     assert kestrel.bm25 > 0
 
 
-def test_a_chunk_found_by_both_arms_comes_once(store: VectorStore) -> None:
+def test_a_chunk_found_by_both_arms_comes_once(store: InLedger) -> None:
     put(store, "kestrel falcon", "otter")
     places = [(c.document.id, c.chunk.ord) for c in ask(store, "kestrel falcon")]
     assert len(places) == len(set(places)) == 2
 
 
-def test_candidates_are_limited_per_arm(store: VectorStore) -> None:
+def test_candidates_are_limited_per_arm(store: InLedger) -> None:
     for n in range(12):
         put(store, f"kestrel number{n}", f"kestrel item{n}")
     assert len(ask(store, "kestrel", candidates=5, keywords=False)) == 5
@@ -78,7 +77,7 @@ def test_candidates_are_limited_per_arm(store: VectorStore) -> None:
     assert len(ask(store, "kestrel", candidates=100)) == 24
 
 
-def test_limits_keep_the_best(store: VectorStore) -> None:
+def test_limits_keep_the_best(store: InLedger) -> None:
     for n in range(20):
         put(store, f"kestrel filler{n} padding{n} something{n}")
     put(store, "kestrel falcon")
@@ -99,7 +98,7 @@ def test_limits_keep_the_best(store: VectorStore) -> None:
         "a/fsimage.v2",
     ],
 )
-def test_keywords_find_identifiers_whole_and_in_parts(store: VectorStore, question: str) -> None:
+def test_keywords_find_identifiers_whole_and_in_parts(store: InLedger, question: str) -> None:
     put(
         store, "Duplicate of HADOOP-123: NameNodeResource reads a/fsimage.v2", "otters and badgers", "kiln 77"
     )
@@ -107,7 +106,7 @@ def test_keywords_find_identifiers_whole_and_in_parts(store: VectorStore, questi
     assert contents(found)[:1] == ["Duplicate of HADOOP-123: NameNodeResource reads a/fsimage.v2"]
 
 
-def test_the_exact_identifier_beats_one_that_shares_a_part(store: VectorStore) -> None:
+def test_the_exact_identifier_beats_one_that_shares_a_part(store: InLedger) -> None:
     put(
         store,
         "ticket HADOOP-999 about kilns",
@@ -119,18 +118,18 @@ def test_the_exact_identifier_beats_one_that_shares_a_part(store: VectorStore) -
     assert best.chunk.content == "ticket HADOOP-123 about kilns"
 
 
-def test_one_matching_word_is_enough(store: VectorStore) -> None:
+def test_one_matching_word_is_enough(store: InLedger) -> None:
     put(store, "kestrel nests", "otter swims", "quartz glows")
     assert sorted(contents(by_words(store, "kestrel quartz unicorn"))) == ["kestrel nests", "quartz glows"]
 
 
-def test_rare_words_weigh_more_than_common_ones(store: VectorStore) -> None:
+def test_rare_words_weigh_more_than_common_ones(store: InLedger) -> None:
     put(store, *[f"pipeline number{n} runs" for n in range(20)], "kestrel rests")
     found = by_words(store, "pipeline kestrel")
     assert max(found, key=lambda c: c.bm25 or 0.0).chunk.content == "kestrel rests"
 
 
-def test_a_word_that_the_question_repeats_counts_more(store: VectorStore) -> None:
+def test_a_word_that_the_question_repeats_counts_more(store: InLedger) -> None:
     put(store, "kestrel one", "otter two")
     once = {c.chunk.content: c.bm25 or 0.0 for c in by_words(store, "kestrel otter")}
     more = {c.chunk.content: c.bm25 or 0.0 for c in by_words(store, "kestrel otter otter otter")}
@@ -149,7 +148,7 @@ def test_a_word_that_the_question_repeats_counts_more(store: VectorStore) -> Non
     ],
     ids=["identifiers", "repeated", "operators", "one-word", "unicode"],
 )
-def test_questions_of_ten_thousand_characters_are_answered(store: VectorStore, text: str) -> None:
+def test_questions_of_ten_thousand_characters_are_answered(store: InLedger, text: str) -> None:
     put(store, "kestrel word17 falls", "otter")
     found = ask(store, text[:10_000])
     assert max(found, key=lambda c: c.bm25 or 0.0).chunk.content == "kestrel word17 falls"
@@ -157,14 +156,14 @@ def test_questions_of_ten_thousand_characters_are_answered(store: VectorStore, t
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "& | !", "\N{PARTY POPPER}"])
-def test_questions_without_words_leave_the_vector_arm(store: VectorStore, text: str) -> None:
+def test_questions_without_words_leave_the_vector_arm(store: InLedger, text: str) -> None:
     put(store, "alpha", "beta")
     assert by_words(store, text) == []
     assert {c.bm25 for c in ask(store, text)} == {0.0}
     assert len(ask(store, text)) == 2
 
 
-def test_the_same_question_gives_the_same_order(store: VectorStore) -> None:
+def test_the_same_question_gives_the_same_order(store: InLedger) -> None:
     for _ in range(6):
         put(store, "kestrel falcon", "kestrel falcon")
     first = [(c.document.id, c.chunk.ord) for c in ask(store, "kestrel", candidates=4)]

@@ -71,7 +71,7 @@ def test_the_documented_values_of_the_search_sections(loaded: Loaded) -> None:
 @pytest.mark.req("001-040")
 def test_the_provider_comes_from_its_variable(loaded: Loaded) -> None:
     text = "rag:\n  provider: ${RAG_PROVIDER:-chroma}\n"
-    assert loaded(text, {"RAG_PROVIDER": "memory"}).rag.provider == "memory"
+    assert loaded(text, {"RAG_PROVIDER": "pgvector"}).rag.provider == "pgvector"
     with pytest.raises(
         SettingsError, match=r"larder.yaml:2: provider: found 'chroma', expected pgvector; Larder"
     ):
