@@ -2,19 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+import inspect
+import itertools
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import uuid4
 
-from pipeline.actions.answers import answered, failure
-from pipeline.actions.arguments import Item, count_of, slices
-from pipeline.actions.collections import CollectionStore, Entry
-from pipeline.actions.collections.entries import entry, name_of, text_of, vector_of
-from pipeline.actions.collections.filters import parse
+from pipeline.actions.collections import CollectionEntry, CollectionStore, entry, name_of, text_of, vector_of
+from pipeline.actions.filters import parse
 from pipeline.documents import Json
-from pipeline.errors import SearchError
+from pipeline.errors import LarderError, SearchError, StoreRejected
 
 if TYPE_CHECKING:
     from pipeline.embedding import Embedder
+
+logger = logging.getLogger(__name__)
+
+
+def failure(error: Exception, shown: Callable[[str], str]) -> Json:
+    """What a workflow gets for an error; `shown` makes of a message what may be seen.
+
+    Of a foreign error that is only its class. It is logged with the place it comes from, without its words: these
+    may hold a text.
+    """
+    if isinstance(error, LarderError):
+        return {"error": shown(str(error)), "success": False}
+    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+    logger.error("an action failed with %s\n%s", type(error).__name__, where)
+    return {
+        "error": f"the action failed unexpectedly ({type(error).__name__}); the log says where",
+        "success": False,
+    }
+
+
+def answered(action: Callable[..., Json]) -> Callable[..., Json]:
+    """`action` with errors as values, wrong arguments included."""
+    signature = inspect.signature(action)
+
+    @functools.wraps(action)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Json:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            return {"error": f"wrong arguments: {error}", "success": False}
+        try:
+            return action(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 (a workflow must go on, whatever it is)
+            return failure(error, self.shown)
+
+    return call
+
+
+SLICE = 256
+"""Texts worked on at once: a batch of any length takes the memory of so many, and of what the store keeps."""
+
+
+class TextToStore(NamedTuple):
+    """One text to store with what belongs to it, unchecked but for the text."""
+
+    number: int
+    text: str
+    id: Any
+    metadata: Any
+    vector: Any
+    """None: to be made from the text."""
+
+
+def slices(texts: object, ids: object, metadata: object, vectors: object) -> Iterator[list[TextToStore]]:
+    """The texts with their ids, metadata and vectors, in pieces of `SLICE`; any may be a generator.
+
+    One text may stand alone, and so may its id, its metadata and its vector; one mapping of metadata serves all
+    texts. Ids that are not given are random.
+
+    Raises:
+        StoreRejected: an argument is no list, or their lengths differ; where lengths are known, before the first
+            piece comes.
+    """
+    single = isinstance(texts, str)
+    many = {
+        "texts": [texts] if single else texts,
+        "ids": [ids] if isinstance(ids, str) else ids,
+        "metadata": [metadata] if single and isinstance(metadata, Mapping) else metadata,
+        "embeddings": [vectors] if single and _flat(vectors) else vectors,
+    }
+    shared = many["metadata"] if isinstance(many["metadata"], Mapping) else None
+    many["metadata"] = None if shared is not None else many["metadata"]
+    for name, value in many.items():
+        if isinstance(value, str | bytes | Mapping) or not (value is None or isinstance(value, Iterable)):
+            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
+    if many["texts"] is None:
+        raise StoreRejected("there are no texts", fix="give a text or a list of texts")
+    _check_lengths(many)
+    rows = enumerate(_rows(many))
+    while piece := list(itertools.islice(rows, SLICE)):
+        yield [
+            TextToStore(
+                number,
+                text_of(text, number),
+                str(uuid4()) if ident is None else ident,
+                one if shared is None else shared,
+                vector,
+            )
+            for number, (text, ident, one, vector) in piece
+        ]
+
+
+def _flat(vectors: object) -> bool:
+    """True for one vector, False for a list of them."""
+    return isinstance(vectors, Sequence) and bool(vectors) and isinstance(vectors[0], int | float)
+
+
+def _check_lengths(many: Mapping[str, Any]) -> None:
+    known = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}
+    if len(set(known.values())) > 1:
+        counted = ", ".join(f"{count} {name}" for name, count in known.items())
+        raise StoreRejected(f"the numbers differ: {counted}", fix="give one entry per text")
+
+
+def _rows(many: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """One tuple per text; an argument left out gives None for each."""
+    given = {name: iter(value) for name, value in many.items() if value is not None}
+    absent = object()
+    for row in itertools.zip_longest(*given.values(), fillvalue=absent):
+        if any(one is absent for one in row):
+            raise StoreRejected(
+                "the numbers of texts, ids, metadata and embeddings differ", fix="give one each"
+            )
+        named = dict(zip(given, row, strict=True))
+        yield tuple(named.get(name) for name in many)
+
+
+def count_of(k: object) -> int:
+    """How many results are wanted; templates of YAML may give the number as text.
+
+    Raises:
+        SearchError: it is no whole number of at least 1.
+    """
+    number = int(k) if isinstance(k, str) and k.strip().isdecimal() else k
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise SearchError(f"k is {k!r}", fix="give a whole number of at least 1")
+    return number
 
 
 class Parts(Protocol):
@@ -179,27 +309,18 @@ class Actions:
         return {"results": results, "query": query, "collection": name, "k": most}
 
     def _entries(
-        self, piece: Sequence[Item], model: str | None, dimensions: int | None
-    ) -> tuple[list[Entry], str]:
+        self, piece: Sequence[TextToStore], model: str | None, dimensions: int | None
+    ) -> tuple[list[CollectionEntry], str]:
         """The documents of a piece, and the model that made their vectors; empty if the caller did."""
-        missing = [item for item in piece if item.vector is None]
-        vectors: dict[int, object] = {item.number: item.vector for item in piece}
-        made_by = model or ""
+        missing = [item.text for item in piece if item.vector is None]
+        made, made_by = iter(list[list[float]]()), model or ""
         if missing:
             embedder = self._parts.embedder(model, dimensions)
-            made_by = embedder.model
-            made = _embedded(embedder, [item.text for item in missing])
-            vectors.update({item.number: vector for item, vector in zip(missing, made, strict=True)})
-        entries = [
-            entry(
-                id=item.id,
-                text=item.text,
-                metadata=item.metadata,
-                embedding=vectors[item.number],
-                number=item.number,
-            )
-            for item in piece
-        ]
+            made, made_by = iter(_embedded(embedder, missing)), embedder.model
+        entries = []
+        for number, text, ident, metadata, given in piece:
+            vector = next(made) if given is None else given
+            entries.append(entry(id=ident, text=text, metadata=metadata, embedding=vector, number=number))
         return entries, made_by
 
 

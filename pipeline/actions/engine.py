@@ -2,18 +2,102 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.actions.collections import CollectionStore
-from pipeline.actions.settings import RagSettings
 from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pipeline.embedding import Embedder, EmbeddingOptions
+
+GROUPS = ("embedding", "vector")
+"""What can be switched on by itself, in the order in which to do so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What an engine may say about the actions; every key is optional."""
+
+    embedding_provider: str = "openai"
+    """A key of `pipeline.embedding.PROVIDERS`."""
+    embedding_model: str = ""
+    """Empty: the provider's own default, text-embedding-3-small with openai."""
+    embedding_dimensions: int | None = None
+    """Shorter vectors, of models that can."""
+    openai_base_url: str = ""
+    """Empty: OpenAI itself; else a compatible server, such as LocalAI or vLLM."""
+    ollama_base_url: str = ""
+    """Empty: Ollama on this machine."""
+    ollama_timeout: float = 60.0
+    """Seconds; the first call of a model loads it."""
+    vector_store: str = "memory"
+    """memory or pgvector."""
+    chroma_path: str = "./chroma_db"
+    """Read and not used, so that files written for Chroma still load; see docs/decisions.md."""
+    database_url: str = field(default="", repr=False)
+    """PostgreSQL for pgvector; the secret LARDER_DATABASE_URL if empty."""
+    tenant: str = "default"
+    """Whose collections they are, with pgvector."""
+    actions: tuple[str, ...] = GROUPS
+    """Which groups are switched on."""
+
+    @classmethod
+    def of(cls, section: object) -> EngineSettings:
+        """The section as an engine holds it; None is an empty one.
+
+        Raises:
+            ConfigurationError: an unknown key, or a value of the wrong kind.
+        """
+        if section is None:
+            return cls()
+        if not isinstance(section, Mapping):
+            raise ConfigurationError(f"settings.rag is a {type(section).__name__}", fix="make it a mapping")
+        known = {f.name for f in fields(cls)}
+        for key in section:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+                raise ConfigurationError(f"settings.rag has an unknown key {key!r}", fix=hint)
+        given = {key: value for key, value in section.items() if value is not None}
+        read: dict[str, Any] = {key: _VALUES.get(key, _text)(key, value) for key, value in given.items()}
+        return cls(**read)
+
+
+def _text(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"settings.rag.{key} is a {type(value).__name__}", fix="give a text")
+    return value
+
+
+def _dimensions(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix="give a whole number of at least 1")
+    return value
+
+
+def _seconds(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix="give seconds, more than 0")
+    return float(value)
+
+
+def _groups(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not set(value) <= set(GROUPS):
+        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix=f"list some of {', '.join(GROUPS)}")
+    return tuple(value)
+
+
+_VALUES: Mapping[str, Callable[[str, Any], Any]] = {
+    "embedding_dimensions": _dimensions,
+    "ollama_timeout": _seconds,
+    "actions": _groups,
+}
+"""Keys whose value is no text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +205,9 @@ class EngineParts:
             self._stores = {key: store for key, store in self._stores.items() if key[0] == "memory"}
             self._closing.close()
 
-    def _settings(self) -> RagSettings:
+    def _settings(self) -> EngineSettings:
         settings = getattr(self._engine, "settings", None) or {}
-        return RagSettings.of(
+        return EngineSettings.of(
             settings.get("rag") if isinstance(settings, Mapping) else getattr(settings, "rag", None)
         )
 
@@ -152,7 +236,7 @@ class EngineParts:
 
 
 def _memory(_url: str, _tenant: str, _closing: ExitStack) -> CollectionStore:
-    from pipeline.actions.collections.memory import MemoryCollections
+    from pipeline.actions.memory_collections import MemoryCollections
 
     return MemoryCollections()
 
@@ -163,7 +247,7 @@ def _pgvector(url: str, tenant: str, closing: ExitStack) -> CollectionStore:
             "there is no address of PostgreSQL for vector_store pgvector",
             fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
         )
-    from pipeline.actions.collections.pgvector import open_collections
+    from pipeline.actions.pgvector_collections import open_collections
     from pipeline.database.engine import Database
 
     database = Database(url)

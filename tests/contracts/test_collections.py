@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections import CollectionStore, Entry, Found
-from pipeline.actions.collections.cosine import pure, with_numpy
-from pipeline.actions.collections.entries import entry
-from pipeline.actions.collections.filters import parse
-from pipeline.actions.collections.memory import MemoryCollections
-from pipeline.actions.collections.pgvector import PgCollections
+from pipeline.actions.collections import CollectionEntry, CollectionHit, CollectionStore, entry
+from pipeline.actions.filters import parse
+from pipeline.actions.memory_collections import MemoryCollections, pure, with_numpy
+from pipeline.actions.pgvector_collections import PgCollections
 from pipeline.errors import StoreRejected
 
 FACTORIES: Mapping[str, Callable[[pytest.FixtureRequest], CollectionStore]] = {
@@ -41,7 +39,7 @@ def put(store: CollectionStore, ident: str, *embedding: float, to: str = "notes"
     store.add(to, [entry(id=ident, text=f"text {ident}", embedding=embedding, metadata=metadata)])
 
 
-def ids(found: Sequence[Found]) -> list[str]:
+def ids(found: Sequence[CollectionHit]) -> list[str]:
     return [one.id for one in found]
 
 
@@ -71,7 +69,9 @@ def test_what_is_stored_comes_back_whole(store: CollectionStore) -> None:
         "by": {"k": "v"},
     }
     assert (
-        store.add("notes", [Entry(id="a", text="Ähre, 麦 \n", embedding=[0.25, -0.5], metadata=metadata)])
+        store.add(
+            "notes", [CollectionEntry(id="a", text="Ähre, 麦 \n", embedding=[0.25, -0.5], metadata=metadata)]
+        )
         == 1
     )
     (found,) = store.query("notes", [0.25, -0.5], k=5)
@@ -193,9 +193,9 @@ def test_vectors_of_two_models_do_not_meet(store: CollectionStore) -> None:
 def test_what_is_no_vector_is_refused_and_nothing_of_its_batch_stored(
     store: CollectionStore, embedding: Any
 ) -> None:
-    good = Entry(id="good", text="", embedding=[1.0, 1.0])
+    good = CollectionEntry(id="good", text="", embedding=[1.0, 1.0])
     with pytest.raises(StoreRejected, match=r"vector no\. 1"):
-        store.add("notes", [good, Entry(id="bad", text="", embedding=embedding)])
+        store.add("notes", [good, CollectionEntry(id="bad", text="", embedding=embedding)])
     assert ask(store, 1.0, 1.0) == []
 
 
@@ -281,7 +281,7 @@ def test_an_empty_collection_of_a_state_is_none(store: CollectionStore) -> None:
 
 def test_what_callers_do_to_their_metadata_later_changes_nothing(store: CollectionStore) -> None:
     mine: dict[str, Any] = {"type": "article"}
-    store.add("notes", [Entry(id="a", text="", embedding=[1.0], metadata=mine)])
+    store.add("notes", [CollectionEntry(id="a", text="", embedding=[1.0], metadata=mine)])
     mine["type"] = "changed"
     (found,) = store.query("notes", [1.0], k=1)
     found.metadata["type"] = "changed too"

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from pipeline.actions.arguments import SLICE
+from pipeline.actions.actions import SLICE
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from tests.pipeline.acting import TEXTS, Registry, engine, refused, registry_of
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.actions.collections.entries import metadata_of
-from pipeline.actions.collections.filters import Condition, matches, parse
+from pipeline.actions.collections import metadata_of
+from pipeline.actions.filters import Condition, matches, parse
 from pipeline.errors import SearchError, StoreRejected
 
 

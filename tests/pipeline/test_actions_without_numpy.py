@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections.cosine import Matrix, fastest, pure, with_numpy
-from pipeline.actions.collections.entries import entry, vector_of
-from pipeline.actions.collections.memory import MemoryCollections
+from pipeline.actions.collections import entry, vector_of
+from pipeline.actions.memory_collections import Matrix, MemoryCollections, fastest, pure, with_numpy
 
 ROOT = Path(__file__).parents[2]
 

@@ -241,7 +241,7 @@ class WorkerParts:
 
     def store(self) -> CollectionStore:
         """The tenant's collections."""
-        from pipeline.actions.collections.pgvector import PgCollections
+        from pipeline.actions.pgvector_collections import PgCollections
 
         return PgCollections(self._parts.database, self._tenant)
 

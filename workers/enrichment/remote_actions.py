@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from pipeline.actions import NAMES
-from pipeline.actions.answers import answered
-from pipeline.actions.collections.entries import metadata_of
+from pipeline.actions.actions import answered
+from pipeline.actions.collections import metadata_of
 from pipeline.documents import Json
 from pipeline.errors import SearchError, StoreRejected
 from pipeline.ledger.jobs import BULK, INTERACTIVE

@@ -11,10 +11,17 @@ from uuid import UUID
 from pgvector import Vector
 from sqlalchemy import Connection, RowMapping, text
 
-from pipeline.actions.collections import Entry, Found, Shape
-from pipeline.actions.collections import state as state_form
-from pipeline.actions.collections.entries import vector_of
-from pipeline.actions.collections.filters import Condition
+from pipeline.actions.collections import (
+    CollectionEntry,
+    CollectionHit,
+    Saved,
+    VectorShape,
+    from_json,
+    shape_with,
+    to_json,
+    vector_of,
+)
+from pipeline.actions.filters import Condition
 from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
@@ -65,13 +72,8 @@ class PgCollections:
         self._database = database
         self._tenant = tenant
 
-    def add(self, collection: str, entries: Sequence[Entry], *, model: str = "") -> int:
-        """Put documents in, all or none; one whose id is there already is replaced, the last of a batch wins.
-
-        Raises:
-            StoreRejected: the dimensions or the model are not those of the collection.
-            StoreUnavailable: the database does not answer.
-        """
+    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> int:
+        """See CollectionStore; raises StoreUnavailable too."""
         if not entries:
             return 0
         with self._database.tenant(self._tenant) as connection:
@@ -86,13 +88,8 @@ class PgCollections:
         k: int,
         conditions: Sequence[Condition] = (),
         model: str = "",
-    ) -> list[Found]:
-        """The `k` closest documents that meet all conditions, best first; equal scores in the order they came in.
-
-        Raises:
-            StoreRejected: the dimensions or the model are not those of the collection.
-            StoreUnavailable: the database does not answer.
-        """
+    ) -> list[CollectionHit]:
+        """See CollectionStore; raises StoreUnavailable too."""
         parts = [_sql(number, condition) for number, condition in enumerate(conditions)]
         values = {name: value for _, bound in parts for name, value in bound.items()}
         statement = text(_QUERY.format(conditions="".join(f" and {condition}" for condition, _ in parts)))
@@ -103,21 +100,17 @@ class PgCollections:
             ).one_or_none()
             if row is None:
                 return []
-            held = Shape(dimensions=row.dimensions, model=row.model)
-            held.joined(Shape(dimensions=len(vector), model=model), collection)
+            held = VectorShape(dimensions=row.dimensions, model=row.model)
+            held.joined(VectorShape(dimensions=len(vector), model=model), collection)
             asked = {"vector": Vector(list(vector)), "collection": collection, "k": k, **values}
-            return [_found(found) for found in connection.execute(statement, asked).mappings()]
+            return [_hit(found) for found in connection.execute(statement, asked).mappings()]
 
     def get_state(self) -> Json:
         """Everything in all of the tenant's collections as JSON."""
         with self._database.tenant(self._tenant) as connection:
             rows = connection.execute(_ALL).mappings().all()
-        return state_form.to_json(
-            state_form.Saved(
-                name=name,
-                shape=Shape(dimensions=dimensions, model=model),
-                entries=[_entry(row) for row in group],
-            )
+        return to_json(
+            Saved(name, VectorShape(dimensions=dimensions, model=model), [_hit(row) for row in group])
             for (name, dimensions, model), group in groupby(
                 rows, key=lambda row: (row["collection"], row["dimensions"], row["model"])
             )
@@ -130,19 +123,20 @@ class PgCollections:
             StoreRejected: this is no such state; the store is as it was.
             StoreUnavailable: the database does not answer.
         """
-        collections = state_form.from_json(state)
+        collections = from_json(state)
         with self._database.tenant(self._tenant) as connection:
             connection.execute(text("delete from action_collection"))
             for saved in collections:
                 self._put(connection, saved.name, saved.entries, saved.shape.model)
 
-    def _put(self, connection: Connection, collection: str, entries: Sequence[Entry], model: str) -> None:
+    def _put(
+        self, connection: Connection, collection: str, entries: Sequence[CollectionEntry], model: str
+    ) -> None:
         vectors = [vector_of(entry.embedding, f"vector no. {n}") for n, entry in enumerate(entries)]
         given = {"tenant": self._tenant, "name": collection, "dimensions": len(vectors[0]), "model": model}
         row = connection.execute(_JOIN, given).one()
-        shape = held = Shape(dimensions=row.dimensions, model=row.model)
-        for vector in vectors:
-            shape = shape.joined(Shape(dimensions=len(vector), model=model), collection)
+        held = VectorShape(dimensions=row.dimensions, model=row.model)
+        shape = shape_with(held, vectors, model, collection)
         if shape != held:
             connection.execute(
                 text("update action_collection set model = :model where name = :name"),
@@ -162,20 +156,11 @@ class PgCollections:
         connection.execute(_PUT, rows)
 
 
-def _found(row: RowMapping) -> Found:
-    return Found(
+def _hit(row: RowMapping) -> CollectionHit:
+    return CollectionHit(
         id=row["id"],
         text=row["content"],
-        score=min(1.0, max(-1.0, float(row["score"]))),
-        metadata=json.loads(row["metadata"]),
-        embedding=row["embedding"].to_list(),
-    )
-
-
-def _entry(row: RowMapping) -> Entry:
-    return Entry(
-        id=row["id"],
-        text=row["content"],
+        score=min(1.0, max(-1.0, float(row.get("score", 0.0)))),
         metadata=json.loads(row["metadata"]),
         embedding=row["embedding"].to_list(),
     )
