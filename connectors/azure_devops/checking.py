@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from connectors.azure_devops.boards import Boards
-from connectors.azure_devops.faults import SCOPE
+from connectors.azure_devops.client import SCOPE, BoardsClient, id_ranges, select
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.azure_devops.selection import conditions
-from connectors.azure_devops.wiql import ranges, select
+from connectors.azure_devops.reader import conditions
 from connectors.web import ServerFault
 from pipeline.documents import Finding
 from pipeline.errors import LarderError
@@ -17,7 +15,7 @@ SHOWN_TYPES = 12
 HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
-def findings(options: AzureDevOpsOptions, boards: Boards) -> list[Finding]:
+def findings(options: AzureDevOpsOptions, client: BoardsClient) -> list[Finding]:
     """One line per thing that was tried; ends where nothing more can be tried.
 
     Raises:
@@ -26,30 +24,32 @@ def findings(options: AzureDevOpsOptions, boards: Boards) -> list[Finding]:
     found: list[Finding] = []
     for project in options.projects:
         try:
-            for finding in _project(options, boards, project):
+            for finding in _project(options, client, project):
                 found.append(finding)  # noqa: PERF402 (what was found before an error counts)
         except LarderError as error:
-            if error.transient and not _told_off(error):
+            # A web page with a 4xx status: something answers, and it is not the interface we want.
+            refused = isinstance(error, ServerFault) and HTTP_BAD_REQUEST <= error.status < HTTP_SERVER_ERROR
+            if error.transient and not refused:
                 raise
-            found.append(_failed(f"project {project}", error))
+            found.append(Finding(ok=False, subject=f"project {project}", detail=error.message, fix=error.fix))
     return found
 
 
-def _project(options: AzureDevOpsOptions, boards: Boards, project: str) -> Iterator[Finding]:
+def _project(options: AzureDevOpsOptions, client: BoardsClient, project: str) -> Iterator[Finding]:
     """Raises where the rest depends on it."""
-    name = boards.project_name(project)
-    types = boards.types(name)
-    yield Finding(ok=True, subject=f"project {project}", detail=f"{boards.base_url} lets us in and knows it")
+    name = client.project_name(project)
+    types = client.types(name)
+    yield Finding(ok=True, subject=f"project {project}", detail=f"{client.base_url} lets us in and knows it")
     yield from _types(options, types, project)
     ids: list[int] = []
     query = conditions(options, name)
-    for stretch in ranges(lambda more: boards.query(name, select([*query, *more])), 0):
+    for stretch in id_ranges(lambda more: client.query(name, select([*query, *more])), 0):
         ids += stretch
     yield _count(options, project, len(ids))
-    boards.feed(name, start=boards.now(name))
+    client.feed(name, start=client.now(name))
     yield Finding(ok=True, subject=f"changes in {project}", detail="the revision feed can be read")
     if ids:
-        readable = boards.items(ids[-1:])
+        readable = client.items(ids[-1:])
         fix = "" if readable else SCOPE
         detail = (
             "a work item can be read" if readable else f"work item {ids[-1]} is listed and cannot be read"
@@ -79,12 +79,3 @@ def _count(options: AzureDevOpsOptions, project: str, count: int) -> Finding:
     if options.max_items is not None and count > options.max_items:
         detail += f"; maxItems takes the newest {options.max_items}"
     return Finding(ok=True, subject=subject, detail=detail)
-
-
-def _told_off(error: LarderError) -> bool:
-    """A web page with a 4xx status: somebody is there, and it is not the interface we want."""
-    return isinstance(error, ServerFault) and HTTP_BAD_REQUEST <= error.status < HTTP_SERVER_ERROR
-
-
-def _failed(subject: str, error: LarderError) -> Finding:
-    return Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)

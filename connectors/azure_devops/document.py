@@ -1,25 +1,56 @@
-"""A work item as a document."""
+"""A work item, and the document made of it: fields, links, history and comments as Markdown, with metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.azure_devops.sections import Label, body_of
-from connectors.azure_devops.work_item import Comment, WorkItem
 from connectors.documents.decisions import Evidence, decision_facts, is_decision
-from connectors.documents.headings import headings_of
+from connectors.documents.headings import headings_of, nested
 from connectors.documents.options import DecisionRules
 from connectors.documents.redaction import redact
-from connectors.documents.values import clean_text, json_able, measure, number_of
+from connectors.documents.values import clean_text, json_able, measure, number_of, parse_time, scalar_text
+from connectors.markup import to_markdown
 from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
 
+OPEN_END = 9999
+"""The year of a date that stands for "not yet"."""
+LONG_FIELDS = {
+    "System.Description": "Description",
+    "Microsoft.VSTS.Common.AcceptanceCriteria": "Acceptance criteria",
+    "Microsoft.VSTS.TCM.ReproSteps": "Steps to reproduce",
+    "Microsoft.VSTS.TCM.SystemInfo": "System info",
+    "Microsoft.VSTS.Common.Resolution": "Resolution",
+    "System.History": "Discussion",
+}
+"""HTML, unless the item says Markdown. Of other fields the value tells."""
+ALWAYS = ("Microsoft.VSTS.TCM.ReproSteps", "Microsoft.VSTS.Common.Resolution")
+"""Read without being configured: bugs have their text in the first, and nobody looks for the second."""
+SHOWN_ELSEWHERE = frozenset(
+    ("System.Title", "System.Tags", "System.CommentCount", "System.Parent", "System.Id", "System.Rev")
+)
 PARENT = "System.LinkTypes.Hierarchy-Reverse"
-MASTER = "System.LinkTypes.Duplicate-Reverse"
-"""`Duplicate Of`: leads from the copy to the item that it repeats, as to a parent."""
-SHOWN = {
+DUPLICATE_OF = "System.LinkTypes.Duplicate-Reverse"
+"""Leads from the copy to the item that it repeats."""
+LINK_NAMES = {
+    PARENT: "Parent",
+    "System.LinkTypes.Hierarchy-Forward": "Child",
+    "System.LinkTypes.Related": "Related",
+    "System.LinkTypes.Dependency-Forward": "Successor",
+    "System.LinkTypes.Dependency-Reverse": "Predecessor",
+    "System.LinkTypes.Duplicate-Forward": "Duplicate",
+    DUPLICATE_OF: "Duplicate of",
+}
+"""In the order in which they are shown."""
+LONGEST_DETAIL = 100
+MOST_LINKS = 200
+"""Links shown of one item; some parents have thousands of children."""
+METADATA = {
     "state": "System.State",
     "reason": "System.Reason",
     "area": "System.AreaPath",
@@ -36,25 +67,139 @@ EFFORTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "actual_hours": (20_000, ("CompletedWork",)),
     "remaining_hours": (20_000, ("RemainingWork",)),
 }
-"""Metadata by fields of `Microsoft.VSTS.Scheduling`; more than the number is a slip. Each process has its own size."""
+"""Metadata -> largest believable number, and fields of `Microsoft.VSTS.Scheduling` (each process has its own size)."""
 DATES = {"started_at": "ActivatedDate", "resolved_at": "ResolvedDate", "closed_at": "ClosedDate"}
 """Metadata by field of `Microsoft.VSTS.Common`."""
+
+_MAIL = re.compile(r"\s*<[^<>]*>\s*$")
+_TARGET = re.compile(r"/(\d{1,12})/?$")
+_HTML = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-zA-Z]{2,8}|#\d{1,6});")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """A link, file or address that hangs on an item."""
+
+    kind: str
+    """Such as `System.LinkTypes.Related` or `AttachedFile`."""
+    url: str
+    attributes: Mapping[str, Any]
+
+    @property
+    def target(self) -> int | None:
+        """The other item's id: the last part of the address, if the link leads to an item at all."""
+        if not self.kind.startswith(("System.LinkTypes.", "Microsoft.VSTS.")):
+            return None
+        match = _TARGET.search(self.url)
+        return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardsComment:
+    """One comment of the discussion."""
+
+    author: str
+    at: datetime | None
+    text: str
+    markdown: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkItem:
+    """One work item as the service gives it. Empty fields are absent; dates are text, persons objects."""
+
+    id: int
+    rev: int
+    fields: Mapping[str, Any]
+    relations: Sequence[Relation] = ()
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """`markdown` for the long fields that hold Markdown; the others hold HTML."""
+    page: str = ""
+    """The address for people, if it was given."""
+
+    def text(self, name: str) -> str:
+        """A field as text: a person's name, a number, a date as given; empty if there is none."""
+        value = self.fields.get(name)
+        return person(value) if isinstance(value, Mapping) else scalar_text(value)
+
+    def moment(self, name: str) -> datetime | None:
+        """A field's point in time; None for none, and for the open end."""
+        found = parse_time(self.fields.get(name))
+        return None if found is None or found.year >= OPEN_END else found
+
+    def day(self, name: str) -> str:
+        """A field's day, `2025-03-04`; empty for none."""
+        return _day(self.moment(name))
+
+    def linked(self, kind: str) -> int | None:
+        """The id of the first item that a link of this kind leads to."""
+        return next((r.target for r in self.relations if r.kind == kind), None)
+
+    @property
+    def shown_relations(self) -> list[Relation]:
+        """At most MOST_LINKS, parents first."""
+        ranks = {kind: rank for rank, kind in enumerate(LINK_NAMES)}
+        return sorted(self.relations, key=lambda r: ranks.get(r.kind, len(ranks)))[:MOST_LINKS]
+
+    @property
+    def project(self) -> str:
+        """Its name."""
+        return self.text("System.TeamProject")
+
+    @property
+    def type(self) -> str:
+        """Such as `User Story`."""
+        return self.text("System.WorkItemType")
+
+    @property
+    def title(self) -> str:
+        """Never empty."""
+        return " ".join(self.text("System.Title").split()) or f"{self.type or 'Work item'} {self.id}"
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Each once; the service joins them with semicolons."""
+        return tuple(dict.fromkeys(tag.strip() for tag in self.text("System.Tags").split(";") if tag.strip()))
+
+    @property
+    def comment_count(self) -> int:
+        """Without the deleted ones."""
+        value = self.fields.get("System.CommentCount")
+        return value if isinstance(value, int) else 0
+
+
+def person(value: Any) -> str:
+    """The name in an identity: an object here, `Name <mail>` in the feed."""
+    if isinstance(value, Mapping):
+        return scalar_text(value.get("displayName")) or scalar_text(value.get("uniqueName"))
+    return _MAIL.sub("", scalar_text(value))
 
 
 def document_of(
     item: WorkItem,
     options: AzureDevOpsOptions,
     base_url: str,
-    label: Label,
-    comments: Sequence[Comment],
+    others: Mapping[int, WorkItem],
+    comments: Sequence[BoardsComment],
 ) -> Document:
-    """The document of one item; secrets in addresses are taken out of every text."""
-    text, capped = body_of(item, options, base_url, label, comments)
-    text, title = _clean(text), _clean(item.title)
+    """The document of one item, with secrets in addresses redacted.
+
+    Args:
+        item: with all its fields.
+        options: of its source.
+        base_url: of its organization or collection.
+        others: items at the other ends of links whose titles may be shown.
+        comments: of the item, oldest first.
+    """
+    writer = _TextWriter(item, options, base_url, others)
+    text, title = _clean(writer.text(comments)), _clean(item.title)
     source_type = options.source_type or SourceType.AZURE_DEVOPS
     kind, facts = _kind(item, options.decisions, text, source_type)
-    url = page_of(item, base_url)
-    own = {**_metadata(item), **facts, **({"capped": True} if capped else {}), "source_path": url}
+    # The address that the service gave, if it is one; else built.
+    url = redact(item.page) if item.page.startswith(("https://", "http://")) else _url(item, base_url)
+    capped = {"capped": True} if writer.capped else {}
     return Document(
         external_id=str(item.id),
         title=title,
@@ -63,40 +208,19 @@ def document_of(
         kind=kind,
         url=url,
         tags=tuple(_clean(tag) for tag in item.tags),
-        metadata={**json_able(options.metadata), **own},
+        metadata={
+            **json_able(options.metadata), **_metadata(item), **facts, **capped, "source_path": url,
+        },
         created_at=item.moment("System.CreatedDate"),
         updated_at=item.moment("System.ChangedDate"),
         fingerprint=str(item.rev),
-    )
-
-
-def page_of(item: WorkItem, base_url: str) -> str:
-    """The address for people."""
-    return redact(item.page) if item.page.startswith(("https://", "http://")) else _built(item, base_url)
-
-
-def label_of(others: Mapping[int, WorkItem], base_url: str) -> Callable[[int], str]:
-    """Shows the items that are known with type and title, all others by their number."""
-
-    def label(item_id: int) -> str:
-        other = others.get(item_id)
-        if other is None:
-            return f"#{item_id}"
-        shown = other.title.replace("[", "(").replace("]", ")")
-        # Always the built address: the given one is not known of all, and a text must not depend on that.
-        return f"[{other.type or 'Work item'} {item_id}: {shown}]({_built(other, base_url)})"
-
-    return label
-
-
-def _built(item: WorkItem, base_url: str) -> str:
-    return f"{base_url}/{quote(item.project, safe='')}/_workitems/edit/{item.id}"
+    )  # fmt: skip
 
 
 def _kind(
     item: WorkItem, rules: DecisionRules, text: str, source_type: SourceType
 ) -> tuple[Kind, dict[str, str]]:
-    """By type and tag only: headings and paths are no sign on a board."""
+    """A decision is recognised by type and tag only: on a board headings and paths say nothing."""
     closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
     evidence = Evidence(
         path="",
@@ -116,39 +240,176 @@ def _kind(
 
 def _metadata(item: WorkItem) -> dict[str, Any]:
     found: dict[str, Any] = {"rev": item.rev, "work_item_type": item.type, "project": item.project}
-    found |= {key: _clean(item.text(field)) for key, field in SHOWN.items() if item.text(field)}
+    found |= {key: _clean(item.text(name)) for key, name in METADATA.items() if item.text(name)}
     priority = item.fields.get("Microsoft.VSTS.Common.Priority")
     if isinstance(priority, int):
         found["priority"] = priority
-    if (parent := _parent(item)) is not None:
-        found["parent_id"] = str(parent)
-    if (master := _target(item, MASTER)) is not None:
-        found["duplicate_of"] = str(master)
-    found |= _efforts(item)
+    parent = item.fields.get("System.Parent")
+    links = {
+        "parent_id": parent if isinstance(parent, int) else item.linked(PARENT),
+        "duplicate_of": item.linked(DUPLICATE_OF),
+    }
+    found |= {key: str(target) for key, target in links.items() if target is not None}
+    for key, (most, names) in EFFORTS.items():
+        # Of each kind the first field that holds a possible number.
+        numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
+        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
+        if effort is not None:
+            found[key] = effort
     for key, name in DATES.items():
         if moment := item.moment(f"Microsoft.VSTS.Common.{name}"):
             found[key] = moment.isoformat()
     return found
 
 
-def _efforts(item: WorkItem) -> dict[str, Any]:
-    """Of each kind the first field that holds a possible number."""
-    found: dict[str, Any] = {}
-    for key, (most, names) in EFFORTS.items():
-        numbers = (number_of(item.fields.get(f"Microsoft.VSTS.Scheduling.{name}")) for name in names)
-        effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
-        if effort is not None:
-            found[key] = effort
-    return found
+def heading_of(name: str) -> str:
+    """`Custom.RiskAssessment` as people read it: `Risk assessment`."""
+    if name in LONG_FIELDS:
+        return LONG_FIELDS[name]
+    first, *rest = _WORDS.sub(" ", name.rpartition(".")[2]).split() or [name]
+    return " ".join([first, *(word if word.isupper() else word.lower() for word in rest)])
 
 
-def _parent(item: WorkItem) -> int | None:
-    value = item.fields.get("System.Parent")
-    return value if isinstance(value, int) else _target(item, PARENT)
+class BoardLinks:
+    """Makes addresses in an item's HTML absolute; Confluence's other kinds of links do not occur here."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base = base_url + "/"
+
+    def page(self, title: str, space: str | None) -> str | None:  # noqa: ARG002 (Confluence's)
+        """None."""
+        return None
+
+    def attachment(self, name: str, page_title: str | None) -> str | None:  # noqa: ARG002 (Confluence's)
+        """None: boards link attachments by address."""
+        return None
+
+    def user(self, key: str) -> str | None:  # noqa: ARG002 (Confluence's)
+        """None: mentions bring the name as their label."""
+        return None
+
+    def href(self, href: str) -> str | None:
+        """None for mentions, whose address is `#`."""
+        if not href.strip() or href.startswith("#"):
+            return None
+        try:
+            return urljoin(self._base, href.strip())
+        except ValueError:
+            return None
 
 
-def _target(item: WorkItem, kind: str) -> int | None:
-    return next((r.target for r in item.relations if r.kind == kind), None)
+class _TextWriter:
+    """Writes one item as Markdown: a section for each long field, then details, links, history, comments."""
+
+    def __init__(
+        self, item: WorkItem, options: AzureDevOpsOptions, base_url: str, others: Mapping[int, WorkItem]
+    ) -> None:
+        self._item = item
+        self._options = options
+        self._base_url = base_url
+        self._others = others
+        self._links = BoardLinks(base_url)
+        self.capped = False
+        """Whether some of the text was too much to be kept."""
+
+    def text(self, comments: Sequence[BoardsComment]) -> str:
+        """The whole text."""
+        details: list[str] = []
+        sections: list[str] = []
+        for name in dict.fromkeys((*self._options.fields, *ALWAYS)):
+            text = "" if name in SHOWN_ELSEWHERE else self._field(name)
+            if text and name not in LONG_FIELDS and "\n" not in text and len(text) <= LONGEST_DETAIL:
+                details.append(f"- {heading_of(name)}: {text}")
+            elif text:
+                sections.append(f"## {heading_of(name)}\n\n{text}")
+        lists = {
+            "Details": details,
+            "Links": list(self._link_lines()) if self._options.include_links else [],
+            "History": list(self._history()),
+        }
+        sections += [f"## {name}\n\n" + "\n".join(lines) for name, lines in lists.items() if lines]
+        if comments:
+            sections.append("## Comments\n\n" + "\n\n".join(map(self._comment, comments)))
+        return "\n\n".join(sections)
+
+    def _field(self, name: str) -> str:
+        """A field's value as Markdown below a heading of level 2."""
+        item, value = self._item, self._item.fields.get(name)
+        if isinstance(value, str) and _DATE.fullmatch(value):
+            return item.day(name)
+        text = item.text(name)
+        if item.formats.get(name) == "markdown":
+            return nested(text, 2)
+        if name in LONG_FIELDS or _HTML.search(text):
+            return nested(self._converted(text), 2)
+        return text
+
+    def _comment(self, comment: BoardsComment) -> str:
+        text = comment.text.strip() if comment.markdown else self._converted(comment.text)
+        head = ", ".join(part for part in (comment.author or "Somebody", _day(comment.at)) if part)
+        return f"### {head}\n\n{nested(text, 3)}"
+
+    def _converted(self, html: str) -> str:
+        rendered = to_markdown(html, self._links)
+        self.capped = self.capped or rendered.capped
+        return rendered.text.strip()
+
+    def _link_lines(self) -> Iterator[str]:
+        shown = self._item.shown_relations
+        yield from filter(None, map(self._link, shown))
+        if len(self._item.relations) > len(shown):
+            yield f"- and {len(self._item.relations) - len(shown)} more"
+
+    def _link(self, relation: Relation) -> str:
+        if (target := relation.target) is not None:
+            name = LINK_NAMES.get(relation.kind) or _attribute(relation, "name") or "Link"
+            return f"- {name}: {self._label(target)}"
+        if relation.kind == "AttachedFile":
+            return f"- Attachment: {_attribute(relation, 'name') or 'without a name'}"
+        if relation.kind == "Hyperlink" and relation.url.startswith(("http://", "https://")):
+            note = _attribute(relation, "comment")
+            return f"- Hyperlink: {f'{note}: ' if note else ''}<{relation.url}>"
+        return ""
+
+    def _label(self, item_id: int) -> str:
+        """Type and title with a link for an item that may be shown, else its number."""
+        other = self._others.get(item_id)
+        if other is None:
+            return f"#{item_id}"
+        shown = other.title.replace("[", "(").replace("]", ")")
+        # Always the built address: the given one is not known of all, and a text must not depend on that.
+        return f"[{other.type or 'Work item'} {item_id}: {shown}]({_url(other, self._base_url)})"
+
+    def _history(self) -> Iterator[str]:
+        """How it came to its state, from fields, so that no item costs a request for its revisions."""
+        item, common = self._item, "Microsoft.VSTS.Common."
+        steps = {
+            "Created": ("System.CreatedDate", "System.CreatedBy", ""),
+            "Resolved": (f"{common}ResolvedDate", f"{common}ResolvedBy", f"{common}ResolvedReason"),
+            "Closed": (f"{common}ClosedDate", f"{common}ClosedBy", "System.Reason"),
+        }
+        for word, (date, who, why) in steps.items():
+            if day := item.day(date):
+                name = person(item.fields.get(who))
+                reason = item.text(why) if why else ""
+                yield f"- {word} {day}{f' by {name}' if name else ''}{f': {reason}' if reason else ''}"
+        if state := item.text("System.State"):
+            since = item.day(f"{common}StateChangeDate")
+            why = f" ({item.text('System.Reason')})" if item.text("System.Reason") else ""
+            yield f"- State {state}{why}" + (f" since {since}" if since else "")
+
+
+def _url(item: WorkItem, base_url: str) -> str:
+    return f"{base_url}/{quote(item.project, safe='')}/_workitems/edit/{item.id}"
+
+
+def _attribute(relation: Relation, name: str) -> str:
+    value = relation.attributes.get(name)
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _day(moment: datetime | None) -> str:
+    return moment.date().isoformat() if moment else ""
 
 
 def _clean(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The azure-devops client library, tamed: no disk cache, no retries, no proxies, our adapter on its session."""
+"""The azure-devops client library without its disk cache, retries and proxies, on our guarded session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 import types
 import uuid
-from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,45 +16,35 @@ from connectors.web import Access, guard
 from pipeline.errors import ConfigurationError
 
 DISCOVERY_SECONDS = 3600.0
-"""How long the routes of a server are believed; the library would believe them until the process ends."""
+"""How long the routes of a server are kept; the library would keep them until the process ends."""
 
 _lock = threading.Lock()
 
 
-class Discovered(MutableMapping[str, Any]):
-    """Routes by address, forgotten after a while; an empty answer is never kept: it may be a broken one."""
+class RouteCache(dict[str, Any]):
+    """Routes by address for DISCOVERY_SECONDS; an empty answer counts as none, since it may be a broken one."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, Any]] = {}
+        super().__init__()
+        self.stored_at: dict[str, float] = {}
 
-    def __getitem__(self, url: str) -> Any:
-        return self._kept[url][1]
+    def __setitem__(self, url: str, routes: Any) -> None:
+        super().__setitem__(url, routes)
+        self.stored_at[url] = time.monotonic()
 
     def __contains__(self, url: object) -> bool:
-        at, value = self._kept.get(str(url), (0.0, None))
-        return bool(value) and time.monotonic() - at < DISCOVERY_SECONDS
-
-    def __setitem__(self, url: str, value: Any) -> None:
-        self._kept[url] = (time.monotonic(), value)
-
-    def __delitem__(self, url: str) -> None:
-        del self._kept[url]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._kept))
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        fresh = time.monotonic() - self.stored_at.get(str(url), 0.0) < DISCOVERY_SECONDS
+        return fresh and bool(self.get(str(url)))
 
 
-class Unsaved(dict[str, Any]):
-    """Stands where the library keeps its cache on disk: it holds nothing, so that the server is asked."""
+class NoDiskCache(dict[str, Any]):
+    """Stands where the library keeps its cache on disk: always empty, so that the server is asked."""
 
-    def __getitem__(self, _url: str) -> Any:
+    def __missing__(self, _url: str) -> None:
         return None
 
-    def __setitem__(self, url: str, _value: Any) -> None:
-        self.pop(url, None)
+    def __setitem__(self, _url: str, _value: Any) -> None:
+        return
 
 
 def _load() -> Any:
@@ -68,20 +57,20 @@ def _load() -> Any:
         name = "azure.devops._file_cache"
         if name not in sys.modules:
             stand_in = types.ModuleType(name)
-            vars(stand_in).update(OPTIONS_CACHE=Unsaved(), RESOURCE_CACHE=Unsaved())
+            vars(stand_in).update(OPTIONS_CACHE=NoDiskCache(), RESOURCE_CACHE=NoDiskCache())
             sys.modules[name] = stand_in
         from azure.devops import client, connection
 
-        client.OPTIONS_FILE_CACHE = Unsaved()  # in case somebody else imported the library first
-        connection.RESOURCE_FILE_CACHE = Unsaved()
-        if not isinstance(client.Client._locations_cache, Discovered):  # noqa: SLF001 (there is no public way)
-            client.Client._locations_cache = Discovered()  # noqa: SLF001 (ditto)
+        client.OPTIONS_FILE_CACHE = NoDiskCache()  # in case somebody else imported the library first
+        connection.RESOURCE_FILE_CACHE = NoDiskCache()
+        if not isinstance(client.Client._locations_cache, RouteCache):  # noqa: SLF001 (there is no public way)
+            client.Client._locations_cache = RouteCache()  # noqa: SLF001 (ditto)
         for logger in ("azure.devops", "msrest"):  # both log whole answers when debugging
             logging.getLogger(logger).setLevel(logging.INFO)
         return connection.Connection
 
 
-def models() -> Any:
+def sdk_models() -> Any:
     """The library's module of request and answer classes for work items."""
     _load()  # importing anything of the library first would bring its cache on disk
     from azure.devops.v7_1.work_item_tracking import models
@@ -90,8 +79,8 @@ def models() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clients:
-    """The library's clients for one address; not for several threads."""
+class SdkClients:
+    """The library's clients for one address; not thread-safe."""
 
     work: Any
     """Work items."""
@@ -99,7 +88,7 @@ class Clients:
     """Projects."""
 
 
-def open_clients(base_url: str, pat: str, access: Access) -> Clients:
+def open_clients(base_url: str, pat: str, access: Access) -> SdkClients:
     """Clients of the library for `base_url`; nothing is sent yet.
 
     Raises:
@@ -113,7 +102,7 @@ def open_clients(base_url: str, pat: str, access: Access) -> Clients:
     # The areas would tell on which hosts to find the services; no other host may be asked anyway.
     connection._resource_areas = []  # noqa: SLF001 (spares the request)
     factory = connection.clients_v7_1
-    clients = Clients(work=factory.get_work_item_tracking_client(), core=factory.get_core_client())
+    clients = SdkClients(work=factory.get_work_item_tracking_client(), core=factory.get_core_client())
     session_id = str(uuid.uuid4())
     for client in (clients.work, clients.core):
         client.config.proxies.use_env_settings = False
@@ -125,7 +114,7 @@ def open_clients(base_url: str, pat: str, access: Access) -> Clients:
 
 
 def _credentials(pat: str, access: Access) -> Any:
-    """The token, with an empty user name; signing a session is the moment to mount our adapter on it."""
+    """The token, with an empty user name; the library signs each session, which is when our adapter is mounted."""
     from msrest.authentication import BasicAuthentication
 
     class Credentials(BasicAuthentication):

@@ -1,20 +1,26 @@
-"""Work items of Azure DevOps Boards as a source: a walk by query first, then the feed of revisions."""
+"""Azure DevOps Boards as a source: first a walk by query, then the feed of revisions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
-from connectors.azure_devops.boards import BATCH, FEED_PAGE, Boards
 from connectors.azure_devops.checking import findings
-from connectors.azure_devops.faults import Refused
+from connectors.azure_devops.client import (
+    BATCH,
+    FEED_PAGE,
+    BoardsClient,
+    BoardsRefused,
+    FeedPage,
+    id_ranges,
+    select,
+)
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.azure_devops.position import Position
-from connectors.azure_devops.reading import Outcome, Reader
-from connectors.azure_devops.selection import conditions
-from connectors.azure_devops.wiql import ranges, select
+from connectors.azure_devops.reader import WorkItemReader, WorkItemResult, conditions
+from connectors.documents.cursors import cursor_json, read_cursor
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 
@@ -24,8 +30,54 @@ PAGE_CHARACTERS = 4_000_000
 FEED_MARGIN = timedelta(minutes=10)
 """How far before the service's own time the feed is entered: the clocks of its machines may differ."""
 
-Step = Callable[[Position, int], Position]
-Steps = Generator[Page, None, Position]
+Tokens = Mapping[str, str | None]
+"""Places in the feeds by project; None is the very start of a feed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWalk:
+    """The walk over all items of projects that were not read before."""
+
+    tokens: Tokens = field(default_factory=dict)
+    """Projects still to be walked -> where their feed stood before."""
+    floor: int | None = None
+    """Ids above this one are taken (maxItems); None until they are counted."""
+    project: str = ""
+    """The one that is being walked."""
+    after: int = 0
+    """The last id of `project` that was taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardsCursor:
+    """Where a sync stands; it can be stored and resumed from after each page."""
+
+    selection: str
+    tokens: Tokens = field(default_factory=dict)
+    """Projects whose first walk ended -> where their feed goes on."""
+    walk: FirstWalk = FirstWalk()
+    todo: tuple[int, ...] = ()
+    """Ids the feed has named and that were not read yet."""
+
+    def walking(self, **changes: Any) -> BoardsCursor:
+        """With these changes of the first walk."""
+        return replace(self, walk=replace(self.walk, **changes))
+
+    def with_token(self, project: str, token: str | None) -> BoardsCursor:
+        """With the feed of a project going on there."""
+        return replace(self, tokens={**self.tokens, project: token})
+
+    def only(self, projects: Sequence[str]) -> BoardsCursor:
+        """Without projects that are no longer configured."""
+        return replace(
+            self,
+            tokens={name: token for name, token in self.tokens.items() if name in projects},
+            walk=replace(self.walk, tokens={n: t for n, t in self.walk.tokens.items() if n in projects}),
+        )
+
+
+Step = Callable[[BoardsCursor, int], BoardsCursor]
+Steps = Generator[Page, None, BoardsCursor]
 
 
 class AzureDevOpsSource:
@@ -38,19 +90,20 @@ class AzureDevOpsSource:
     extractor = "azure_devops-2"
     walks_all = False
 
-    def __init__(self, options: AzureDevOpsOptions, *, boards: Boards | None = None) -> None:
+    def __init__(self, options: AzureDevOpsOptions, *, client: BoardsClient | None = None) -> None:
         self._options = options
-        self._boards = boards or Boards(options)
+        self._client = client or BoardsClient(options)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """First all items project by project, by ascending id; from then on what the feeds name.
 
-        Each page's cursor resumes right behind that page. A sync that is broken off by an error first hands
-        over what it has.
+        Each page's cursor resumes right behind that page. A sync that an error ends first yields what it has.
         """
-        position = Position.of(since, self._options.selection).only(self._options.projects)
-        kept: Cursor = position.cursor()
-        for page in self._steps(position):
+        selection = self._options.selection
+        cursor = read_cursor(BoardsCursor, since, selection) or BoardsCursor(selection=selection)
+        cursor = cursor.only(self._options.projects)
+        kept: Cursor = cursor_json(cursor)
+        for page in self._steps(cursor):
             if page.cursor != kept or page.documents or page.failed or page.skipped or page.deleted:
                 kept = page.cursor
                 yield page
@@ -79,127 +132,132 @@ class AzureDevOpsSource:
         foreign = tuple(text for text in ids if not (text.isdecimal() and text.isascii()))
         if foreign:
             yield Page(cursor={}, deleted=foreign)
-        outcomes = self._reader.outcomes(numbers, asked=False)
-        for page in self._paged(Position(selection=""), outcomes, lambda position, _id: position, READ_ITEMS):
+        results = self._reader.results(numbers, queried=False)
+        for page in self._paged(BoardsCursor(selection=""), results, lambda cursor, _id: cursor, READ_ITEMS):
             yield replace(page, cursor={})
 
     def check(self) -> list[Finding]:
         """The organization and its token, each project, the types, the selection with its number of items."""
-        return findings(self._options, self._boards)
+        return findings(self._options, self._client)
 
     def stamp(self) -> str | None:
         """None: to know whether something changed costs as much as a sync without changes."""
         return None
 
-    def _steps(self, position: Position) -> Iterator[Page]:
-        """All pages, among them such as bring nothing new."""
-        position = yield from self._work_off(position)
-        position = yield from self._begin(position)
+    # -- pages -----------------------------------------------------------------------------------------
+
+    def _steps(self, cursor: BoardsCursor) -> Iterator[Page]:
+        """All pages, also those that bring nothing new."""
+        cursor = yield from self._work_off(cursor)
+        cursor = yield from self._begin(cursor)
         listed: dict[str, list[int]] = {}
-        if position.starts and position.floor is None:
-            position = yield from self._count(position, listed)
+        if cursor.walk.tokens and cursor.walk.floor is None:
+            cursor = yield from self._count(cursor, listed)
         for project in self._options.projects:
-            if project in position.starts:
-                position = yield from self._walk(position, project, listed.pop(project, None))
-            elif project in position.tokens:
-                position = yield from self._follow(position, project)
-        yield Page(cursor=position.cursor())
+            if project in cursor.walk.tokens:
+                cursor = yield from self._walk(cursor, project, listed.pop(project, None))
+            elif project in cursor.tokens:
+                cursor = yield from self._follow(cursor, project)
+        yield Page(cursor=cursor_json(cursor))
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        return {project: self._boards.project_name(project) for project in self._options.projects}
+        return {project: self._client.project_name(project) for project in self._options.projects}
 
     @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self._options, self._boards, list(self._names.values()))
+    def _reader(self) -> WorkItemReader:
+        return WorkItemReader(self._options, self._client, list(self._names.values()))
 
-    def _begin(self, position: Position) -> Steps:
-        """Note where the feeds of new projects stand, before any list is made: what comes later is in the feeds."""
-        known = {*position.tokens, *position.starts}
-        new = [project for project in self._options.projects if project not in known]
-        if new:
-            position = position.starting({project: self._feed_end(project) for project in new})
-            yield Page(cursor=position.cursor())
-        return position
+    def _begin(self, cursor: BoardsCursor) -> Steps:
+        """Notes where the feeds of new projects stand, before any list is made: what comes later is in the feeds."""
+        known = {*cursor.tokens, *cursor.walk.tokens}
+        if new := [project for project in self._options.projects if project not in known]:
+            starts = {project: self._feed_end(project) for project in new}
+            cursor = cursor.walking(tokens={**cursor.walk.tokens, **starts})
+            yield Page(cursor=cursor_json(cursor))
+        return cursor
 
-    def _count(self, position: Position, listed: dict[str, list[int]]) -> Steps:
-        """Find the id above which the walk stays below maxItems; what was listed for it is left in `listed`."""
+    def _count(self, cursor: BoardsCursor, listed: dict[str, list[int]]) -> Steps:
+        """Finds the id above which the walk stays below maxItems; what was listed for it is left in `listed`."""
         if self._options.max_items is None:
-            return position.above(0)
-        listed |= {project: self._listed(project) for project in position.starts}
+            return cursor.walking(floor=0)
+        listed |= {project: self._listed(project) for project in cursor.walk.tokens}
         floor = self._floor(listed.values())
-        position = position.above(floor)
+        cursor = cursor.walking(floor=floor)
         left_out = sum(n <= floor for ids in listed.values() for n in ids)
         if left_out:
-            yield Page(cursor=position.cursor(), skipped=(self._cap(left_out),))
-        return position
+            reason = (
+                f"maxItems is {self._options.max_items}: the {left_out} oldest work items are left out; "
+                "raise maxItems to have them, or narrow the selection"
+            )
+            problem = Problem(external_id="maxItems", reason=reason)
+            yield Page(cursor=cursor_json(cursor), skipped=(problem,))
+        return cursor
 
-    def _walk(self, position: Position, project: str, listed: list[int] | None) -> Steps:
-        """All items of a project behind the position."""
-        position = position.walking(project)
-        above = max(position.after, position.floor or 0)
-        stretches = [[n for n in listed if n > above]] if listed is not None else self._ranges(project, above)
-        outcomes = (o for ids in stretches for o in self._reader.outcomes(ids, asked=True))
-        position = yield from self._paged(position, outcomes, Position.took, PAGE_ITEMS)
-        return position.walked(project)
+    def _walk(self, cursor: BoardsCursor, project: str, listed: list[int] | None) -> Steps:
+        """All items of a project behind the cursor; from its first, unless it is the one that was interrupted."""
+        if cursor.walk.project != project:
+            cursor = cursor.walking(project=project, after=0)
+        above = max(cursor.walk.after, cursor.walk.floor or 0)
+        ranges = [[n for n in listed if n > above]] if listed is not None else self._ranges(project, above)
+        results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
+        cursor = yield from self._paged(cursor, results, lambda c, n: c.walking(after=n), PAGE_ITEMS)
+        left = {name: token for name, token in cursor.walk.tokens.items() if name != project}
+        done = cursor.with_token(project, cursor.walk.tokens[project])
+        return done.walking(tokens=left, floor=cursor.walk.floor if left else None, project="", after=0)
 
-    def _follow(self, position: Position, project: str) -> Steps:
+    def _follow(self, cursor: BoardsCursor, project: str) -> Steps:
         """What the feed of a project names."""
         last = False
         while not last:
             try:
-                feed = self._boards.feed(self._names[project], token=position.tokens[project])
-            except Refused:
-                if position.tokens[project] is None:
+                feed = self._client.feed(self._names[project], token=cursor.tokens[project])
+            except BoardsRefused:
+                if cursor.tokens[project] is None:
                     raise
                 # A token the service does not take any more: all is read again at the next sync.
-                return position.forgetting(project)
-            newest = {change.id: change for change in feed.changes}
-            gone = tuple(str(n) for n, change in newest.items() if change.deleted)
-            position = position.fed(project, feed.token, [n for n, c in newest.items() if not c.deleted])
+                return replace(cursor, tokens={n: t for n, t in cursor.tokens.items() if n != project})
+            newest = {revision.id: revision for revision in feed.revisions}
+            gone = tuple(str(n) for n, revision in newest.items() if revision.deleted)
+            todo = (*cursor.todo, *(n for n, revision in newest.items() if not revision.deleted))
+            cursor = replace(cursor.with_token(project, feed.token), todo=tuple(dict.fromkeys(todo)))
             if gone:
-                yield Page(cursor=position.cursor(), deleted=gone)
-            position = yield from self._work_off(position)
+                yield Page(cursor=cursor_json(cursor), deleted=gone)
+            cursor = yield from self._work_off(cursor)
             last = feed.last
-        return position
+        return cursor
 
-    def _work_off(self, position: Position) -> Steps:
+    def _work_off(self, cursor: BoardsCursor) -> Steps:
         """What the feed has named and was not read yet."""
-        outcomes = self._reader.outcomes(position.todo, asked=False) if position.todo else iter(())
-        return (yield from self._paged(position, outcomes, Position.did, PAGE_ITEMS))
+        results = self._reader.results(cursor.todo, queried=False) if cursor.todo else iter(())
+        return (yield from self._paged(cursor, results, _done, PAGE_ITEMS))
 
-    def _paged(self, position: Position, outcomes: Iterable[Outcome], step: Step, size: int) -> Steps:
-        """Pages of outcomes. Whatever breaks the reading off, what was read before it is handed over first."""
-        batch: list[Outcome] = []
+    def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step, size: int) -> Steps:
+        """Pages of results; if an error ends the reading, what was read before it comes first."""
+        batch: list[WorkItemResult] = []
         characters = 0
         try:
-            for outcome in outcomes:
-                batch.append(outcome)
-                position = step(position, outcome.id)
-                characters += len(outcome.document.text) if outcome.document else 0
+            for result in results:
+                batch.append(result)
+                cursor = step(cursor, result.id)
+                characters += len(result.document.text) if result.document else 0
                 if len(batch) >= size or characters >= PAGE_CHARACTERS:
-                    yield _page(batch, position)
+                    yield _page(batch, cursor)
                     batch, characters = [], 0
         except LarderError:
             if batch:
-                yield _page(batch, position)
+                yield _page(batch, cursor)
             raise
         if batch:
-            yield _page(batch, position)
-        return position
+            yield _page(batch, cursor)
+        return cursor
 
-    def _feed_end(self, project: str) -> str | None:
-        """Where the feed stands; None if it is empty even so, then it is read from its start one day."""
-        name = self._names[project]
-        feed = self._boards.feed(name, start=self._boards.now(name) - FEED_MARGIN)
-        while not feed.last:
-            feed = self._boards.feed(name, token=feed.token)
-        return feed.token
+    # -- lists of ids ----------------------------------------------------------------------------------
 
     def _ranges(self, project: str, above: int) -> Iterator[list[int]]:
         name = self._names[project]
         asked = conditions(self._options, name)
-        return ranges(lambda more: self._boards.query(name, select([*asked, *more])), above)
+        return id_ranges(lambda more: self._client.query(name, select([*asked, *more])), above)
 
     def _listed(self, project: str) -> list[int]:
         return [n for ids in self._ranges(project, 0) for n in ids]
@@ -214,40 +272,41 @@ class AzureDevOpsSource:
         """The revision number of each item that can be read.
 
         The feed brings a thousand for one request, a batch two hundred; but the feed brings all items of the
-        project, so that a batch is cheaper for a small part of them.
+        project, so that batches are cheaper for a small part of them.
         """
-        revs: dict[int, int] = {}
         narrowed = self._options.area_paths or self._options.states or self._options.wiql.strip()
+        revs: dict[int, int] = {}
         if len(ids) > FEED_PAGE and not narrowed:
-            revs = self._fed_revs(project)
+            revs = {revision.id: revision.rev for page in self._feed(project) for revision in page.revisions}
         missing = [n for n in ids if n not in revs]
         for start in range(0, len(missing), BATCH):
-            heads = self._boards.heads(missing[start : start + BATCH], ("System.Id", "System.Rev"))
+            heads = self._client.heads(missing[start : start + BATCH], ("System.Id", "System.Rev"))
             revs |= {n: head.rev for n, head in heads.items()}
         return revs
 
-    def _fed_revs(self, project: str) -> dict[int, int]:
-        revs: dict[int, int] = {}
-        token, last = None, False
-        while not last:
-            feed = self._boards.feed(self._names[project], token=token)
-            revs |= {change.id: change.rev for change in feed.changes}
-            token, last = feed.token, feed.last
-        return revs
+    def _feed(self, project: str, start: datetime | None = None) -> Iterator[FeedPage]:
+        """The whole feed of a project, or what changed since `start`."""
+        page = self._client.feed(self._names[project], start=start)
+        yield page
+        while not page.last:
+            page = self._client.feed(self._names[project], token=page.token)
+            yield page
 
-    def _cap(self, left_out: int) -> Problem:
-        most = self._options.max_items
-        reason = (
-            f"maxItems is {most}: the {left_out} oldest work items are left out; "
-            "raise maxItems to have them, or narrow the selection"
-        )
-        return Problem(external_id="maxItems", reason=reason)
+    def _feed_end(self, project: str) -> str | None:
+        """Where the feed stands; None if it is empty, then it will be read from its start."""
+        start = self._client.now(self._names[project]) - FEED_MARGIN
+        *_, page = self._feed(project, start)
+        return page.token
 
 
-def _page(batch: Sequence[Outcome], position: Position) -> Page:
+def _done(cursor: BoardsCursor, item_id: int) -> BoardsCursor:
+    return replace(cursor, todo=tuple(n for n in cursor.todo if n != item_id))
+
+
+def _page(batch: Sequence[WorkItemResult], cursor: BoardsCursor) -> Page:
     return Page(
-        cursor=position.cursor(),
-        documents=tuple(o.document for o in batch if o.document),
-        failed=tuple(o.failed for o in batch if o.failed),
-        deleted=tuple(str(o.id) for o in batch if not o.document and not o.failed),
+        cursor=cursor_json(cursor),
+        documents=tuple(r.document for r in batch if r.document),
+        failed=tuple(r.failed for r in batch if r.failed),
+        deleted=tuple(str(r.id) for r in batch if not r.document and not r.failed),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors.azure_devops import AzureDevOpsSource, base_url_of
-from connectors.azure_devops.sdk import Discovered
+from connectors.azure_devops.sdk import RouteCache
 from connectors.web import Access
 from pipeline.errors import ConfigurationError, SourceDenied
 from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth
@@ -124,13 +124,13 @@ def test_discovery_is_asked_once_for_many_syncs_and_again_after_an_hour() -> Non
             source_for(fake).ids()
         assert len([s for s in fake.log if s.method == "OPTIONS"]) == 1
 
-    kept = Discovered()
+    kept = RouteCache()
     kept["a"] = [1]
     kept["b"] = []
     assert "a" in kept
     assert "b" not in kept, "an empty answer may be a broken one"
     assert kept["b"] == []
-    kept._kept["a"] = (kept._kept["a"][0] - 3601, [1])
+    kept.stored_at["a"] -= 3601
     assert "a" not in kept
     assert sorted(kept) == ["a", "b"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.azure_devops.sections import heading_of
+from connectors.azure_devops.document import heading_of
 from connectors.documents.headings import nested
 from connectors.documents.options import DecisionRules
 from pipeline.documents import Document, Kind, SourceType

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from connectors.azure_devops.faults import (
-    CLASSES,
-    KEYS,
-    ItemMissing,
+from connectors.azure_devops.client import (
+    FOREIGN_ERRORS,
+    BoardsRefused,
     ProjectMissing,
-    QueryRefused,
-    Refused,
     TooManyHits,
+    WiqlRefused,
+    WorkItemMissing,
     translated,
 )
 from connectors.azure_devops.sdk import open_clients
@@ -185,16 +184,16 @@ def _service_error(key: str | None, message: str = "TF999999: no") -> Exception:
 @pytest.mark.parametrize(
     ("key", "message", "kind", "transient"),
     [
-        ("WorkItemUnauthorizedAccessException", "TF401232: x", ItemMissing, False),
+        ("WorkItemUnauthorizedAccessException", "TF401232: x", WorkItemMissing, False),
         ("WorkItemTrackingQueryResultSizeLimitExceededException", "VS402337: x", TooManyHits, False),
-        ("WorkItemPageSizeExceededException", "VS403474: x", Refused, False),
+        ("WorkItemPageSizeExceededException", "VS403474: x", BoardsRefused, False),
         ("RequestBlockedException", "TF400733: x", RateLimited, True),
         ("ProjectDoesNotExistWithNameException", "TF200016: x", ProjectMissing, False),
-        ("VssInvalidPreviewVersionException", "x", Refused, False),
+        ("VssInvalidPreviewVersionException", "x", BoardsRefused, False),
         ("UnauthorizedRequestException", "TF400813: x", SourceDenied, False),
-        ("WorkItemTrackingQueryException", "TF51005: x", QueryRefused, False),
-        ("SomethingNewException", "TF51006: x", QueryRefused, False),
-        ("SomethingNewException", "x", Refused, False),
+        ("WorkItemTrackingQueryException", "TF51005: x", WiqlRefused, False),
+        ("SomethingNewException", "TF51006: x", WiqlRefused, False),
+        ("SomethingNewException", "x", BoardsRefused, False),
     ],
 )
 def test_errors_of_the_service_are_sorted_by_their_key(
@@ -243,7 +242,7 @@ def test_no_error_class_of_the_libraries_is_left_untranslated(kind: type[Excepti
 
     ours = translated(error, "testing")
 
-    assert issubclass(kind, FOREIGN) or name in CLASSES, f"{name} needs a row in faults.CLASSES"
+    assert issubclass(kind, FOREIGN) or name in FOREIGN_ERRORS, f"{name} needs a row in FOREIGN_ERRORS"
     assert isinstance(ours, LarderError)
     assert ours.fix
 
@@ -262,7 +261,7 @@ def test_an_error_of_requests_inside_one_of_the_library_is_found() -> None:
 
 
 def test_every_known_key_says_what_to_do() -> None:
-    assert all(found and fix for _, found, fix in KEYS.values())
+    assert all(found and fix for _, found, fix in FOREIGN_ERRORS.values())
 
 
 def test_one_comment_list_that_cannot_be_had_does_not_stop_the_others(services: FakeAzureDevOps) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from connectors.azure_devops import AzureDevOpsOptions, AzureDevOpsSource
-from connectors.azure_devops.boards import Boards
+from connectors.azure_devops.client import BoardsClient
 from connectors.web import Access, LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World
@@ -29,11 +29,15 @@ def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes:
 
 
 def source_for(
-    fake: FakeAzureDevOps, *, boards: type[Boards] = Boards, clock: Clock | None = None, **changes: Any
+    fake: FakeAzureDevOps,
+    *,
+    client: type[BoardsClient] = BoardsClient,
+    clock: Clock | None = None,
+    **changes: Any,
 ) -> AzureDevOpsSource:
     """Opened anew, as another process would."""
     options = options_for(fake, clock=clock, **changes)
-    return AzureDevOpsSource(options, boards=boards(options))
+    return AzureDevOpsSource(options, client=client(options))
 
 
 class Store(SourceStore):
