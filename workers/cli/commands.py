@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from workers.cli import config, enrich, feedback, index, operate, processes, reindex, search, status
+from workers.cli import config, enrich, feedback, index, operate, processes, search, status
 from workers.cli.eval import app as eval_app
 
 app = typer.Typer(
@@ -57,6 +57,6 @@ for command in (
     app.command()(command)
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
-app.add_typer(reindex.app, name="reindex")
+app.add_typer(index.reindex, name="reindex")
 app.add_typer(eval_app, name="eval")
 app.add_typer(config.app, name="config")

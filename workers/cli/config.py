@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
-from workers.cli.door import WRONG, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.context import WRONG, CommandContext, ConfigOption, DataOption, JsonOption, command_context
 from workers.settings import FileSource, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
@@ -28,7 +28,7 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented file with every key, its default and an example of each source."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         from workers.settings import initial_file
 
         path = file or config or Path("larder.yaml")
@@ -48,7 +48,7 @@ def init(
 @app.command("show")
 def show(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Print the values in force, environment included, with secrets masked."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         from workers.settings import effective
         from workers.settings import show as shown
 
@@ -58,7 +58,7 @@ def show(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpti
 @app.command("check")
 def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Report everything that is wrong at once; else what was understood."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         understood = _understood(door)
         door.answer(understood)
         if not door.as_json:
@@ -69,7 +69,7 @@ def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOpt
             raise typer.Exit(WRONG)
 
 
-def _understood(door: Door) -> Json:
+def _understood(door: CommandContext) -> Json:
     """What the file means, and what opening its sources and its model says against it."""
     from workers import search
     from workers.runtime import Addresses, Runtime
@@ -107,7 +107,7 @@ def _refusal(attempt: Callable[[], object]) -> str:
     return ""
 
 
-def _source(door: Door, source: object) -> Json:
+def _source(door: CommandContext, source: object) -> Json:
     settings = door.settings
     return {
         "name": getattr(source, "name", ""),
@@ -130,7 +130,7 @@ def _where(settings: Settings, source: object) -> str:
     return str(address)
 
 
-def _tell(door: Door, understood: Json) -> None:
+def _tell(door: CommandContext, understood: Json) -> None:
     print(understood["file"] or "no file: the defaults hold")
     print(f"tenant {understood['tenant']}, project {understood['project']}")
     for source in understood["sources"]:

@@ -16,7 +16,15 @@ from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
-from workers.cli.door import ConfigOption, DataOption, Door, JsonOption, opened, resumable, written
+from workers.cli.context import (
+    CommandContext,
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    command_context,
+    resumable,
+    to_stdout_json,
+)
 
 MOST_NAMED = 5
 Format = Literal["json", "md", "html"]
@@ -51,7 +59,7 @@ def enrich(
     as_json: JsonOption = False,
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         from workers.admin.projects import Scope
         from workers.enrichment import step4_file
 
@@ -90,7 +98,7 @@ def enrich(
 
 
 @contextmanager
-def _workers(door: Door) -> Iterator[bool]:
+def _workers(door: CommandContext) -> Iterator[bool]:
     """Workers for the length of the command, if none run; without a database each PBI says by itself what is wrong."""
     from workers.admin import sync_now
     from workers.queue.celeryconfig import ENRICHING
@@ -104,7 +112,7 @@ def _workers(door: Door) -> Iterator[bool]:
         yield borrowed
 
 
-def _answer(door: Door, made: Any, console: Console, output: Path | None, form: Format) -> None:
+def _answer(door: CommandContext, made: Any, console: Console, output: Path | None, form: Format) -> None:
     if door.as_json:
         door.answer(made.report())
         return
@@ -117,7 +125,7 @@ def _answer(door: Door, made: Any, console: Console, output: Path | None, form: 
 
 def _document(made: Any, form: Format) -> str:
     if form == "json":
-        return written(made.document)
+        return to_stdout_json(made.document)
     from pipeline.enrichment import report
 
     encoding = sys.stdout.encoding or "utf-8"

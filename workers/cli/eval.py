@@ -16,15 +16,15 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from pipeline.errors import ConfigurationError
-from workers.cli.door import (
+from workers.cli.context import (
     FAILED,
     LONG_PATIENCE,
     PARTLY,
+    CommandContext,
     ConfigOption,
     DataOption,
-    Door,
     JsonOption,
-    opened,
+    command_context,
 )
 from workers.settings import load
 
@@ -88,7 +88,7 @@ def evaluate(
     Exit codes: 0 measured, 1 worse than the baseline, 2 the set, the baseline or the configuration is wrong,
     3 measured, but some documents could not be indexed.
     """
-    with opened(config, as_json) as door, _interruptible():
+    with command_context(config, as_json) as door, _interruptible():
         import os
 
         from workers import search
@@ -128,7 +128,7 @@ def _to_enrich(judged: Any, files: dict[str, Path | None], *, step4: bool) -> li
 
 
 def _measure(
-    door: Door, judged: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
+    door: CommandContext, judged: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
 ) -> tuple[Any, dict[str, Any]]:
     """The answers as configured, and the report on them and on those of another configuration."""
     from workers.admin.evaluation import sandbox, search_evaluation
@@ -158,17 +158,17 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
-    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
+    with command_context(config, as_json, data, patience=LONG_PATIENCE) as door:
         from workers.admin.evaluation import set_builder
 
-        door.knock()
+        door.ping()
         made = set_builder.build(door.parts, out)
         pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
         said = (
             f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
             f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
         )
-        door.answer({"success": True, "folder": str(out), **made}, text=said)
+        door.answer({"success": True, "folder": str(out), **made}, said)
 
 
 def _write(files: dict[str, Path | None], measured: Any) -> None:
@@ -226,7 +226,7 @@ def _progress(console: Console) -> Iterator[Any]:
         yield show
 
 
-def _tell(door: Door, told: dict[str, Any], questions: dict[str, str]) -> None:
+def _tell(door: CommandContext, told: dict[str, Any], questions: dict[str, str]) -> None:
     console = door.console
     console.print(
         Text(

@@ -11,8 +11,15 @@ from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.columns import Columns
-from workers.cli.door import LONG_PATIENCE, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.context import (
+    LONG_PATIENCE,
+    CommandContext,
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    command_context,
+)
+from workers.cli.tables import Columns
 
 COLOURS = {"useful": "green", "noise": "yellow"}
 _USAGE = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
@@ -44,7 +51,7 @@ def feedback(
     as_json: JsonOption = False,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
-    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
+    with command_context(config, as_json, data, patience=LONG_PATIENCE) as door:
         said = "undo" if undo and verdict is None else verdict
         _check((item, ref, said), undo=undo, listing=listing, export=export, source=source)
         if item is not None and ref is not None and said is not None:
@@ -71,7 +78,7 @@ def _check(
         raise ConfigurationError("that is no whole command", fix=_USAGE)
 
 
-def _mark(door: Door, item: str, ref: str, verdict: str, source: str | None) -> None:
+def _mark(door: CommandContext, item: str, ref: str, verdict: str, source: str | None) -> None:
     from workers.admin import feedback as marking
     from workers.admin.operations import actor
 
@@ -85,7 +92,7 @@ def _mark(door: Door, item: str, ref: str, verdict: str, source: str | None) -> 
     door.answer({"success": True, **done}, text=what)
 
 
-def _list(door: Door, item: str | None) -> None:
+def _list(door: CommandContext, item: str | None) -> None:
     from workers.admin import feedback as marking
 
     with door.parts.database.tenant(door.parts.tenant) as connection:
@@ -112,7 +119,7 @@ def _show(console: Console, found: list[Json], item: str | None) -> None:
     console.print(table)
 
 
-def _export(door: Door, folder: Path) -> None:
+def _export(door: CommandContext, folder: Path) -> None:
     from workers.admin.evaluation import feedback_set
 
     with door.parts.database.tenant(door.parts.tenant) as connection:

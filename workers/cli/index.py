@@ -1,76 +1,87 @@
-"""Commands that fill the store: index, ingest, clear."""
+"""Commands that fill the store: index, ingest, clear, reindex."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.markup import escape
 
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.columns import Columns
-from workers.cli.door import (
+from workers.cli.context import (
     LONG_PATIENCE,
-    ConfigOption,
-    DataOption,
-    Door,
-    JsonOption,
+    PARTLY,
+    CommandContext,
     YesOption,
-    opened,
+    command,
     resumable,
 )
+from workers.cli.status import span
+from workers.cli.tables import Columns, progress_bars
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
+ForceOption = Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")]
 
 
+@command(patience=LONG_PATIENCE)
 def index(
+    context: CommandContext,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[SOURCE]...", help="All if none is named.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")] = False,
+    force: ForceOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be indexed.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return as soon as the work is queued.")] = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
-    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers.admin import sync_now
-        from workers.control import sync
+    from workers.admin import sync_now
+    from workers.control import sync
 
-        wanted = sync_now.chosen(door.parts, names or [])
-        if not wanted:
-            raise ConfigurationError(
-                "no sources are configured", fix="`larder config init` writes an example file"
-            )
-        door.knock()
-        if dry_run:
-            _preview(door, [sync_now.preview(door.parts, one, force=force) for one in wanted])
-            return
-        sync.register(door.parts)
-        if no_wait:
-            started = sync_now.start(door.parts, wanted, force=force)
-            queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]
-            door.answer({"success": True, "queued": queued}, text=f"queued {len(queued)} runs")
-            return
-        _run(door, wanted, force=force)
+    wanted = sync_now.chosen(context.parts, names or [])
+    if not wanted:
+        raise ConfigurationError(
+            "no sources are configured", fix="`larder config init` writes an example file"
+        )
+    context.ping()
+    if dry_run:
+        found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
+        document = {"success": True, "dry_run": True, "runs": found}
+        context.answer(document, lambda: _tell_preview(context.console, found))
+        return
+    sync.register(context.parts)
+    if no_wait:
+        started = sync_now.start(context.parts, wanted, force=force)
+        queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]
+        context.answer({"success": True, "queued": queued}, f"queued {len(queued)} runs")
+        return
+    _run(context, wanted, force=force)
 
 
-def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
+@contextmanager
+def _workers(context: CommandContext) -> Iterator[None]:
+    """Workers for the length of the command, if none run."""
+    from workers.admin import sync_now
+
+    with sync_now.borrowed_workers(context.parts) as borrowed:
+        if borrowed:
+            context.console.print("no workers are running: started some for this command (see `larder up`)")
+        yield
+
+
+def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
     from workers.admin import sync_now
 
     begun = time.monotonic()
-    with sync_now.borrowed_workers(door.parts) as borrowed:
-        if borrowed:
-            door.console.print("no workers are running: started some for this command (see `larder up`)")
-        watched = sync_now.start(door.parts, wanted, force=force)
-        with resumable(), _progress(door.console) as progress:
+    with _workers(context):
+        watched = sync_now.start(context.parts, wanted, force=force)
+        with resumable(), progress_bars(context.console) as progress:
             bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
 
             def show(all_: list[Any]) -> None:
@@ -78,25 +89,11 @@ def _run(door: Door, wanted: Sequence[Any], *, force: bool) -> None:
                     total = w.run.queued if w.run.state != "discovering" else None
                     progress.update(bars[w.run.id], completed=w.settled, total=total, note=_note(w))
 
-            sync_now.wait(door.parts, watched, show)
+            sync_now.wait(context.parts, watched, show)
     result = sync_now.report(watched, time.monotonic() - begun)
-    door.answer(result)
-    if not door.as_json:
-        _summary(door.console, result)
-    code = sync_now.exit_code(result)
-    if code:
+    context.answer(result, lambda: _summary(context.console, result))
+    if code := sync_now.exit_code(result):
         raise typer.Exit(code)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _note(watched: Any) -> str:
@@ -119,7 +116,7 @@ _COLUMNS = {
 """Column of the summary -> the counts it adds up; eighty characters hold no more."""
 
 
-def _summary(console: Console, result: dict[str, Any]) -> None:
+def _summary(console: Console, result: Json) -> None:
     table = Columns(heads=("source", *_COLUMNS), right=frozenset(_COLUMNS))
     for run in result["runs"]:
         table.add(run["source"], *(str(sum(run[c] for c in counts)) for counts in _COLUMNS.values()))
@@ -144,70 +141,191 @@ def _summary(console: Console, result: dict[str, Any]) -> None:
         console.print(f"... and {len(stats['errors']) - MOST_SHOWN} more; see `larder status`")
 
 
-def _preview(door: Door, found: list[dict[str, Any]]) -> None:
-    door.answer({"success": True, "dry_run": True, "runs": found})
-    if door.as_json:
-        return
+def _tell_preview(console: Console, found: list[Json]) -> None:
     for run in found:
-        door.console.print(
+        console.print(
             f"{run['source']}: {run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed, "
             f"{run['skipped']} skipped, {run['failed']} failed",
         )
         for item in run["would_index"][:MOST_SHOWN]:
-            door.console.print(f"  {item}")
+            console.print(f"  {item}")
         for problem in run["problems"][:MOST_SHOWN]:
-            door.console.print(f"  [red]{problem['outcome']}[/] {problem['item']}: {problem['reason']}")
+            console.print(f"  [red]{problem['outcome']}[/] {problem['item']}: {problem['reason']}")
 
 
 _SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
 
 
-def _named(folder: str) -> Path:
+def _not_empty(folder: str) -> Path:
     """An empty name is a variable that is not set, and not this folder."""
     if not folder.strip():
         raise typer.BadParameter("it is empty")
     return Path(folder)
 
 
+@command(patience=LONG_PATIENCE)
 def ingest(
-    folder: Annotated[Path, typer.Argument(parser=_named, help="Every .md, .txt and .json below it.")],
-    force: Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")] = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
+    context: CommandContext,
+    folder: Annotated[Path, typer.Argument(parser=_not_empty, help="Every .md, .txt and .json below it.")],
+    force: ForceOption = False,
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
-    with opened(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers.admin import sync_now
-        from workers.admin.folders import sources_of
+    from workers.admin import sync_now
+    from workers.admin.folders import sources_of
 
-        if not folder.is_dir():
-            raise ConfigurationError(f"{folder} is not a folder", fix="give the folder that holds the files")
-        wanted = sources_of(door.parts, folder.resolve(), _SUFFIXES)
-        if not wanted:
-            raise ConfigurationError(
-                f"{folder} holds no .md, .txt or .json file", fix="give the folder that holds the files"
-            )
-        door.knock()
-        sync_now.register_folder(door.parts, wanted)
-        _run(door, wanted, force=force)
+    fix = "give the folder that holds the files"
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder", fix=fix)
+    wanted = sources_of(context.parts, folder.resolve(), _SUFFIXES)
+    if not wanted:
+        raise ConfigurationError(f"{folder} holds no .md, .txt or .json file", fix=fix)
+    context.ping()
+    sync_now.register_folder(context.parts, wanted)
+    _run(context, wanted, force=force)
 
 
+@command(patience=None)
 def clear(
+    context: CommandContext,
     source: Annotated[str | None, typer.Option("--source", help="Only what this source brought.")] = None,
     yes: YesOption = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
-    with opened(config, as_json, data, patience=None) as door:
-        from workers.admin import clear as clearing
+    from workers.admin import clear as clearing
 
-        door.knock()
-        what = f"of source {source}" if source else f"of tenant {door.settings.tenant}"
-        if not yes:
-            count = clearing.count(door.parts, source)
-            door.unconfirmed(f"remove {count} documents {what}", "removed", documents=count)
-        removed = clearing.clear(door.parts, source)
-        door.answer({"success": True, **removed}, text=f"removed {removed['documents']} documents {what}")
+    context.ping()
+    what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
+    if not yes:
+        count = clearing.count(context.parts, source)
+        context.refuse_without_yes(f"remove {count} documents {what}", "removed", documents=count)
+    removed = clearing.clear(context.parts, source)
+    context.answer({"success": True, **removed}, f"removed {removed['documents']} documents {what}")
+
+
+# Reindex ------------------------------------------------------------------------------------------
+
+reindex = typer.Typer(
+    help="Fill another search index beside the one that is searched, and switch.",
+    invoke_without_command=True,
+)
+LackingOption = Annotated[bool, typer.Option("--force", help="Even if it lacks documents.")]
+
+
+@reindex.callback()
+@command(patience=None)
+def begin_index(
+    context: CommandContext,
+    typer_context: typer.Context,
+    provider: Annotated[str | None, typer.Option("--provider", help="[default: as configured]")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="[default: as configured]")] = None,
+    dimensions: Annotated[int | None, typer.Option("--dimensions", help="[default: the model's]")] = None,
+    chunker: Annotated[
+        str | None,
+        typer.Option("--chunker", help="Cut all sources like this. [default: as each is configured]"),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it is full.")] = False,
+) -> None:
+    """Begin an index with another model or chunker, filled from stored texts; searches go on as before."""
+    if typer_context.invoked_subcommand is not None:
+        return
+    from workers.admin import reindex as reindexing
+
+    context.ping()
+    asked = reindexing.Asked(provider=provider, model=model, dimensions=dimensions, chunker=chunker)
+    begun = reindexing.begin(context.parts, asked)
+    if begun["begun"] and wait:
+        _await_full(context, begun)
+        return
+    said = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
+    if not begun["begun"]:
+        said = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
+    context.answer({"success": True, **begun}, said)
+
+
+def _await_full(context: CommandContext, begun: Json) -> None:
+    from workers.admin import reindex as reindexing
+
+    with _workers(context), progress_bars(context.console) as progress:
+        bar = progress.add_task(f"index {begun['index']}", total=None, note="")
+
+        def show(figures: Json) -> None:
+            note = f"{figures['dead']} dead" if figures["dead"] else figures["last_error"] or ""
+            progress.update(bar, completed=figures["documents"], total=figures["total"], note=note)
+
+        figures = reindexing.wait(context.parts, show)
+    said = f"index {figures['id']} holds {figures['documents']} of {figures['total']} documents"
+    said += f", {figures['dead']} dead" if figures["dead"] else ": larder reindex switch"
+    context.answer({"success": not figures["dead"], **begun, "figures": figures}, said)
+    if figures["dead"]:
+        raise typer.Exit(PARTLY)
+
+
+@reindex.command("status")
+@command()
+def index_status(context: CommandContext) -> None:
+    """How far each index is, which one is searched, and whether a switch is possible."""
+    from workers.admin import reindex_status as reindexing
+
+    found = reindexing.status(context.parts)
+    context.answer(found, lambda: _tell_indexes(context.console, found))
+
+
+def _tell_indexes(console: Console, found: Json) -> None:
+    heads = ("index", "status", "model", "chunker", "documents", "missing", "dead", "chunks", "lag", "built")
+    table = Columns(heads=heads, folded=frozenset({"model", "chunker"}))
+    for i in found["indexes"]:
+        cells = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
+        counts = (i["documents"], i["missing"], i["dead"], i["chunks"])
+        lag = "-" if i["lag_seconds"] is None else span(i["lag_seconds"])
+        table.add(*cells, *counts, lag, f"{i['vector_index']}, {i['keyword_index']}")
+    console.print(table)
+    for reason in found["reasons"]:
+        console.print(escape(reason), soft_wrap=True)
+    console.print(f"[bold]next[/]  {escape(found['next'])}" if found["next"] else "nothing to do")
+
+
+@reindex.command("switch")
+@command(patience=None)
+def switch_index(context: CommandContext, force: LackingOption = False) -> None:
+    """Let searches read the new index; the one before is kept and kept up to date."""
+    from workers.admin import index_switch
+
+    _switch(context, index_switch.switch, force=force)
+
+
+@reindex.command("rollback")
+@command(patience=None)
+def roll_back_index(context: CommandContext, force: LackingOption = False) -> None:
+    """Let searches read the index before again; the two change places."""
+    from workers.admin import index_switch
+
+    _switch(context, index_switch.rollback, force=force)
+
+
+def _switch(context: CommandContext, change: Any, *, force: bool) -> None:
+    context.ping()
+    done = change(context.parts, force=force)
+    context.answer(
+        {"success": True, **done},
+        f"searches read index {done['active']} ({done['made_with']}), "
+        f"switched in {done['milliseconds']:.0f} ms; index {done['kept']} is kept: larder reindex rollback",
+    )
+
+
+@reindex.command("drop")
+@command(patience=None)
+def drop_index(
+    context: CommandContext,
+    index: Annotated[int | None, typer.Argument(metavar="[INDEX]", help="Its number in the status.")] = None,
+    yes: YesOption = False,
+) -> None:
+    """Remove the index that is kept for a rollback, or the one that is being filled."""
+    from workers.admin import index_switch as reindexing
+
+    context.ping()
+    chosen = reindexing.droppable(context.parts, index)
+    if not yes:
+        said = f"drop index {chosen.id} ({chosen.status}, {chosen.model})"
+        context.refuse_without_yes(said, "dropped", index=chosen.id)
+    done = reindexing.drop(context.parts, chosen)
+    context.answer({"success": True, **done}, f"dropped index {done['dropped']} ({done['made_with']})")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.context import FAILED, CommandContext, ConfigOption, DataOption, JsonOption, command_context
 
 LINES = 3
 """Lines of a passage."""
@@ -84,7 +84,7 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find documents by meaning and by words."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         from pipeline.search import SearchRequest
         from workers import search as searching
         from workers.admin import projects
@@ -133,7 +133,7 @@ def _show(console: Console, found: Any, question: str) -> None:
     for n, hit in enumerate(found.hits, 1):
         _show_hit(console, n, hit, question)
     if any(hit.explanation is not None for hit in found.hits):
-        from workers.cli.scores import show_scores
+        from workers.cli.tables import show_scores
 
         show_scores(console, found.hits, WIDEST)
 
@@ -208,7 +208,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
-    with opened(config, as_json, data) as door:
+    with command_context(config, as_json, data) as door:
         from pipeline.search import SearchRequest
         from workers import search as searching
         from workers.admin import explain as explaining
@@ -243,7 +243,7 @@ def explain(
             _tell(door.console, told)
 
 
-def _list(door: Door, error: Any) -> None:
+def _list(door: CommandContext, error: Any) -> None:
     names = ("id", "source", "external_id", "title")
     candidates = [{name: c[name] for name in names} for c in error.candidates]
     message = error.message.partition("\n")[0].removesuffix(":")

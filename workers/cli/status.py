@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -16,8 +17,8 @@ from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
-from workers.cli.columns import Columns
-from workers.cli.door import FAILED, ConfigOption, DataOption, Door, JsonOption, opened
+from workers.cli.context import FAILED, CommandContext, command
+from workers.cli.tables import Columns
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
@@ -28,38 +29,31 @@ MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
 
+@command()
 def status(
+    context: CommandContext,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show sources, backlog, workers and what to do next, over all tenants."""
-    with opened(config, as_json, data) as door:
-        if watch and as_json:
-            raise ConfigurationError(
-                "--watch and --json exclude each other", fix="call it again for each look"
-            )
-        if watch:
-            _watch(door)
-        found = _look(door)
-        if door.as_json:
-            door.answer(found)
-        else:
-            door.console.print(screen(found))
-        if found["database"] != "ok":
-            error = found["error"]
-            print(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip(), file=sys.stderr)
-            raise typer.Exit(FAILED)
+    if watch and context.as_json:
+        raise ConfigurationError("--watch and --json exclude each other", fix="call it again for each look")
+    if watch:
+        _watch(context)
+    found = _look(context)
+    context.answer(found, lambda: context.console.print(screen(found)))
+    if found["database"] != "ok":
+        error = found["error"]
+        print(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip(), file=sys.stderr)
+        raise typer.Exit(FAILED)
 
 
-def _look(door: Door) -> Json:
+def _look(context: CommandContext) -> Json:
     from workers.admin import status as figures
 
     try:
-        return figures.status(door.parts, _ask_for_patience)
+        return figures.status(context.parts, _ask_for_patience)
     except StoreError as error:
-        return figures.without_database(door.parts, error)
+        return figures.without_database(context.parts, error)
 
 
 def _ask_for_patience(seconds: float) -> None:
@@ -67,12 +61,13 @@ def _ask_for_patience(seconds: float) -> None:
     print(said, file=sys.stderr)
 
 
-def _watch(door: Door) -> None:
+def _watch(context: CommandContext) -> None:
     """Until Ctrl-C."""
-    with Live(screen(_look(door)), console=door.console, screen=door.console.is_terminal) as live:
+    console = context.console
+    with Live(screen(_look(context)), console=console, screen=console.is_terminal) as live:
         while True:
             time.sleep(WATCH_SECONDS)
-            live.update(screen(_look(door)), refresh=True)
+            live.update(screen(_look(context)), refresh=True)
 
 
 # The screen ---------------------------------------------------------------------------------------
@@ -93,8 +88,7 @@ _SERVER = {"ok": "ok", "error": "[bold red]away[/]", "refused": "[bold red]refus
 
 
 def _servers(found: Json) -> Text:
-    names = ("database", "broker")
-    said = [f"{name} {_SERVER[found[name]]}" for name in names]
+    said = [f"{name} {_SERVER[found[name]]}" for name in ("database", "broker")]
     if (found.get("database_seconds") or 0) > SLOW_SECONDS:
         said[0] = f"[yellow]database slow ({found['database_seconds']:.1f} s)[/]"
     level = found["degradation_level"]
@@ -110,20 +104,10 @@ def _sources(sources: list[Json]) -> Columns:
     several = len({s["tenant"] for s in sources}) > 1
     for s in sources:
         name = f"{s['tenant']}/{s['name']}" if several else s["name"]
-        table.add(
-            name,
-            *(f"{s[key]}" for key in ("documents", "chunks", "pending")),
-            _alarming(s["dead"]),
-            str(s["hidden"]),
-            span(s["freshness_seconds"]),
-            _until(s["next_sync"]),
-            _state(s),
-        )
+        dead = Text(str(s["dead"]), style="red" if s["dead"] else "")
+        counts = (s["documents"], s["chunks"], s["pending"], dead, s["hidden"])
+        table.add(name, *counts, span(s["freshness_seconds"]), _until(s["next_sync"]), _state(s))
     return table
-
-
-def _alarming(number: int) -> Text:
-    return Text(str(number), style="red" if number else "")
 
 
 def _state(source: Json) -> Text:
@@ -151,21 +135,12 @@ class _Line:
 
 def _troubles(sources: list[Json]) -> list[_Line]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
-    errors = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
-    problems = [
-        (
-            "red" if p["outcome"] == "failed" else "yellow",
-            s["name"],
-            f"{p['outcome']} {p['item']}: {p['reason']}",
-        )
-        for s in sources
-        for p in s["problems"]
-    ]
-    every = [*errors, *problems]
-    lines = [
-        Text.from_markup(f"[{colour}]{escape(name)}[/] {escape(said)}")
-        for colour, name, said in every[:MOST_LINES]
-    ]
+    every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
+    for s in sources:
+        for p in s["problems"]:
+            colour = "red" if p["outcome"] == "failed" else "yellow"
+            every.append((colour, s["name"], f"{p['outcome']} {p['item']}: {p['reason']}"))
+    lines = [Text.assemble((name, colour), f" {said}") for colour, name, said in every[:MOST_LINES]]
     if len(every) > MOST_LINES:
         lines[-1] = Text(f"... and {len(every) - MOST_LINES + 1} more; see larder status --json")
     return [_Line(line) for line in lines]
@@ -268,8 +243,6 @@ def span(seconds: float | None) -> str:
 
 
 def _until(moment: str | None) -> str:
-    from datetime import UTC, datetime
-
     if moment is None:
         return "-"
     left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()

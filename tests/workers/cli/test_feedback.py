@@ -19,7 +19,7 @@ from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
 from workers.admin.evaluation.dataset import read
-from workers.cli.scores import show_scores
+from workers.cli.tables import show_scores
 from workers.client import Client
 
 OTTERS = "Otters"

@@ -14,7 +14,7 @@ from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, titles
-from workers.cli.scores import bar
+from workers.cli.tables import bar
 
 
 def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from uuid import UUID
 
 import typer
 from rich.console import Console
 
+from pipeline.database.tenancy import tenant_id
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
 from workers.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from workers.runtime import Runtime
 
 ConfigOption = Annotated[
     Path | None,
@@ -38,7 +44,7 @@ FAILED, WRONG, PARTLY = 1, 2, 3
 
 
 @dataclass
-class Door:
+class CommandContext:
     """One command being run."""
 
     config: Path | None
@@ -49,14 +55,18 @@ class Door:
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration; all that is wrong with it is told at once."""
+        """The configuration.
+
+        Raises:
+            SettingsError: all that is wrong with it.
+        """
         environ: Mapping[str, str] = os.environ
         if self.data is not None:
             environ = {**os.environ, "LARDER_DATA": str(self.data.resolve())}
         return load(self.config, environ)
 
     @cached_property
-    def parts(self) -> Any:
+    def parts(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
         from workers import runtime
         from workers.embedded.locating import open_runtime
@@ -68,7 +78,12 @@ class Door:
         runtime.use(parts)
         return parts
 
-    def knock(self) -> None:
+    @property
+    def tenant(self) -> UUID:
+        """The tenant of this installation's commands."""
+        return tenant_id(self.settings.tenant)
+
+    def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.
 
         Raises:
@@ -83,14 +98,16 @@ class Door:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
         return Console(stderr=self.as_json, highlight=False)
 
-    def answer(self, data: Any, *, text: str | None = None) -> None:
-        """Print the result: the document with --json, else `text`."""
+    def answer(self, data: Any, text: str | Callable[[], None] | None = None) -> None:
+        """Print the result: the document with --json, else `text`, which may be a function that prints it."""
         if self.as_json:
-            print(written(data))
+            print(to_stdout_json(data))
+        elif callable(text):
+            text()
         elif text is not None:
             print(text)
 
-    def unconfirmed(self, would: str, done: str, **facts: Any) -> NoReturn:
+    def refuse_without_yes(self, would: str, done: str, **facts: Any) -> NoReturn:
         """End a command that was not given --yes.
 
         Args:
@@ -99,11 +116,11 @@ class Door:
             facts: what it is about, for the document.
         """
         error = {"message": f"nothing {done}: --yes is missing", **facts}
-        self.answer({"success": False, "error": error}, text=f"this would {would}; repeat it with --yes")
+        self.answer({"success": False, "error": error}, f"this would {would}; repeat it with --yes")
         raise typer.Exit(WRONG)
 
 
-def written(data: Any) -> str:
+def to_stdout_json(data: Any) -> str:
     """`data` as JSON that stdout can take: escaped where its encoding has no such letter."""
     text = json.dumps(data, indent=1, default=str, ensure_ascii=False)
     try:
@@ -113,27 +130,64 @@ def written(data: Any) -> str:
     return text
 
 
+_SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json": (JsonOption, False)}
+
+
+def command(
+    *, patience: float | None = PATIENCE, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that takes a context first and then its own options.
+
+    --config, --data and --json are added behind them, but for those in `without`. Errors become a sentence and an
+    exit code, never a traceback.
+    """
+
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        @wraps(run)
+        def wrapped(
+            *args: Any,
+            config: Path | None = None,
+            data: Path | None = None,
+            as_json: bool = False,
+            **own: Any,
+        ) -> None:
+            with command_context(config, as_json, data, patience=patience) as context:
+                run(context, *args, **own)
+
+        options = list(signature(run, eval_str=True).parameters.values())[1:]
+        options += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in _SHARED.items()
+            if name not in without
+        ]
+        wrapped.__signature__ = Signature(options)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {option.name: option.annotation for option in options}
+        return wrapped
+
+    return decorate
+
+
 @contextmanager
-def opened(
+def command_context(
     config: Path | None, as_json: bool, data: Path | None = None, *, patience: float | None = PATIENCE
-) -> Iterator[Door]:
+) -> Iterator[CommandContext]:
     """Run a command's body; errors become a sentence and an exit code, never a traceback."""
-    door = Door(config, as_json, data, patience)
+    context = CommandContext(config, as_json, data, patience)
     try:
-        yield door
+        yield context
     except SettingsError as error:
-        door.answer(
+        context.answer(
             {"success": False, "error": {"code": error.code, "problems": [str(p) for p in error.problems]}}
         )
         for problem in error.problems:
             print(str(problem), file=sys.stderr)
         raise typer.Exit(WRONG) from None
     except LarderError as error:
-        _refuse(door, error)
+        _refuse(context, error)
     except BrokenPipeError:
         raise  # whoever read stdout has left: typer ends without a word
     except OSError as error:
-        _refuse(door, _of_system(error))
+        _refuse(context, _of_system(error))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -152,10 +206,14 @@ def resumable() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _refuse(door: Door, error: LarderError) -> NoReturn:
-    said = {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix}
+def error_json(error: LarderError) -> dict[str, str]:
+    """`{"code", "name", "message", "fix"}`."""
+    return {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix}
+
+
+def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
     with suppress(OSError):  # it may be stdout that cannot be written to
-        door.answer({"success": False, "error": said})
+        context.answer({"success": False, "error": error_json(error)})
     print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
     raise typer.Exit(error.exit_code) from None
 

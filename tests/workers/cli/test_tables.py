@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from workers.cli.columns import INDENT, Columns
+from workers.cli.tables import INDENT, Columns
 
 HEADS = ("source", "docs", "state", "error")
 

@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from workers.cli.commands import app
-from workers.cli.door import opened, written
+from workers.cli.context import command_context, to_stdout_json
 
 Larder = Callable[..., Result]
 
@@ -51,7 +51,7 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
 
     @refused.command()
     def read() -> None:
-        with opened(None, as_json=True):
+        with command_context(None, as_json=True):
             (tmp_path / "nothing").read_text()
 
     result = CliRunner().invoke(refused)
@@ -80,7 +80,7 @@ def test_json_is_json_on_any_screen(encoding: str, monkeypatch: pytest.MonkeyPat
     data = {"title": "Köln → half \ud83d"}
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
-    print(written(data), flush=True)
+    print(to_stdout_json(data), flush=True)
     assert json.loads(raw.getvalue().decode(encoding)) == data
 
 
