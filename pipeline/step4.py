@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pipeline.documents import Json
-from pipeline.enrichment.context import DISABLED, STATIC, EnrichedContext, static_context
+from pipeline.enrichment.context import EnrichedContext, static_context
+from pipeline.enrichment.degradation import DISABLED, STATIC
 from pipeline.enrichment.request import plain_keys
 from pipeline.errors import ConfigurationError, LarderError, RequestRejected
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.enrichment.context import EnrichedContext, static_context
-from pipeline.enrichment.enricher import Enricher, EnrichmentOptions
+from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.found import PgTexts, Texts
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
@@ -20,7 +20,6 @@ __all__ = [
     "GENERATORS",
     "EnrichedContext",
     "Enricher",
-    "EnrichmentOptions",
     "EnrichmentRequest",
     "PgTexts",
     "Rewording",

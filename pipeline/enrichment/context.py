@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pipeline.documents import Json
-
-STATIC, DISABLED = 4, 5
-"""Degradation levels at which nothing is searched."""
+from pipeline.enrichment.degradation import DISABLED
 
 EXTRACT = "extract"
 """Names who words an answer in the words of its sources."""
@@ -222,6 +220,11 @@ class EnrichedContext:
     """Who worded it: a key of `pipeline.enrichment.wording.GENERATORS`."""
     project: str = ""
     """The project that was searched for it."""
+
+    @property
+    def is_empty(self) -> bool:
+        """No document was found."""
+        return not (self.similar_work or self.past_decisions or self.technical_docs)
 
     def to_json(self) -> Json:
         """The context of an enriched PBI, as docs/step4.schema.json has it.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import structlog
 
-from pipeline.documents import Json
 from pipeline.errors import (
     ConfigurationError,
     EmbedderUnavailable,
@@ -47,49 +46,32 @@ class Level:
     """What one level means."""
 
     says: str
-    """For a person."""
-    skips: frozenset[str]
-    tries: tuple[DegradationLevel, ...]
+    """For a person who reads an answer; empty if there is nothing to say."""
+    tries: tuple[DegradationLevel, ...] = ()
     """Ways to an answer, best first; after them comes the static one."""
     needs: frozenset[Part] = frozenset()
     """Parts without which an answer of this level cannot be made."""
 
 
-LEVELS: Mapping[DegradationLevel, Level] = {
-    FULL: Level(
-        says="everything works",
-        skips=frozenset(),
-        tries=(FULL, UNRANKED, CACHED, KEYWORDS),
-        needs=frozenset({"store", "embedder"}),
-    ),
+LEVELS: Mapping[int, Level] = {
+    FULL: Level(says="", tries=(FULL, UNRANKED, CACHED, KEYWORDS), needs=frozenset({"store", "embedder"})),
     UNRANKED: Level(
-        says="results are in the order of the search, without the reranker",
-        skips=frozenset({"reranking"}),
+        says="without a closer look",
         tries=(UNRANKED, CACHED, KEYWORDS),
         needs=frozenset({"store", "embedder"}),
     ),
-    CACHED: Level(
-        says="only questions asked a short while ago are answered",
-        skips=frozenset({"reranking", "vector search", "keyword search"}),
-        tries=(CACHED,),
-    ),
-    KEYWORDS: Level(
-        says="search goes by words alone, not by meaning",
-        skips=frozenset({"reranking", "vector search"}),
-        tries=(CACHED, KEYWORDS),
-        needs=frozenset({"store"}),
-    ),
-    STATIC: Level(
-        says="nothing can be looked up; answers are prepared ones",
-        skips=frozenset({"reranking", "vector search", "keyword search", "cached results"}),
-        tries=(),
-    ),
-    DISABLED: Level(
-        says="switched off",
-        skips=frozenset({"reranking", "vector search", "keyword search", "cached results", "enrichment"}),
-        tries=(),
-    ),
+    CACHED: Level(says="only what was asked before", tries=(CACHED,)),
+    KEYWORDS: Level(says="by words alone", tries=(CACHED, KEYWORDS), needs=frozenset({"store"})),
+    STATIC: Level(says="nothing could be looked up"),
+    DISABLED: Level(says="switched off"),
 }
+
+AFTER: Mapping[str, tuple[DegradationLevel, ...]] = {
+    "E001": (KEYWORDS, CACHED),
+    "E002": (CACHED, KEYWORDS),
+    "E004": (UNRANKED, CACHED, KEYWORDS),
+}
+"""Code of an error -> what to try next, as far as the level allows it; any other error ends in the static answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,18 +207,6 @@ class Health:
         with self._lock:
             return frozenset(part for part, state in self._states.items() if state.trouble == "down")
 
-    def to_json(self) -> Json:
-        """`{"degradation_level", "name", "says", "troubles": {part: slow|down}}`."""
-        with self._lock:
-            level = self.level()
-            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
-        return {
-            "degradation_level": int(level),
-            "name": level.name,
-            "says": LEVELS[level].says,
-            "troubles": troubles,
-        }
-
     def _settle(self, now: float) -> None:
         """Forget troubles that are over, and tell of a new level."""
         for state in self._states.values():
@@ -277,93 +247,50 @@ def is_outage(error: BaseException, part: Part) -> bool:
     return part == "reranker"
 
 
-AFTER: Mapping[str, tuple[DegradationLevel, ...]] = {
-    "E001": (KEYWORDS, CACHED),
-    "E002": (CACHED, KEYWORDS),
-    "E004": (UNRANKED, CACHED, KEYWORDS),
-}
-"""Code of an error -> what to try next, as far as the level allows it; any other error ends in the static answer."""
-
-_Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way(Generic[_Request, _Result]):
-    """One way to an answer."""
-
-    level: DegradationLevel
-    run: Callable[[_Request], _Result | None]
-    """None: nothing to be had this way, such as from a cache that does not know the question."""
-    reached: Callable[[_Result], int] | None = None
-    """The level that the result itself tells of, if it may be a worse one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer(Generic[_Result]):
-    """What came back, and how it was reached."""
-
-    result: _Result
-    level: DegradationLevel
-    """The one really reached."""
-    failed: Mapping[DegradationLevel, str] = field(default_factory=dict)
-    """Ways that ended in an error, with its code."""
-
-
 def answer(
-    request: _Request,
-    ways: Sequence[Way[_Request, _Result]],
+    ways: Mapping[DegradationLevel, Callable[[], _Result | None]],
     *,
     health: Health,
     static: Callable[[DegradationLevel], _Result],
+    reached: Callable[[_Result], int] = lambda _result: FULL,
     passes: tuple[type[BaseException], ...] = (ConfigurationError, LeaseLost),
-) -> Answer[_Result]:
-    """The best answer that the present level allows; trouble on the way ends in `static`, never in an error.
+) -> tuple[_Result, DegradationLevel]:
+    """The best answer that the present level allows, with the level that it really has.
 
-    The parts called by a way tell `health` how they are, by `Health.watching`; nothing is noted here, since an answer
-    may come from a cache that says nothing of them. Errors of `passes` go through: a wrong configuration must
-    be corrected, and a time limit of the caller is the caller's.
+    Trouble on the way ends in `static`, never in an error. The parts that a way calls tell `health` how they are, by
+    `Health.watching`; nothing is noted here, since an answer may come from a cache that says nothing of them.
+
+    Args:
+        ways: Level -> what makes an answer of it; None: nothing to be had this way.
+        health: Tells which level holds, and which parts do not answer.
+        static: Makes the prepared answer of level 4 or 5.
+        reached: The level that a result itself tells of, if it may be a worse one.
+        passes: Errors that go through: a wrong configuration must be corrected, a caller's time limit is the caller's.
     """
     probe, begun = health.claim_probe(), time.monotonic()
     level = health.level()
-    offered = {way.level: way for way in ways}
-    queue = [at for at in _queue(level, health.down(), probe=probe) if at in offered]
+    queue = [at for at in _queue(level, health.down(), probe=probe) if at in ways]
     try:
-        found = _first([offered[at] for at in queue], request, health.options.slow_seconds, passes)
+        while queue:
+            at, tried = queue.pop(0), time.monotonic()
+            try:
+                result = ways[at]()
+            except passes:
+                raise
+            except Exception as error:  # noqa: BLE001 (an answer without context beats none: 001-103)
+                slow = time.monotonic() - tried > health.options.slow_seconds
+                queue = _after(_code(error, at), queue, slow=slow)
+            else:
+                if result is not None:
+                    return result, DegradationLevel(max(at, reached(result)))
     finally:
         if probe:
             health.probed(time.monotonic() - begun)
-    if isinstance(found, Answer):
-        return found
     last = DISABLED if level is DISABLED else STATIC
-    return Answer(result=static(last), level=last, failed=found)
-
-
-def _first(
-    ways: Sequence[Way[_Request, _Result]],
-    request: _Request,
-    slow_seconds: float,
-    passes: tuple[type[BaseException], ...],
-) -> Answer[_Result] | dict[DegradationLevel, str]:
-    """The answer of the first way that has one; else the ways that ended in an error."""
-    offered = {way.level: way for way in ways}
-    queue = list(offered)
-    failed: dict[DegradationLevel, str] = {}
-    while queue:
-        way = offered[queue.pop(0)]
-        begun = time.monotonic()
-        try:
-            result = way.run(request)
-        except passes:
-            raise
-        except Exception as error:  # noqa: BLE001 (an answer without context beats none: 001-103)
-            failed[way.level] = _code(error, way.level)
-            queue = _after(failed[way.level], queue, slow=time.monotonic() - begun > slow_seconds)
-            continue
-        if result is not None:
-            reached = max(int(way.level), way.reached(result) if way.reached else 0)
-            return Answer(result=result, level=DegradationLevel(reached), failed=failed)
-    return failed
+    return static(last), last
 
 
 def _queue(level: DegradationLevel, down: frozenset[Part], *, probe: bool) -> list[DegradationLevel]:

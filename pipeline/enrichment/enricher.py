@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -15,15 +15,13 @@ from pipeline.enrichment.context import (
     Duplicate,
     EnrichedContext,
     PastDecision,
-    SimilarEffort,
     SimilarWork,
     TechnicalDoc,
 )
+from pipeline.enrichment.degradation import CACHED
 from pipeline.enrichment.extraction import (
-    Effort,
     constraints_of,
     decision_of,
-    decision_status_of,
     effort_of,
     effort_of_similar,
     is_abandoned,
@@ -32,18 +30,16 @@ from pipeline.enrichment.extraction import (
     outcome_of,
     rationale_of,
     status_of,
+    status_of_decision,
 )
 from pipeline.enrichment.found import Citations, DocumentText, Found, Texts, best_passages
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
 from pipeline.enrichment.suggestions import risks_of, suggested
-from pipeline.enrichment.text import WORD, stem, stems
+from pipeline.enrichment.text import shared_words, stems
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.validity import duplicate_of
-
-CACHED_ONLY = 2
-"""Degradation level of an answer whose documents could not be read whole."""
 
 MOST_DUPLICATE_RANK = 5
 """Only so many of the likest items may be duplicates."""
@@ -56,27 +52,6 @@ SHARED_WORDS = 3
 """Named as the reason why a document is shown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnrichmentOptions:
-    """How much an answer holds when a request says nothing else."""
-
-    items: int = 3
-    """Per section; `rerank.topK` of the configuration."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """What an answer is made of."""
-
-    work: Sequence[Found]
-    """Those shown and those that may be duplicates."""
-    decisions: Sequence[Found]
-    docs: Sequence[Found]
-    model: str
-    level: int
-    cited: Citations = field(default_factory=Citations)
-
-
 class Enricher:
     """Makes the context of one PBI after the other; knows neither queue nor HTTP."""
 
@@ -84,75 +59,71 @@ class Enricher:
         self,
         search: Callable[[SearchRequest], SearchResults],
         texts: Texts,
-        options: EnrichmentOptions | None = None,
+        *,
+        items: int = 3,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`items` is how many a section shows when a request says nothing else."""
         self.search = search
         self.texts = texts
-        self.options = options or EnrichmentOptions()
+        self.items = items
         self.now = now
 
     def enrich(
-        self,
-        request: EnrichmentRequest,
-        *,
-        exclude: Collection[UUID] = (),
-        projects: Sequence[UUID] | None = None,
+        self, request: EnrichmentRequest, *, projects: Sequence[UUID] | None = None
     ) -> EnrichedContext:
-        """The context of a PBI out of these projects, without the documents `exclude` and without the PBI's own.
+        """The context of a PBI out of these projects, without the PBI's own documents.
 
         `projects` None looks into all of the tenant's.
 
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
-        left_out = {*exclude, *self._own(request)}
-        answers = {kind: self._search(request, kind, left_out, projects) for kind in SECTIONS}
-        question = stems(request.question)
-        best = {
-            kind: likely(answer, kind, question)[: self._most(request, kind)]
-            for kind, answer in answers.items()
+        own = self._own(request)
+        most = {kind: request.numbers.get(section, self.items) for kind, section in SECTIONS.items()}
+        read = {
+            Kind.WORK: max(most[Kind.WORK], MOST_DUPLICATE_RANK),
+            Kind.DECISION: most[Kind.DECISION] + SPARE_DECISIONS,
+            Kind.REFERENCE: most[Kind.REFERENCE],
         }
-        level = max(answer.degradation_level for answer in answers.values())
+        answers = {
+            kind: self._search(request, kind, own, projects, read[kind])
+            if most[kind] and (projects is None or projects)
+            else SearchResults()
+            for kind in SECTIONS
+        }
+        question = stems(request.question)
+        best = {kind: likely(found, kind, question)[: read[kind]] for kind, found in answers.items()}
+        level = max(found.degradation_level for found in answers.values())
         texts, level = self._read([one for ones in best.values() for one in ones], level)
         found = {
             kind: [Found.of(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
         }
-        chosen = _Chosen(
-            work=found[Kind.WORK],
-            decisions=found[Kind.DECISION],
-            docs=found[Kind.REFERENCE],
-            model=answers[Kind.WORK].model,
-            level=level,
-        )
-        return self._answer(request, chosen)
+        return _Answer(request, self.now(), answers[Kind.WORK].model).made(found, most, level)
 
     def _own(self, request: EnrichmentRequest) -> Sequence[UUID]:
         """The documents that are the PBI itself; those that only a store can tell are looked for again in the hits."""
         with suppress(StoreUnavailable):
-            return self.texts.ids(request.own)
+            return sorted(self.texts.ids(request.own))
         return ()
 
     def _search(
         self,
         request: EnrichmentRequest,
         kind: Kind,
-        exclude: Collection[UUID],
+        exclude: Sequence[UUID],
         projects: Sequence[UUID] | None,
+        most: int,
     ) -> SearchResults:
-        if not self._number(request, kind) or (projects is not None and not projects):
-            return SearchResults()
+        wanted = replace(
+            request.filter, kinds=(kind,), exclude=tuple(exclude), projects=tuple(projects or ())
+        )
         found = self.search(
             SearchRequest(
                 text=request.question,
-                k=max(CANDIDATES, self._most(request, kind)),
-                filter=replace(
-                    request.filter,
-                    kinds=(kind,),
-                    exclude=tuple(sorted(exclude)),
-                    projects=tuple(projects or ()),
-                ),
+                k=max(CANDIDATES, most),
+                filter=wanted,
                 explain=True,
                 feedback_key=request.feedback_key,
             )
@@ -161,116 +132,110 @@ class Enricher:
         hits = [hit for hit in found.hits if not request.is_own(hit.document.metadata.get("pbi_id"))]
         return replace(found, hits=hits)
 
-    def _number(self, request: EnrichmentRequest, kind: Kind) -> int:
-        return request.numbers.get(SECTIONS[kind], self.options.items)
-
-    def _most(self, request: EnrichmentRequest, kind: Kind) -> int:
-        """How many documents of a kind an answer may need."""
-        number = self._number(request, kind)
-        if kind is Kind.WORK:
-            return max(number, MOST_DUPLICATE_RANK)
-        return number + (SPARE_DECISIONS if kind is Kind.DECISION else 0)
-
-    def _read(self, best: Sequence[Likely], level: int) -> tuple[Mapping[UUID, DocumentText], int]:
+    def _read(self, best: Collection[Likely], level: int) -> tuple[Mapping[UUID, DocumentText], int]:
         try:
             return self.texts.of({one.hit.document.id for one in best}), level
         except StoreUnavailable:
             # The hits came from a cache: their own chunks have to do.
-            return {}, max(level, CACHED_ONLY)
+            return {}, max(level, CACHED)
 
-    def _answer(self, request: EnrichmentRequest, chosen: _Chosen) -> EnrichedContext:
-        cited = chosen.cited
-        work = chosen.work[: self._number(request, Kind.WORK)]
-        docs = chosen.docs[: self._number(request, Kind.REFERENCE)]
-        efforts = [effort_of(one.hit.document.metadata, one.hit.document.created_at) for one in chosen.work]
-        similar = [
-            self._work(one, effort, request, cited) for one, effort in zip(work, efforts, strict=False)
-        ]
-        past = self._decisions(request, chosen, self._number(request, Kind.DECISION))
-        documents = [(one, self._doc(one, request, cited)) for one in docs]
-        documents = [(one, doc) for one, doc in documents if doc.relevant_sections]
-        duplicates = self._duplicates(request, chosen)
-        risks = risks_of(work, efforts[: len(work)], cited)
-        suggestions = suggested(request, chosen.work, past, documents, duplicates, risks, cited)
+
+class _Answer:
+    """Writes the sections of one answer and collects what they cite."""
+
+    def __init__(self, request: EnrichmentRequest, now: datetime, model: str) -> None:
+        self.request = request
+        self.now = now
+        self.model = model
+        self.cited = Citations()
+
+    def made(
+        self, found: Mapping[Kind, Sequence[Found]], most: Mapping[Kind, int], level: int
+    ) -> EnrichedContext:
+        """The context; citations are numbered in the order of its sections."""
+        close = found[Kind.WORK]
+        work = close[: most[Kind.WORK]]
+        similar = [self._work(one) for one in work]
+        past = self._decisions(found[Kind.DECISION], most[Kind.DECISION])
+        docs = [(one, self._doc(one)) for one in found[Kind.REFERENCE]]
+        docs = [(one, doc) for one, doc in docs if doc.relevant_sections]
+        duplicates = [self._duplicate(one) for one in close[:MOST_DUPLICATE_RANK] if self._is_duplicate(one)]
+        risks = risks_of(work, self.cited)
+        suggestions = suggested(self.request, close, past, docs, duplicates, risks, self.cited)
         return EnrichedContext(
             similar_work=similar,
             past_decisions=[decision for _, decision in past],
-            technical_docs=[doc for _, doc in documents],
+            technical_docs=[doc for _, doc in docs],
             suggestions=suggestions,
             risk_hints=[hint for _, hint in risks],
             likely_duplicates=duplicates,
-            effort_of_similar=_effort_of_similar(chosen.work, efforts),
-            citations=cited.listed,
-            degradation_level=chosen.level,
+            effort_of_similar=effort_of_similar([effort_of(one) for one in close if is_done(one)]),
+            citations=self.cited.listed,
+            degradation_level=level,
         )
 
-    def _work(
-        self, found: Found, effort: Effort | None, request: EnrichmentRequest, cited: Citations
-    ) -> SimilarWork:
+    def _work(self, found: Found) -> SimilarWork:
         lifted = learnings(found)
+        effort = effort_of(found) if is_done(found) else None
         return SimilarWork(
-            **self._item(found, request),
-            citations=cited.all_of(found, lifted),
+            **self._item(found),
+            citations=self.cited.all_of(found, lifted),
             similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),
             status=status_of(found),
             outcome=outcome_of(found),
             abandoned=is_abandoned(found),
-            duplicate_of=duplicate_of(found.hit.document),
-            effort=effort.text if effort and is_done(found) else None,
+            duplicate_of=duplicate_of(found.document),
+            effort=effort.text if effort else None,
         )
 
-    def _decisions(
-        self, request: EnrichmentRequest, chosen: _Chosen, most: int
-    ) -> list[tuple[Found, PastDecision]]:
+    def _decisions(self, found: Sequence[Found], most: int) -> list[tuple[Found, PastDecision]]:
         """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
-        drafts = [(one, self._decision(one, request)) for one in chosen.decisions]
+        drafts = [(one, self._decision(one)) for one in found]
         ranked = sorted(
             enumerate(drafts), key=lambda pair: pair[0] + (ENDED_LOSES if pair[1][1].ended else 0)
         )
-        kept = [draft for _, draft in ranked[:most]]
-        kept.sort(key=lambda draft: draft[1].ended)
+        kept = sorted((draft for _, draft in ranked[:most]), key=lambda draft: draft[1].ended)
         return [
-            (one, replace(draft, citations=chosen.cited.all_of(one, decision_of(one)))) for one, draft in kept
+            (one, replace(draft, citations=self.cited.all_of(one, decision_of(one)))) for one, draft in kept
         ]
 
-    def _decision(self, found: Found, request: EnrichmentRequest) -> PastDecision:
+    def _decision(self, found: Found) -> PastDecision:
         return PastDecision(
-            **self._item(found, request),
+            **self._item(found),
             decision=" ".join(s.text for s in decision_of(found)),
             rationale=" ".join(s.text for s in rationale_of(found)) or None,
             constraints=tuple(s.text for s in constraints_of(found)),
             assigned_architect=found.told("deciders"),
             date=found.told("decided_at"),
-            status=decision_status_of(found),
+            status=status_of_decision(found),
             superseded_by=found.told("superseded_by"),
         )
 
-    def _doc(self, found: Found, request: EnrichmentRequest, cited: Citations) -> TechnicalDoc:
+    def _doc(self, found: Found) -> TechnicalDoc:
         best = best_passages(found, most=SECTIONS_PER_DOCUMENT)
         return TechnicalDoc(
-            **self._item(found, request),
-            citations=cited.all_of(found, (b.sentence for b in best)),
+            **self._item(found),
+            citations=self.cited.all_of(found, (b.sentence for b in best)),
             relevant_sections=tuple(b.shown for b in best),
         )
 
-    def _duplicates(self, request: EnrichmentRequest, chosen: _Chosen) -> list[Duplicate]:
-        return [
-            Duplicate(
-                ref=one.external_id,
-                title=one.title,
-                similarity=one.similarity,
-                link=one.hit.document.url or NO_LINK,
-                document_id=str(one.hit.document.id),
-                status=status_of(one),
-                duplicate_of=duplicate_of(one.hit.document),
-            )
-            for one in chosen.work[:MOST_DUPLICATE_RANK]
-            if is_duplicate(one.likely, chosen.model, request.title)
-        ]
+    def _is_duplicate(self, found: Found) -> bool:
+        return is_duplicate(found.likely, self.model, self.request.title)
 
-    def _item(self, found: Found, request: EnrichmentRequest) -> dict[str, Any]:
-        document = found.hit.document
+    def _duplicate(self, found: Found) -> Duplicate:
+        return Duplicate(
+            ref=found.external_id,
+            title=found.title,
+            similarity=found.similarity,
+            link=found.document.url or NO_LINK,
+            document_id=str(found.document.id),
+            status=status_of(found),
+            duplicate_of=duplicate_of(found.document),
+        )
+
+    def _item(self, found: Found) -> dict[str, Any]:
+        document = found.document
         at = document.updated_at or document.created_at
         return {
             "ref": found.external_id,
@@ -280,25 +245,19 @@ class Enricher:
             "source": document.source,
             "source_type": document.source_type.value,
             "updated_at": at.date().isoformat() if at else None,
-            "age_days": max(0, (self.now() - at).days) if at else None,
+            "age_days": max(0, (self.now - at).days) if at else None,
             "similarity": found.similarity,
-            "why": _why(found, request),
+            "why": self._why(found),
         }
 
-
-def _effort_of_similar(work: Sequence[Found], efforts: Sequence[Effort | None]) -> SimilarEffort | None:
-    done = [effort for one, effort in zip(work, efforts, strict=True) if effort and is_done(one)]
-    told = effort_of_similar(done)
-    return SimilarEffort(**told) if told else None
-
-
-def _why(found: Found, request: EnrichmentRequest) -> str:
-    """The words of the item that the document shares, those of both titles first."""
-    titled = stems(found.title)
-    there = titled | stems(found.hit.chunk.content)
-    own = {stem(word): word for word in reversed(WORD.findall(f"{request.title} {request.description}"))}
-    shared = [key for key in own if key in there and key in found.question]
-    of_title = stems(request.title)
-    shared.sort(key=lambda key: (key not in of_title, key not in titled, -len(key)))
-    words = ", ".join(f"“{own[key]}”" for key in shared[:SHARED_WORDS])
-    return f"both speak of {words}" if words else "alike in meaning"
+    def _why(self, found: Found) -> str:
+        """The words of the item that the document shares, those of both titles first."""
+        shared = shared_words(
+            self.request.title,
+            self.request.description,
+            found.title,
+            found.hit.chunk.content,
+            among=found.question,
+        )
+        words = ", ".join(f"“{word}”" for word in shared[:SHARED_WORDS])
+        return f"both speak of {words}" if words else "alike in meaning"

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from itertools import chain
 from statistics import median
 from typing import Any
 
 from pipeline.documents import DECISION_STATUSES
-from pipeline.enrichment.context import UNKNOWN
+from pipeline.enrichment.context import UNKNOWN, SimilarEffort
 from pipeline.enrichment.found import Found, best_passages
 from pipeline.enrichment.text import Part, Sentence, shortened, stems, under
 from pipeline.search.validity import repeats
@@ -74,7 +75,7 @@ def is_done(found: Found) -> bool:
     """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
     state = status_of(found) or ""
     ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
-    return ended and not is_abandoned(found) and not repeats(found.hit.document)
+    return ended and not is_abandoned(found) and not repeats(found.document)
 
 
 def learnings(found: Found) -> list[Sentence]:
@@ -123,8 +124,7 @@ MOST_CHARACTERS = 320
 """Of a decision's text, and of its reasons."""
 MOST_CONSTRAINTS = 3
 
-_WORDS = {word: status for status, words in DECISION_STATUSES.items() for word in words}
-_WORD = re.compile(r"\b(" + "|".join(_WORDS) + r")\b", re.IGNORECASE)
+_STATUS = re.compile(rf"\b({'|'.join(chain(*DECISION_STATUSES.values()))})\b", re.IGNORECASE)
 _BECAUSE = re.compile(r"\b(?:because|weil|parce que)\b[:,]?\s*(.*)", re.IGNORECASE)
 _CHOSEN = re.compile(r"\W*(?:chosen|selected|gewählte|option)\b", re.IGNORECASE)
 _BINDS = re.compile(
@@ -137,7 +137,7 @@ _PRO_AND_CON = re.compile(r"(?:good|bad|neutral|positive|negative)\b.{0,3}becaus
 _NO_PROSE = re.compile(r"[|<]|\{[^}]*\}?|!\[|\[[^\]]*\]\S*$|https?://\S+$|\*{0,2}[\w -]+:\*{0,2}$")
 _ANNOUNCES = re.compile(r"this (?:adr|rfc|document|proposal|record|page)\b", re.IGNORECASE)
 _SAYS_NOTHING = re.compile(r"\W*(?:(?:it )?comes out best|see below)\b", re.IGNORECASE)
-_FEWEST_WORDS_DECIDED = 3
+_FEWEST_DECIDED = 3
 
 
 def decision_of(found: Found) -> list[Sentence]:
@@ -178,19 +178,15 @@ def constraints_of(found: Found) -> list[Sentence]:
     return [shortened(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
 
 
+def status_of_decision(found: Found) -> str:
+    """A key of `DECISION_STATUSES` as the source has it; `unknown` if it has none."""
+    told = "superseded" if found.told("superseded_by") else found.told("decision_status")
+    return told if told and told in DECISION_STATUSES else UNKNOWN
+
+
 def status_line(found: Found) -> Sentence | None:
     """The sentence that tells the status, if the text does."""
-    return next((s for s in under(found.sentences, Part.STATUS) if _WORD.search(s.text)), None)
-
-
-def decision_status_of(found: Found) -> str:
-    """A key of `DECISION_STATUSES`; `unknown` if neither the source nor the text tells."""
-    told = "superseded" if found.told("superseded_by") else found.told("decision_status") or ""
-    if told in DECISION_STATUSES:
-        return told
-    line = status_line(found)
-    said = {_WORDS[match[1].lower()] for match in _WORD.finditer(line.text)} if line else set()
-    return next((status for status in DECISION_STATUSES if status in said), UNKNOWN)
+    return next((s for s in under(found.sentences, Part.STATUS) if _STATUS.search(s.text)), None)
 
 
 def _first(sentences: Sequence[Sentence]) -> list[Sentence]:
@@ -210,7 +206,7 @@ def _prose(sentences: Iterable[Sentence]) -> list[Sentence]:
         for s in sentences
         if not _NO_PROSE.match(s.text)
         and not _SAYS_NOTHING.match(s.text)
-        and len(s.text.split()) >= _FEWEST_WORDS_DECIDED
+        and len(s.text.split()) >= _FEWEST_DECIDED
     ]
 
 
@@ -220,7 +216,7 @@ LONGEST_DAYS = 7300
 """An item that seems to have taken longer has a wrong date."""
 LEAST_AMOUNT, MOST_AMOUNT = 0.01, 20_000
 """Of points or hours that an item can have taken."""
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,47 +237,45 @@ class Effort:
         return self.estimated_points if self.points is None else self.points
 
     @property
+    def compared(self) -> tuple[float, float, str] | None:
+        """What it took, its estimate and their unit; None unless both are known in one unit."""
+        if self.points is not None and self.estimated_points is not None:
+            return self.points, self.estimated_points, "point"
+        if self.hours is not None and self.estimated_hours is not None:
+            return self.hours, self.estimated_hours, "hour"
+        return None
+
+    @property
+    def overran(self) -> float | None:
+        """What it took as a share of its estimate, 2.0 for twice as much; None unless both are known in one unit."""
+        return self.compared[0] / self.compared[1] if self.compared else None
+
+    @property
     def text(self) -> str:
         """`took 21 points, estimated 13; 12 days`."""
-        known = self._known()
-        took = next((_counted(took, unit) for took, _, unit in known if took is not None), "")
-        expected = next(
-            (_counted(estimated, unit) for _, estimated, unit in known if estimated is not None), ""
-        )
-        if known and None not in known[0]:
-            expected = f"{known[0][1]:g}"
+        if self.compared:
+            took, estimated, unit = self.compared
+            work = f"took {_counted(took, unit)}, estimated {estimated:g}"
+        else:
+            took_any = _first_counted(self.points, self.hours)
+            estimated_any = _first_counted(self.estimated_points, self.estimated_hours)
+            told = (("took", took_any), ("estimated", estimated_any))
+            work = ", ".join(f"{verb} {amount}" for verb, amount in told if amount)
         days = "" if self.days is None else _counted(self.days, "day")
-        work = ", ".join(
-            f"{verb} {amount}" for verb, amount in (("took", took), ("estimated", expected)) if amount
-        )
         return f"{work}; {days}" if work and days else work or f"done after {days}"
 
-    def _known(self) -> list[tuple[float | None, float | None, str]]:
-        """What it took, its estimate and their unit: the unit of which both are known first."""
-        known = [
-            (took, estimated, unit)
-            for took, estimated, unit in (
-                (self.points, self.estimated_points, "point"),
-                (self.hours, self.estimated_hours, "hour"),
-            )
-            if took is not None or estimated is not None
-        ]
-        # What is known of both sides says most; each unit alone comes behind.
-        return sorted(known, key=lambda pair: pair[0] is None or pair[1] is None)
+
+def effort_of(found: Found) -> Effort | None:
+    """What an item tells of its work; without a known start its days begin when it was made. None: it tells nothing."""
+    return effort_in(found.document.metadata, found.document.created_at)
 
 
-def effort_of(metadata: Mapping[str, Any], created_at: datetime | None = None) -> Effort | None:
-    """What an item's metadata tell of its work; None if they tell nothing.
-
-    Args:
-        metadata: of a document of kind work, as connectors write it; values of another type are left aside.
-        created_at: where its days begin if no start of the work is known.
-    """
-    points, hours = _amount(metadata, "actual_points"), _amount(metadata, "actual_hours")
+def effort_in(metadata: Mapping[str, Any], created_at: datetime | None) -> Effort | None:
+    """The same of the metadata that connectors write; values of another type are left aside."""
     found = Effort(
-        points=points,
+        points=_amount(metadata, "actual_points"),
         estimated_points=_amount(metadata, "estimated_points", "story_points"),
-        hours=hours,
+        hours=_amount(metadata, "actual_hours"),
         estimated_hours=_amount(metadata, "estimated_hours"),
         days=_days(
             _moment(metadata, "started_at") or created_at, _moment(metadata, "resolved_at", "closed_at")
@@ -290,30 +284,21 @@ def effort_of(metadata: Mapping[str, Any], created_at: datetime | None = None) -
     return None if found == Effort() else found
 
 
-def effort_of_similar(efforts: Sequence[Effort]) -> dict[str, Any] | None:
-    """`{text, n, median_days, median_points}` of at least three items; None if fewer tell their days or points."""
-    days = [effort.days for effort in efforts if effort.days is not None]
-    points = [effort.size for effort in efforts if effort.size is not None]
+def effort_of_similar(efforts: Sequence[Effort | None]) -> SimilarEffort | None:
+    """The medians of at least three items that tell their days or points; None if fewer do."""
+    days = [effort.days for effort in efforts if effort and effort.days is not None]
+    points = [effort.size for effort in efforts if effort and effort.size is not None]
     of_days = median(days) if len(days) >= LEAST else None
     of_points = median(points) if len(points) >= LEAST else None
-    if of_days is None and of_points is None:
+    if of_days is not None:
+        n, middle = len(days), _counted(of_days, "day")
+    elif of_points is not None:
+        n, middle = len(points), _counted(of_points, "point")
+    else:
         return None
-    n, middle = (
-        (len(points), _counted(of_points or 0, "point"))
-        if of_days is None
-        else (len(days), _counted(of_days, "day"))
-    )
-    number = WORDS[n] if n < len(WORDS) else str(n)
+    number = NUMBERS[n] if n < len(NUMBERS) else str(n)
     text = f"{number} like it: median {middle} (n = {n})"
-    return {"text": text, "n": n, "median_days": of_days, "median_points": of_points}
-
-
-def overran(effort: Effort) -> float | None:
-    """What it took as a share of its estimate, 2.0 for twice as much; None unless both are known in one unit."""
-    for took, estimated in ((effort.points, effort.estimated_points), (effort.hours, effort.estimated_hours)):
-        if took is not None and estimated is not None:
-            return took / estimated
-    return None
+    return SimilarEffort(text=text, n=n, median_days=of_days, median_points=of_points)
 
 
 def _amount(metadata: Mapping[str, Any], *keys: str) -> float | None:
@@ -344,3 +329,9 @@ def _days(start: datetime | None, end: datetime | None) -> int | None:
 
 def _counted(number: float, unit: str) -> str:
     return f"{number:g} {unit}{'' if number == 1 else 's'}"
+
+
+def _first_counted(points: float | None, hours: float | None) -> str:
+    return (
+        _counted(points, "point") if points is not None else "" if hours is None else _counted(hours, "hour")
+    )

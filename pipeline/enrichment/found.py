@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy import text
@@ -30,14 +30,24 @@ from pipeline.enrichment.text import (
     stems,
 )
 from pipeline.search import Hit
+from pipeline.search.chunks import StoredDocument
 from pipeline.search.snippets import passage
 
 MOST_CHUNKS = 100
 """Of one document: outcome, decision and lessons of anything longer than a book chapter are not looked for."""
+DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
+ENOUGH = 0.6
+"""Of the best passage's score: a further one that has less is not worth showing."""
+OF_THE_HIT = 1.25
+"""How much more a passage counts that stands in the chunk the search has chosen."""
+OF_LINKS = 0.5
+"""How much a passage counts that only says where to read on."""
+_DOTS = " ..."
+_TARGET = re.compile(r"https?://\S+")
+"""Where a link leads: its words are those of a site's folders, not of the text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentText:
+class DocumentText(NamedTuple):
     """What the index holds of a document."""
 
     external_id: str
@@ -53,7 +63,6 @@ class Texts(Protocol):
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        ...
 
     def ids(self, refs: Collection[str]) -> Sequence[UUID]:
         """The work items that a source knows by one of these ids.
@@ -61,7 +70,6 @@ class Texts(Protocol):
         Raises:
             StoreUnavailable: the store does not answer.
         """
-        ...
 
 
 class PgTexts:
@@ -85,12 +93,11 @@ class PgTexts:
                     order by d.id, c.ord"""),
                 {"ids": list(document_ids), "most": MOST_CHUNKS},
             ).all()
-        names = {row.id: row.external_id for row in rows}
-        chunks: dict[UUID, list[Chunk]] = {}
+        chunks: dict[tuple[UUID, str], list[Chunk]] = {}
         for row in rows:
             found = Chunk(ord=row.ord, content=row.content, context=row.context)
-            chunks.setdefault(row.id, []).append(found)
-        return {key: DocumentText(external_id=names[key], chunks=chunks[key]) for key in names}
+            chunks.setdefault((row.id, row.external_id), []).append(found)
+        return {key: DocumentText(name, found) for (key, name), found in chunks.items()}
 
     def ids(self, refs: Collection[str]) -> Sequence[UUID]:
         """See `Texts`; a look into each source, by its key."""
@@ -108,12 +115,9 @@ class PgTexts:
             return [row.id for row in rows]
 
 
-DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """One document of the answer."""
+    """One document of the answer, with all of its text and how much it is like the question."""
 
     likely: Likely
     external_id: str
@@ -128,10 +132,9 @@ class Found:
         chunks = list(text.chunks) if text else []
         if all(chunk.ord != hit.chunk.ord for chunk in chunks):
             chunks.append(hit.chunk)
-        named = text.external_id if text else ""
         metadata = hit.document.metadata
-        name = named or metadata.get("pbi_id") or metadata.get("source_path") or hit.document.id
-        return cls(likely=likely, external_id=str(name), chunks=chunks, question=question)
+        named = text.external_id if text else metadata.get("pbi_id") or metadata.get("source_path")
+        return cls(likely=likely, external_id=str(named or hit.document.id), chunks=chunks, question=question)
 
     @property
     def hit(self) -> Hit:
@@ -139,14 +142,19 @@ class Found:
         return self.likely.hit
 
     @property
+    def document(self) -> StoredDocument:
+        """Its title, address, kind and metadata."""
+        return self.likely.hit.document
+
+    @property
     def similarity(self) -> int:
         """0 to 100: the per cent of such pairs that are about the same or related work."""
         return round(100 * self.likely.probability)
 
-    @property
+    @cached_property
     def title(self) -> str:
         """Of the document, or a word in place of it."""
-        return flat(self.hit.document.title) or DEFAULT_TITLES[self.hit.document.kind]
+        return flat(self.document.title) or DEFAULT_TITLES[self.document.kind]
 
     @cached_property
     def sentences(self) -> list[Sentence]:
@@ -155,42 +163,37 @@ class Found:
 
     def told(self, *keys: str) -> str | None:
         """The first of these metadata that says something, as text."""
-        return next((text for key in keys if (text := _word(self.hit.document.metadata.get(key)))), None)
+        for value in map(self.document.metadata.get, keys):
+            if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+                return flat(str(value))
+        return None
 
     def fits(self, sentence: Sentence) -> float:
         """The share of the question's words that a sentence has."""
         return covered(self.question, stems(sentence.text))
 
 
-def _word(value: Any) -> str:
-    return flat(str(value)) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-
-
 class Citations:
-    """Grows while an answer is written; the same words of the same chunk have one number."""
+    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
 
     def __init__(self) -> None:
         self._by_place: dict[tuple[str, str], Citation] = {}
 
     def cite(self, found: Found, sentence: Sentence) -> int:
         """The number of a sentence."""
-        document = found.hit.document
-        quoted = clipped(sentence.text)
-        chunk = f"{document.id}:{sentence.ord}"
-        made = self._by_place.get((chunk, quoted))
-        if made is None:
-            made = Citation(
+        place = f"{found.document.id}:{sentence.ord}", clipped(sentence.text)
+        if place not in self._by_place:
+            self._by_place[place] = Citation(
                 n=len(self._by_place) + 1,
                 ref=found.external_id,
                 title=found.title,
-                link=document.url or NO_LINK,
-                document_id=str(document.id),
-                chunk=chunk,
-                source_type=document.source_type.value,
-                quoted=quoted,
+                link=found.document.url or NO_LINK,
+                document_id=str(found.document.id),
+                chunk=place[0],
+                source_type=found.document.source_type.value,
+                quoted=place[1],
             )
-            self._by_place[chunk, quoted] = made
-        return made.n
+        return self._by_place[place].n
 
     def all_of(self, found: Found, sentences: Iterable[Sentence]) -> tuple[int, ...]:
         """The numbers of sentences, in order."""
@@ -202,20 +205,8 @@ class Citations:
         return list(self._by_place.values())
 
 
-ENOUGH = 0.6
-"""Of the best passage's score: a further one that has less is not worth showing."""
-OF_THE_HIT = 1.25
-"""How much more a passage counts that stands in the chunk the search has chosen."""
-OF_LINKS = 0.5
-"""How much a passage counts that only says where to read on."""
-_DOTS = " ..."
-_TARGET = re.compile(r"https?://\S+")
-"""Where a link leads: its words are those of a site's folders, not of the text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """A passage."""
+class Excerpt(NamedTuple):
+    """A place of a document that matters for a question, short enough to be read at a glance."""
 
     sentence: Sentence
     """Its text and its place."""
@@ -223,7 +214,7 @@ class Best:
     """With the nearest heading before it, if there is room."""
 
 
-def best_passages(found: Found, *, most: int) -> list[Best]:
+def best_passages(found: Found, *, most: int) -> list[Excerpt]:
     """At most `most` passages, the best first; none of a document without prose."""
     windows = list(_windows(found.sentences))
     if not windows:
@@ -231,8 +222,11 @@ def best_passages(found: Found, *, most: int) -> list[Best]:
     words = {s: stems(_TARGET.sub(" ", s.text)) & found.question for s in found.sentences}
     scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
     top = scored[0][0]
-    if not top:
-        return [_shown(found, _from_chunk(found))]
+    if (
+        not top
+    ):  # no sentence has a word of the question: the first of the chunk that was found, or of the document
+        own = (s for s in found.sentences if s.ord == found.hit.chunk.ord)
+        return [_shown(found, shortened(next(own, found.sentences[0])))]
     kept: list[tuple[Sentence, ...]] = []
     for score, _, window in scored:
         apart = all(not set(window) & set(other) for other in kept)
@@ -265,33 +259,23 @@ def _score(found: Found, window: tuple[Sentence, ...], words: Mapping[Sentence, 
 
 
 def _joined(found: Found, window: tuple[Sentence, ...]) -> Sentence:
+    """The window as one sentence; of a long text the part where the question's words stand."""
     first = window[0]
-    if len(window) == 1 and len(first.text) > QUOTED:
-        return replace(first, text=_cut(first.text, found))
-    return replace(first, text=" ".join(s.text for s in window))
-
-
-def _cut(text: str, found: Found) -> str:
-    """The part of a long text where the question's words stand."""
-    cut = passage(text, " ".join(sorted(found.question)), length=QUOTED).text
-    line = flat(text)
+    if len(window) > 1 or len(first.text) <= QUOTED:
+        return replace(first, text=" ".join(s.text for s in window))
+    cut = passage(first.text, " ".join(sorted(found.question)), length=QUOTED).text
+    line = flat(first.text)
     if cut.endswith(_DOTS) and not line.endswith(cut):
         cut = cut.removesuffix(_DOTS) + f" {CUT}"
     if not line.startswith(cut[:-2]) and cut.startswith("... "):
         cut = f"{CUT} " + cut.removeprefix("... ")
-    return cut
+    return replace(first, text=cut)
 
 
-def _from_chunk(found: Found) -> Sentence:
-    """Of the chunk that was found or else the document, when no sentence has a word of the question."""
-    own = (s for s in found.sentences if s.ord == found.hit.chunk.ord)
-    return shortened(next(own, found.sentences[0]))
-
-
-def _shown(found: Found, sentence: Sentence) -> Best:
+def _shown(found: Found, sentence: Sentence) -> Excerpt:
     heading = sentence.heading
     tells = heading and heading.casefold() != found.title.casefold()
     mark = " " if heading.endswith(("?", "!", ":")) else ": "
     if tells and len(heading) + len(mark) + len(sentence.text) <= QUOTED:
-        return Best(sentence=sentence, shown=f"{heading}{mark}{sentence.text}")
-    return Best(sentence=sentence, shown=sentence.text)
+        return Excerpt(sentence, f"{heading}{mark}{sentence.text}")
+    return Excerpt(sentence, sentence.text)

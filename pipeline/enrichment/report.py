@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from pipeline.documents import Json
-from pipeline.enrichment.context import STATIC, UNKNOWN
+from pipeline.enrichment.context import UNKNOWN
+from pipeline.enrichment.degradation import LEVELS, STATIC
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped, printable
 from pipeline.errors import RequestRejected
@@ -123,15 +124,6 @@ def _renderer() -> MarkdownIt:
 
 
 Form = Literal["md", "html"]
-
-LEVELS: Mapping[int, str] = {
-    1: "without a closer look",
-    2: "only what was asked before",
-    3: "by words alone",
-    4: "nothing could be looked up",
-    5: "switched off",
-}
-"""Degradation level -> what it means for an answer."""
 
 LONGEST = 600
 """Characters of a PBI's description that are shown."""
@@ -301,7 +293,7 @@ def _trouble(found: Json) -> str:
     level = found.get("degradation_level") or 0
     if found.get("error"):
         return f"**Refused:** {_safe(found['error'])}"
-    return f"**Level {level}:** {LEVELS.get(level, '')}" if level else ""
+    return f"**Level {level}:** {LEVELS[level].says}" if level else ""
 
 
 def _title(item: Json) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.documents import Kind
 from pipeline.embedding.identity import model_of
-from pipeline.enrichment.text import flat, likeness, stems
+from pipeline.enrichment.text import flat, stems, word_similarity
 from pipeline.search import Hit, SearchResults
 
 CANDIDATES = 15
@@ -89,18 +89,19 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
     """
     by_model = CALIBRATED.get(model_of(found.model))
     told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in found.hits)
-    by = "meaning" if by_model and told else "words"
-    model = by_model[kind] if by_model and told else BY_WORDS[kind]
-    usual = _usual([_meaning(hit) for hit in found.hits])
-    all_of_them = sorted(
-        (
-            Likely(hit=hit, probability=_probability(model, hit, question, usual), by=by)
-            for hit in found.hits
-            if _near_enough(hit)
-        ),
-        key=lambda one: -one.probability,
-    )
-    return list(_shown(all_of_them, model))
+    by, model = ("meaning", by_model[kind]) if by_model and told else ("words", BY_WORDS[kind])
+    others = sorted(map(_meaning, found.hits), reverse=True)[_SHOWN:CANDIDATES]
+    usual = (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
+    ranked = [
+        Likely(hit=hit, probability=_probability(model, hit, question, usual), by=by)
+        for hit in found.hits
+        if _near_enough(hit)
+    ]
+    ranked.sort(key=lambda one: -one.probability)
+    # What no longer holds must not keep out what took its place.
+    holds = next((one for one in ranked if one.hit.standing is None), None)
+    least = max(model.least, holds.probability - model.behind if holds else 0.0)
+    return [one for one in ranked if one.probability >= least]
 
 
 def is_duplicate(one: Likely, model: str, title: str) -> bool:
@@ -111,16 +112,9 @@ def is_duplicate(one: Likely, model: str, title: str) -> bool:
     return least is not None and one.by == "meaning" and _meaning(one.hit) >= least
 
 
-def _shown(best_first: Sequence[Likely], model: Calibration) -> Iterator[Likely]:
-    # What no longer holds must not keep out what took its place.
-    holds = next((one for one in best_first if one.hit.standing is None), None)
-    least = max(model.least, holds.probability - model.behind if holds else 0.0)
-    return (one for one in best_first if one.probability >= least)
-
-
 def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: float) -> float:
     meaning = _meaning(hit)
-    words = likeness(stems(f"{hit.document.title} {hit.chunk.content}"), question)
+    words = word_similarity(stems(f"{hit.document.title} {hit.chunk.content}"), question)
     overlap = hit.explanation.overlap if hit.explanation else None
     odds = (
         model.meaning * meaning
@@ -140,11 +134,6 @@ def _meaning(hit: Hit) -> float:
     if told is None or told.similarity is None:
         return 0.0
     return 0.5 * told.similarity + 0.5 * (told.similarity if told.centroid is None else told.centroid)
-
-
-def _usual(likenesses: Sequence[float]) -> float:
-    others = sorted(likenesses, reverse=True)[_SHOWN:CANDIDATES]
-    return (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
 
 
 def _near_enough(hit: Hit) -> bool:

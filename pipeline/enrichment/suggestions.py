@@ -10,18 +10,26 @@ from pathlib import PurePosixPath
 
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
 from pipeline.enrichment.extraction import (
-    Effort,
     decision_of,
+    effort_of,
     is_abandoned,
     is_done,
     outcome_of,
-    overran,
     status_line,
     status_of,
 )
 from pipeline.enrichment.found import Citations, Found, best_passages
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.text import Part, Sentence, clipped, covered, likeness, shortened, stems, under
+from pipeline.enrichment.text import (
+    Part,
+    Sentence,
+    clipped,
+    covered,
+    shortened,
+    stems,
+    under,
+    word_similarity,
+)
 from pipeline.search.validity import remark
 
 MOST = 5
@@ -77,7 +85,7 @@ def _duplicates(
     work: Sequence[Found], duplicates: Sequence[Duplicate], cited: Citations
 ) -> Iterator[Suggestion]:
     """One question for each: what is done may cover this, what was given up had its reasons."""
-    of = {str(one.hit.document.id): one for one in work}
+    of = {str(one.document.id): one for one in work}
     for duplicate in duplicates[:MOST_OF_A_KIND]:
         found = of[duplicate.document_id]
         asks = "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
@@ -97,8 +105,11 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
         if given == MOST_OF_A_KIND or found.similarity < SURE:
             return
         if decision.in_force and decision.citations:
-            day = f", {decision.status}{f' {decision.date}' if decision.date else ''}"
-            text = f"Respect the decision {name}{day}){_decided(found)}"
+            day = f" {decision.date}" if decision.date else ""
+            # Without such a part what is cited may be any passage: the record is to be read.
+            told = under(found.sentences, Part.DECISION) and decision_of(found)
+            quoted = f": “{clipped(told[0].text, SHORT)}”" if told else ""
+            text = f"Respect the decision {name}, {decision.status}{day}){quoted}"
             numbers = decision.citations[:1]
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
@@ -110,23 +121,12 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
 
 
-def _decided(found: Found) -> str:
-    """What a decision says, quoted behind a colon."""
-    # Without such a part what is cited may be any passage: the record is to be read.
-    if not under(found.sentences, Part.DECISION):
-        return ""
-    return f": “{clipped(decision_of(found)[0].text, SHORT)}”"
-
-
 def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]) -> Iterator[Suggestion]:
     """The first that is not said as a duplicate already."""
     said = {duplicate.document_id for duplicate in duplicates}
-    for found, hint in risks:
-        if str(found.hit.document.id) not in said:
-            yield Suggestion(
-                kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,)
-            )
-            return
+    new = ((found, hint) for found, hint in risks if str(found.document.id) not in said)
+    for found, hint in islice(new, 1):
+        yield Suggestion(kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,))
 
 
 def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> Iterator[Suggestion]:
@@ -149,12 +149,9 @@ def _lacking(found: Found, request: EnrichmentRequest, own: frozenset[str]) -> S
     told = (replace(s, text=_NUMBER.sub("", s.text)) for s in under(found.sentences, Part.CRITERIA))
     for sentence in sorted(told, key=found.fits, reverse=True):
         words = stems(sentence.text)
-        fits = len(words & own) >= SHARED and covered(words, own) < HAD
-        if (
-            fits
-            and not _EVERYWHERE.search(sentence.text)
-            and all(likeness(words, one) < ALIKE for one in had)
-        ):
+        lacks = len(words & own) >= SHARED and covered(words, own) < HAD
+        new = all(word_similarity(words, one) < ALIKE for one in had)
+        if lacks and new and not _EVERYWHERE.search(sentence.text):
             return sentence
     return None
 
@@ -171,15 +168,11 @@ def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestio
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
-def risks_of(
-    work: Sequence[Found], efforts: Sequence[Effort | None], cited: Citations
-) -> list[tuple[Found, RiskHint]]:
-    """What went wrong with similar work; usually nothing. `efforts` are those of `work`, in order."""
+def risks_of(work: Sequence[Found], cited: Citations) -> list[tuple[Found, RiskHint]]:
+    """What went wrong with similar work; usually nothing."""
     made = []
-    for found, effort in zip(work, efforts, strict=True):
-        if found.similarity < SURE:
-            continue
-        for kind, severity, what in _wrong(found, effort):
+    for found in work:
+        for kind, severity, what in _wrong(found) if found.similarity >= SURE else ():
             number = cited.cite(found, passage(found))
             message = f"“{found.title}” ({found.external_id}) {what}."
             made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
@@ -187,27 +180,16 @@ def risks_of(
     return made
 
 
-def _wrong(found: Found, effort: Effort | None) -> Iterator[tuple[str, str, str]]:
+def _wrong(found: Found) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
-    yield from _reopened(found)
-    yield from _overran(effort)
-    yield from _given_up(found)
-
-
-def _reopened(found: Found) -> Iterator[tuple[str, str, str]]:
-    times = found.hit.document.metadata.get("reopened")
+    times = found.document.metadata.get("reopened")
     if isinstance(times, int) and not isinstance(times, bool) and times > 0:
         often = "once" if times == 1 else f"{times} times"
         yield "reopened", "MEDIUM" if times == 1 else "HIGH", f"was reopened {often} after it was called done"
-
-
-def _overran(effort: Effort | None) -> Iterator[tuple[str, str, str]]:
-    share = overran(effort) if effort else None
-    if effort is not None and share is not None and share >= OVERRAN:
-        yield "overran", "HIGH" if share >= OVERRAN_FAR else "MEDIUM", f"overran: it {effort.text}"
-
-
-def _given_up(found: Found) -> Iterator[tuple[str, str, str]]:
+    effort = effort_of(found)
+    if effort and effort.overran and effort.overran >= OVERRAN:
+        severity = "HIGH" if effort.overran >= OVERRAN_FAR else "MEDIUM"
+        yield "overran", severity, f"overran: it {effort.text}"
     if is_abandoned(found):
         ended = outcome_of(found) or status_of(found) or ""
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
@@ -223,5 +205,5 @@ def passage(found: Found) -> Sentence:
 def named(found: Found) -> str:
     """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
     ended = (outcome_of(found) or status_of(found)) if is_abandoned(found) else None
-    stands = ended or remark(found.hit.document) or status_of(found)
+    stands = ended or remark(found.document) or status_of(found)
     return f"“{found.title}” ({found.external_id}{f', {stands}' if stands else ''})"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from pipeline.chunking.prose import NOISE, is_label
 from pipeline.documents import Chunk
@@ -57,11 +58,24 @@ def covered(part: AbstractSet[str], whole: AbstractSet[str]) -> float:
     return len(part & whole) / len(part) if part else 1.0
 
 
-def likeness(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+def word_similarity(one: AbstractSet[str], other: AbstractSet[str]) -> float:
     """How much two sets of words have in common, 0 to 1 (cosine)."""
-    if not one or not other:
-        return 0.0
-    return float(len(one & other) / (len(one) * len(other)) ** 0.5)
+    return float(len(one & other) / (len(one) * len(other)) ** 0.5) if one and other else 0.0
+
+
+def shared_words(
+    title: str, description: str, other_title: str, other_content: str, *, among: AbstractSet[str]
+) -> list[str]:
+    """The words of an item, as it writes them, that a document has too; those of both titles first, long ones next.
+
+    `among` are the words that count, as `stems` gives them.
+    """
+    of_title, of_other = stems(title), stems(other_title)
+    there = (of_other | stems(other_content)) & among
+    own = {stem(word): word for word in reversed(WORD.findall(f"{title} {description}"))}
+    shared = [key for key in own if key in there]
+    shared.sort(key=lambda key: (key not in of_title, key not in of_other, -len(key)))
+    return [own[key] for key in shared]
 
 
 def flat(text: str) -> str:
@@ -125,7 +139,7 @@ _PROSE = 0.7
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[( |x|X)\]\s+)?")
+_ITEM = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _RULE = re.compile(r"\s*(?:[-*_]\s*){3,}$|[\s|:-]*-{3,}[\s|:-]*$")
 _ENDS = re.compile(r"[.!?…][\"'”’»)\]*_]*\s+(?=[\"'“‘„«(\[*_]*[^\W_a-zß-öø-ÿ])|[。！？]")
@@ -148,8 +162,6 @@ class Sentence:
     """Of the chunk."""
     item: bool = False
     """It is an item of a list, or begins one."""
-    ticked: bool = False
-    """Its box in a list of tasks is ticked."""
     paragraph: int = 0
     """Sentences of one paragraph or list item share it."""
 
@@ -159,50 +171,21 @@ class Sentence:
         return self.headings[-1] if self.headings else ""
 
 
-@dataclass(kw_only=True)
-class _Place:
-    """Where reading has come to: the headings above, the fence that is open, the chunk."""
-
-    stack: list[tuple[int, str]] = field(default_factory=list)
-    fence: str = ""
-    ord: int = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    text: str
-    headings: tuple[str, ...]
-    item: bool
-    ticked: bool
-
-
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
     """All sentences of prose in order, in words without marks; what overlapping chunks repeat is there once."""
     found: list[Sentence] = []
-    place = _Place()
     seen: set[tuple[tuple[str, ...], str]] = set()
-    paragraph = 0
-    for chunk in sorted(chunks, key=lambda c: c.ord):
-        first = True
-        for block in _blocks(chunk, place):
-            paragraph += 1
-            for text in split(block.text):
-                sentence = Sentence(
-                    text=text,
-                    headings=block.headings,
-                    ord=chunk.ord,
-                    item=block.item,
-                    ticked=block.ticked,
-                    paragraph=paragraph,
-                )
-                # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
-                torn = first and bool(found) and _goes_on(found, sentence)
-                first = False
-                if torn or (block.headings, text) in seen:
-                    # What stands around it is no longer next to each other.
-                    paragraph += 1
-                    continue
-                seen.add((block.headings, text))
+    apart, chunk = 0, -1
+    for paragraph, block in enumerate(_blocks(chunks), 1):
+        for part in split(block.text):
+            sentence = replace(block, text=part, paragraph=paragraph + apart)
+            # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
+            torn = block.ord != chunk and bool(found) and _goes_on(found, sentence)
+            chunk = block.ord
+            if torn or (block.headings, part) in seen:
+                apart += 1  # what stands around it is no longer next to each other
+            else:
+                seen.add((block.headings, part))
                 found.append(sentence)
     return list(_prose(found))
 
@@ -223,20 +206,13 @@ def is_prose(text: str) -> bool:
     A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
     """
     words = worded(text)
-    if not _is_lettered(words):
+    plain = sum(c.isalnum() or c == " " for c in words)
+    if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
         return False
     if is_label(words) or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
     said = _URL.sub(" ", _LINK.sub(" ", text))
-    if _RAW.search(said):
-        return False
-    return said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS
-
-
-def _is_lettered(words: str) -> bool:
-    """True if letters, digits and blanks make up most of it, and it has a letter."""
-    plain = sum(c.isalnum() or c == " " for c in words)
-    return plain >= _PROSE * len(words.rstrip(".!?… ")) and any(map(str.isalpha, words))
+    return not _RAW.search(said) and (said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS)
 
 
 def worded(text: str) -> str:
@@ -291,74 +267,57 @@ def clipped(text: str, length: int = QUOTED) -> str:
     return f"{whole} {CUT}"
 
 
-def _blocks(chunk: Chunk, place: _Place) -> Iterator[_Block]:
-    """Paragraphs, list items, rows and quoted lines below their headings; `place` is kept up to date."""
-    lines: list[str] = []
-    item = ticked = False
-    if chunk.ord != place.ord + 1:
-        place.fence = ""
-    place.ord = chunk.ord
-
-    def done() -> Iterator[_Block]:
-        text = "\n".join(lines).strip()
-        lines.clear()
-        if text:
-            headings = tuple(name for _, name in place.stack)
-            yield _Block(text=text, headings=headings, item=item, ticked=ticked)
-
-    for line in chunk.content.split("\n"):
-        mark = _FENCE.match(line)
-        if place.fence:
-            place.fence = "" if _closes(line, mark, place.fence) else place.fence
-            continue
-        start = _start(line)
-        if mark or start.fresh:
-            yield from done()
-            item, ticked = start.item, start.ticked
-        if mark:
-            place.fence = mark[1]
-        elif start.heading:
-            _descend(place.stack, *start.heading)
-        elif start.text:
-            lines.append(start.text)
-    yield from done()
+def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
+    """Paragraphs, list items, rows and quoted lines below their headings, each as if it were one sentence."""
+    stack: list[tuple[int, str]] = []
+    fence, before = "", -1
+    for chunk in sorted(chunks, key=lambda c: c.ord):
+        fence = fence if chunk.ord == before + 1 else ""
+        before = chunk.ord
+        lines: list[str] = []
+        begun = _Line()
+        for line in [*chunk.content.split("\n"), ""]:
+            mark = _FENCE.match(line)
+            if fence:
+                closes = mark and mark[1].startswith(fence) and not line[mark.end() :].strip()
+                fence = "" if closes else fence
+                continue
+            read = _line(line)
+            if mark or read.fresh:
+                if block := "\n".join(lines).strip():
+                    headings = tuple(name for _, name in stack)
+                    yield Sentence(text=block, headings=headings, ord=chunk.ord, item=begun.item)
+                lines, begun = [], read
+            if mark:
+                fence = mark[1]
+            elif read.level:
+                stack = [one for one in stack if one[0] < read.level] + [(read.level, read.text)]
+            elif read.text:
+                lines.append(read.text)
 
 
-def _closes(line: str, mark: re.Match[str] | None, fence: str) -> bool:
-    """True for a line that ends what the fence began."""
-    return mark is not None and mark[1].startswith(fence) and not line[mark.end() :].strip()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Start:
+class _Line(NamedTuple):
     """What a line is."""
 
     text: str = ""
     fresh: bool = True
     """It does not go on with what stands above."""
     item: bool = False
-    ticked: bool = False
-    heading: tuple[int, str] | None = None
+    level: int = 0
+    """Of a heading; 0 of anything else."""
 
 
-def _start(line: str) -> _Start:
+def _line(line: str) -> _Line:
     if not line.strip() or _RULE.match(line):
-        return _Start()
+        return _Line()
     if match := _HEADING.match(line):
-        return _Start(heading=(len(match[1]), worded(_ANCHOR.sub("", match[2]))))
+        return _Line(worded(_ANCHOR.sub("", match[2])), level=len(match[1]))
     if match := _ITEM.match(line):
-        return _Start(text=line[match.end() :], item=True, ticked=(match[1] or " ") in "xX")
+        return _Line(line[match.end() :], item=True)
     if match := _QUOTE.match(line):
-        return _Start(text=line[match.end() :])
-    if line.lstrip().startswith("|"):
-        return _Start(text=line.strip())
-    return _Start(text=line, fresh=False)
-
-
-def _descend(stack: list[tuple[int, str]], level: int, name: str) -> None:
-    while stack and stack[-1][0] >= level:
-        stack.pop()
-    stack.append((level, name))
+        return _Line(line[match.end() :])
+    row = line.lstrip().startswith("|")
+    return _Line(line.strip() if row else line, fresh=row)
 
 
 def shortened(sentence: Sentence, length: int = QUOTED) -> Sentence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,9 @@ from structlog.testing import capture_logs
 
 from pipeline.enrichment.degradation import (
     LEVELS,
-    Answer,
     DegradationLevel,
     Health,
     HealthOptions,
-    Way,
     answer,
 )
 from pipeline.errors import (
@@ -48,21 +47,21 @@ class Desk:
         self.taken: list[int] = []
         self.reached: dict[str, int] = {}
 
-    def ask(self, *levels: DegradationLevel) -> Answer[str]:
+    def ask(self, *levels: DegradationLevel) -> tuple[str, DegradationLevel]:
         self.taken = []
-        ways = [self._way(level) for level in levels or self.outcome]
-        return answer("question", ways, health=self.health, static=lambda level: f"static {int(level)}")
+        return answer(
+            {level: partial(self._run, level) for level in levels or self.outcome},
+            health=self.health,
+            static=lambda level: f"static {int(level)}",
+            reached=lambda result: self.reached.get(result, 0),
+        )
 
-    def _way(self, level: DegradationLevel) -> Way[str, str]:
-        def run(request: str) -> str | None:
-            assert request == "question"
-            self.taken.append(int(level))
-            outcome = self.outcome[level]
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-
-        return Way(level=level, run=run, reached=lambda result: self.reached.get(result, 0))
+    def _run(self, level: DegradationLevel) -> str | None:
+        self.taken.append(int(level))
+        outcome = self.outcome[level]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def break_down(self, part: str) -> None:
         for _ in range(2):
@@ -76,7 +75,7 @@ def desk() -> Desk:
 
 
 def test_all_well_is_one_try(desk: Desk) -> None:
-    assert desk.ask() == Answer(result="full", level=FULL)
+    assert desk.ask() == ("full", FULL)
     assert desk.taken == [0]
 
 
@@ -85,25 +84,25 @@ def test_a_try_that_took_long_is_not_repeated_by_the_next_request() -> None:
     for _ in range(2):
         health.note("embedder", ok=False)
 
-    def slowly(request: str) -> str:
+    def slowly() -> str:
         time.sleep(0.05)
-        return request
+        return "found"
 
-    ways: list[Way[str, str]] = [Way(level=FULL, run=slowly), Way(level=KEYWORDS, run=slowly)]
-    found = [answer("question", ways, health=health, static=str).level for _ in range(2)]
+    found = [answer({FULL: slowly, KEYWORDS: slowly}, health=health, static=str)[1] for _ in range(2)]
     assert found == [FULL, KEYWORDS], "each was a try"
 
 
 @pytest.mark.req("001-101")
 def test_a_store_error_falls_back_to_keywords_then_cache_then_static(desk: Desk) -> None:
     desk.outcome[FULL] = StoreUnavailable()
-    assert desk.ask() == Answer(result="keywords", level=KEYWORDS, failed={FULL: "E001"})
+    assert desk.ask() == ("keywords", KEYWORDS)
     assert desk.taken == [0, 3]
     desk.outcome |= {KEYWORDS: StoreUnavailable(), CACHED: "cached"}
-    assert desk.ask() == Answer(result="cached", level=CACHED, failed={FULL: "E001", KEYWORDS: "E001"})
+    assert desk.ask() == ("cached", CACHED)
     assert desk.taken == [0, 3, 2]
     desk.outcome[CACHED] = None
-    assert (desk.ask().result, desk.ask().level, desk.taken) == ("static 4", STATIC, [0, 3, 2])
+    assert desk.ask() == ("static 4", STATIC)
+    assert desk.taken == [0, 3, 2]
 
 
 @pytest.mark.req("001-102")
@@ -112,18 +111,18 @@ def test_an_embedding_error_falls_back_to_the_cache_then_keywords_then_static(
     desk: Desk, error: Exception
 ) -> None:
     desk.outcome |= {FULL: error, CACHED: "cached"}
-    assert desk.ask() == Answer(result="cached", level=CACHED, failed={FULL: "E002"})
+    assert desk.ask() == ("cached", CACHED)
     desk.outcome[CACHED] = None
-    assert desk.ask() == Answer(result="keywords", level=KEYWORDS, failed={FULL: "E002"})
+    assert desk.ask() == ("keywords", KEYWORDS)
     assert desk.taken == [0, 2, 3]
     desk.outcome[KEYWORDS] = StoreUnavailable()
-    assert desk.ask().level is STATIC
+    assert desk.ask()[1] is STATIC
 
 
 @pytest.mark.req("001-105")
 def test_a_search_error_is_tried_without_the_reranker(desk: Desk) -> None:
     desk.outcome[FULL] = SearchError()
-    assert desk.ask() == Answer(result="unranked", level=UNRANKED, failed={FULL: "E004"})
+    assert desk.ask() == ("unranked", UNRANKED)
 
 
 @pytest.mark.req("001-103")
@@ -131,7 +130,7 @@ def test_a_search_error_is_tried_without_the_reranker(desk: Desk) -> None:
 def test_any_other_error_is_logged_and_ends_in_the_static_answer(desk: Desk, error: Exception) -> None:
     desk.outcome[FULL] = error
     with capture_logs() as logs:
-        assert desk.ask().result == "static 4"
+        assert desk.ask()[0] == "static 4"
     assert desk.taken == [0]
     assert [log["event"] for log in logs] == ["RAG search failed"]
     assert "secret text" not in str(logs)
@@ -148,25 +147,19 @@ def test_what_the_caller_names_goes_through_too(desk: Desk) -> None:
     class TimeIsUpError(Exception):
         pass
 
-    def run(_request: str) -> str:
+    def run() -> str:
         raise TimeIsUpError
 
     with pytest.raises(TimeIsUpError):
-        answer(
-            "question",
-            [Way(level=FULL, run=run)],
-            health=desk.health,
-            static=lambda _level: "static",
-            passes=(TimeIsUpError,),
-        )
+        answer({FULL: run}, health=desk.health, static=lambda _level: "static", passes=(TimeIsUpError,))
 
 
 def test_a_result_may_tell_of_a_worse_level_than_its_way_but_not_of_a_better_one(desk: Desk) -> None:
     desk.reached = {"full": 1}
-    assert desk.ask().level is UNRANKED
+    assert desk.ask()[1] is UNRANKED
     desk.outcome[FULL] = EmbedderUnavailable()
     desk.reached = {"keywords": 0}
-    assert desk.ask().level is KEYWORDS
+    assert desk.ask()[1] is KEYWORDS
 
 
 @pytest.mark.parametrize(
@@ -177,7 +170,7 @@ def test_a_level_takes_its_own_ways_only(
     desk: Desk, part: str, taken: list[int], level: DegradationLevel
 ) -> None:
     desk.break_down(part)
-    assert desk.ask().level is level
+    assert desk.ask()[1] is level
     assert desk.taken == taken
 
 
@@ -185,7 +178,7 @@ def test_keywords_are_not_looked_up_in_a_store_that_is_down(desk: Desk) -> None:
     desk.break_down("embedder")
     desk.break_down("store")
     assert desk.health.level() is KEYWORDS
-    assert desk.ask().level is STATIC
+    assert desk.ask()[1] is STATIC
     assert desk.taken == [2]
 
 
@@ -193,39 +186,38 @@ def test_keywords_are_not_looked_up_in_a_store_that_is_down(desk: Desk) -> None:
 def test_a_store_that_took_long_to_fail_is_not_asked_again(desk: Desk, error: Exception, tries: int) -> None:
     waited = []
 
-    def run(_request: str) -> str | None:
+    def run() -> str | None:
         waited.append(1)
         raise error
 
     options = desk.health.options.__class__(slow_seconds=-1)
     health = Health(options, clock=lambda: 0.0)
-    ways = [Way(level=FULL, run=run), Way(level=KEYWORDS, run=run)]
-    found = answer("question", ways, health=health, static=lambda _level: "static")
-    assert found.result == "static"
+    found, _ = answer({FULL: run, KEYWORDS: run}, health=health, static=lambda _level: "static")
+    assert found == "static"
     assert len(waited) == tries
 
 
 def test_while_degraded_one_request_in_a_while_tries_the_full_way(desk: Desk) -> None:
     desk.break_down("embedder")
     desk.outcome[FULL] = EmbedderUnavailable()
-    assert desk.ask().level is KEYWORDS
+    assert desk.ask()[1] is KEYWORDS
     assert desk.taken == [2, 3]
     desk.now += 5
-    assert desk.ask().level is KEYWORDS
+    assert desk.ask()[1] is KEYWORDS
     assert desk.taken == [0, 2, 3]
-    assert desk.ask().level is KEYWORDS
+    assert desk.ask()[1] is KEYWORDS
     assert desk.taken == [2, 3]
     desk.outcome[FULL] = "full"
     desk.now += 5
-    assert desk.ask() == Answer(result="full", level=FULL)
+    assert desk.ask() == ("full", FULL)
     assert desk.health.level() is KEYWORDS, "one good answer is no good minute"
 
 
 def test_ways_that_are_not_offered_are_left_out(desk: Desk) -> None:
     desk.outcome[FULL] = StoreUnavailable()
-    assert desk.ask(FULL, CACHED).level is STATIC
+    assert desk.ask(FULL, CACHED)[1] is STATIC
     assert desk.taken == [0, 2]
-    assert desk.ask(FULL).result == "static 4"
+    assert desk.ask(FULL)[0] == "static 4"
 
 
 @pytest.mark.req("001-109")
@@ -233,7 +225,7 @@ def test_switched_off_tries_nothing(desk: Desk) -> None:
     desk.break_down("embedder")
     desk.now += 100
     desk.health.switch(on=False)
-    assert desk.ask() == Answer(result="static 5", level=DISABLED)
+    assert desk.ask() == ("static 5", DISABLED)
     assert desk.taken == []
 
 
@@ -255,12 +247,12 @@ def test_whatever_fails_an_answer_comes_and_no_way_is_taken_twice(
     for part in sorted(troubles):
         desk.break_down(part)
     desk.now += later
-    found = desk.ask()
+    found, level = desk.ask()
     assert len(set(desk.taken)) == len(desk.taken)
-    assert found.level in LEVELS
-    if found.level is STATIC:
-        assert found.result == "static 4"
+    assert level in LEVELS
+    if level is STATIC:
+        assert found == "static 4"
         assert [desk.outcome[DegradationLevel(n)] for n in desk.taken].count("fine") == 0
     else:
-        assert found.result == "fine"
-        assert desk.taken[-1] == found.level
+        assert found == "fine"
+        assert desk.taken[-1] == level

@@ -166,7 +166,7 @@ LONGEST = 160
 
 def show(console: Console, items: Sequence[Json]) -> None:
     """Print one block per enriched PBI."""
-    from pipeline.enrichment.report import LEVELS
+    from pipeline.enrichment.degradation import LEVELS
 
     for item in items:
         pbi, found = item["pbi"], item["context"]
@@ -178,7 +178,7 @@ def show(console: Console, items: Sequence[Json]) -> None:
             continue
         level = found.get("degradation_level", 0)
         if level:
-            title.append(f"  (level {level}: {LEVELS.get(level, '')})", style="yellow")
+            title.append(f"  (level {level}: {LEVELS[level].says})", style="yellow")
         console.print(title)
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 2), pad_edge=True)
         table.add_column(style="cyan", no_wrap=True)
@@ -189,7 +189,8 @@ def show(console: Console, items: Sequence[Json]) -> None:
 
 
 def _lines(found: Json) -> Iterator[tuple[str, str]]:
-    from pipeline.enrichment.context import STATIC, UNKNOWN
+    from pipeline.enrichment.context import UNKNOWN
+    from pipeline.enrichment.degradation import STATIC
     from pipeline.enrichment.report import named
 
     likely = {one.get("ref") for one in found.get("likely_duplicates") or ()}

@@ -6,18 +6,26 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from celery.exceptions import SoftTimeLimitExceeded
 
 from pipeline.database.engine import Database
 from pipeline.documents import Json
-from pipeline.enrichment.degradation import DegradationLevel
+from pipeline.enrichment.degradation import (
+    CACHED,
+    DISABLED,
+    FULL,
+    KEYWORDS,
+    UNRANKED,
+    DegradationLevel,
+    answer,
+)
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
 from pipeline.ledger import jobs
 from workers.processes import metrics
@@ -26,7 +34,7 @@ from workers.runtime import Runtime
 if TYPE_CHECKING:
     from pipeline.actions.collections import CollectionStore
     from pipeline.embedding import Embedder
-    from pipeline.enrichment import EnrichedContext, EnrichmentRequest
+    from pipeline.enrichment import EnrichedContext
 
 
 logger = logging.getLogger(__name__)
@@ -57,11 +65,10 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
         try:
             with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
                 work = enrich or partial(parts.enricher_of(tenant), project=claimed.project_id)
-                found = work(claimed.request)
-                answer = parts.rewording.reworded(found, claimed.request, claimed.deadline)
+                found = parts.rewording.reworded(work(claimed.request), claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
-                jobs.finish(connection, claimed, answer, level_of(answer))
-            metrics.ended("done", level_of(answer))
+                jobs.finish(connection, claimed, found, found.get("degradation_level"))
+            metrics.ended("done", found.get("degradation_level"))
             took = time.monotonic() - begun
             logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)
         except LeaseLost:
@@ -105,9 +112,8 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
         ConfigurationError: the configuration is.
     """
     from pipeline.database.tenancy import project_id, searched
-    from pipeline.enrichment import Enricher, EnrichmentOptions, EnrichmentRequest, PgTexts, static_context
-    from pipeline.enrichment.degradation import Way, answer
-    from workers.search import DISABLED, retriever
+    from pipeline.enrichment import Enricher, EnrichmentRequest, PgTexts, static_context
+    from workers.search import retriever
 
     def name_of(named: object, project: UUID | None) -> str:
         return str(named or project or parts.settings.project)
@@ -117,43 +123,31 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
         return lambda request, project=None: replace(
             off, project=name_of(request.get("project"), project)
         ).to_json()
-    options = EnrichmentOptions(items=parts.rag.retrieval.rerank.top_k)
     search, texts = retriever(parts, tenant), PgTexts(parts.database, tenant)
-
-    def way(level: DegradationLevel) -> Way[_Asked, EnrichedContext]:
-        made = Enricher(lambda request: search.search(request, level=level), texts, options)
-
-        def run_at(asked: _Asked) -> EnrichedContext | None:
-            found = made.enrich(asked.request, projects=asked.projects)
-            empty = not (found.similar_work or found.past_decisions or found.technical_docs)
-            return None if empty and level is DegradationLevel.CACHED_ONLY else found
-
-        return Way(level=level, run=run_at, reached=lambda found: found.degradation_level)
-
-    ways = [way(level) for level in DegradationLevel if level < DegradationLevel.STATIC_ONLY]
+    made = {
+        level: Enricher(partial(search.search, level=level), texts, items=parts.rag.retrieval.rerank.top_k)
+        for level in (FULL, UNRANKED, CACHED, KEYWORDS)
+    }
 
     def enrich(request: Json, project: UUID | None = None) -> Json:
         asked = EnrichmentRequest.from_json(request)
         name = name_of(asked.project, project)
         projects = searched(tenant, project or project_id(tenant, name), asked.projects)
-        passes = (ConfigurationError, LeaseLost, SoftTimeLimitExceeded)
-        given = answer(
-            _Asked(asked, projects), ways, health=parts.health, static=static_context, passes=passes
+
+        def at(level: DegradationLevel) -> EnrichedContext | None:
+            found = made[level].enrich(asked, projects=projects)
+            return None if level is CACHED and found.is_empty else found
+
+        given, level = answer(
+            {level: partial(at, level) for level in made},
+            health=parts.health,
+            static=static_context,
+            reached=lambda found: found.degradation_level,
+            passes=(ConfigurationError, LeaseLost, SoftTimeLimitExceeded),
         )
-        return replace(given.result, project=name, degradation_level=int(given.level)).to_json()
+        return replace(given, project=name, degradation_level=int(level)).to_json()
 
     return enrich
-
-
-class _Asked(NamedTuple):
-    request: EnrichmentRequest
-    projects: Sequence[UUID] | None
-
-
-def level_of(answer: Json) -> int | None:
-    """The degradation level that an answer carries."""
-    level = answer.get("degradation_level")
-    return level if isinstance(level, int) else None
 
 
 @contextmanager

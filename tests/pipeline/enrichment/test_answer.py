@@ -21,7 +21,6 @@ from tests.pipeline.enrichment.library import (
     answer,
     by_ref,
     checked,
-    decision,
     enricher,
     manual,
     refs,
@@ -88,18 +87,6 @@ def test_a_decision_that_no_longer_holds_gives_way_even_when_it_fits_a_little_be
     assert refs(answer(shop, pbi, numbers={"past_decisions": 1}), "past_decisions") == ["adr/0003.md"]
 
 
-def test_a_status_that_only_the_text_tells_is_read_there(shop: Workshop) -> None:
-    german = decision(
-        "adr/9.md",
-        "ADR 9: Rechnungen als CSV",
-        "## Status\n\nErsetzt durch ADR 10, zuvor angenommen\n\n## Entscheidung\n\nRechnungen gehen als CSV hinaus.",
-    )
-    found = answer(stocked(shop, german), {"title": "Rechnungen als CSV"})
-    item = by_ref(found, "past_decisions", "adr/9.md")
-    assert item["status"] == "superseded"
-    assert item["decision"] == "Rechnungen gehen als CSV hinaus."
-
-
 def test_a_document_shows_the_passage_that_fits_and_not_its_beginning(shop: Workshop) -> None:
     (guide,) = answer(stocked(shop))["technical_docs"]
     assert guide["relevant_sections"] == [
@@ -148,11 +135,7 @@ def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_
 
 def test_excluded_documents_stay_out(shop: Workshop) -> None:
     stocked(shop)
-    request = EnrichmentRequest.from_json({"pbi": PBI})
-    found = enricher(shop).enrich(request, exclude=[shop.id("PBI-7"), shop.id("adr/0003.md")])
-    data = checked(shop, found)
-    assert "PBI-7" not in refs(data, "similar_work")
-    assert refs(data, "past_decisions") == ["adr/0001.md"]
+    assert "PBI-7" not in refs(answer(shop, exclude=["PBI-7"]), "similar_work")
 
 
 def test_the_numbers_of_a_request_hold_for_each_section_and_none_asks_for_nothing(shop: Workshop) -> None:

@@ -14,10 +14,10 @@ from pipeline.enrichment.context import Item, PastDecision
 from pipeline.enrichment.extraction import (
     constraints_of,
     decision_of,
-    decision_status_of,
     is_abandoned,
     learnings,
     rationale_of,
+    status_of_decision,
 )
 from pipeline.enrichment.found import Citations, DocumentText, Found, best_passages
 from pipeline.enrichment.similarity import Likely
@@ -208,20 +208,16 @@ def test_work_that_was_given_up_is_told_by_its_state_or_resolution(
 
 
 @pytest.mark.parametrize(
-    ("text", "status"),
+    ("facts", "status"),
     [
-        ("## Status\n\nAccepted on 2025-01-01", "accepted"),
-        ("## Status\n\nAccepted, later superseded by ADR 9", "superseded"),
-        ("Status: proposed\n\n## Decision\n\nWe wait.", "proposed"),
-        ("## Statut\n\nAcceptée", "accepted"),
-        ("## Status\n\nTo be discussed", "unknown"),
-        ("## Context\n\nIt was accepted by all.", "unknown"),
+        ({"decision_status": "implementing"}, "implementing"),
+        ({"decision_status": "accepted", "superseded_by": "ADR 9"}, "superseded"),
+        ({"decision_status": "agreed upon"}, "unknown"),
+        ({}, "unknown"),
     ],
 )
-def test_the_status_of_a_decision_is_read_from_its_part_of_the_text(text: str, status: str) -> None:
-    assert decision_status_of(found(text)) == status
-    assert decision_status_of(found(text, decision_status="implementing")) == "implementing"
-    assert decision_status_of(found(text, decision_status="accepted", superseded_by="ADR 9")) == "superseded"
+def test_the_status_of_a_decision_is_what_its_source_says(facts: dict[str, Any], status: str) -> None:
+    assert status_of_decision(found("## Status\n\nRejected", **facts)) == status
 
 
 def test_a_decision_is_its_first_sentences_and_never_a_whole_page() -> None:

@@ -194,14 +194,14 @@ def test_what_overlapping_chunks_repeat_is_there_once_and_whole() -> None:
     assert texts("One. Two.", "Two. Three.") == ["One.", "Two.", "Three."]
 
 
-def test_only_a_ticked_box_is_ticked() -> None:
+def test_items_of_a_list_are_told_without_their_marks_and_boxes() -> None:
     found = sentences_of([Chunk(ord=0, content="- [x] a\n- [ ] b\n- [X] c\n- d\n\ne")])
-    assert [(s.text, s.ticked, s.item) for s in found] == [
-        ("a", True, True),
-        ("b", False, True),
-        ("c", True, True),
-        ("d", False, True),
-        ("e", False, False),
+    assert [(s.text, s.item) for s in found] == [
+        ("a", True),
+        ("b", True),
+        ("c", True),
+        ("d", True),
+        ("e", False),
     ]
 
 

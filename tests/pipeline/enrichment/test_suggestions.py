@@ -244,7 +244,7 @@ def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: i
     one = near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done", reopened=2)
     found = Found.of(Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices"))
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
-    risks = suggestions.risks_of([found], [None], cited)
+    risks = suggestions.risks_of([found], cited)
     assert len(risks) == min(texts, 1)
     assert len(suggestions.suggested(request, [found], (), (), (), risks, cited)) == texts
 

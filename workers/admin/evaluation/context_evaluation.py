@@ -14,7 +14,6 @@ from pipeline.enrichment.text import flat
 from pipeline.search.measures import share
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, Judged
 from workers.admin.evaluation.sandbox import Show
-from workers.enrichment.job import level_of
 from workers.runtime import Runtime
 
 GRADE_NAMES = ("noise", "related", "useful")
@@ -95,7 +94,7 @@ class Contexts:
         p50, p95 = np.percentile(self.seconds, (50, 95))
         return {
             "seconds": {"p50": round(float(p50), 4), "p95": round(float(p95), 4)},
-            "degraded": sum(bool(level_of(answer)) for answer in self.answers.values()),
+            "degraded": sum(bool(answer.get("degradation_level")) for answer in self.answers.values()),
             "sections": {
                 section: _summary([each.get(section, Counter()) for each in counts.values()])
                 for section in SECTIONS
