@@ -130,6 +130,8 @@ LONGEST = 600
 _WEB_ADDRESS = "%/:?#[]@!$&'()*+,;=~"
 _MARKS = re.compile(r"[\\`*_\[\]<>&|~#$]")
 _LINKS_ITSELF = re.compile(r"\b(https?|ftp|mailto|xmpp|www)(?=[:.])", re.IGNORECASE)
+_MENTIONS = re.compile(r"(?<!\w)@(?=\w)")
+"""What GitHub makes a mention of, even behind a backslash: only a character in between keeps it from doing so."""
 _BEGINS_BLOCK = re.compile(r"^(\d{1,9}(?=[.)])|(?=[-+=]))")
 
 
@@ -311,8 +313,8 @@ def named(one: Json) -> str:
 
 
 def _safe(text: Any) -> str:
-    """A text on one line in which nothing is Markdown, HTML or a link."""
-    line = _MARKS.sub(r"\\\g<0>", printable(str(text or "")))
+    """A text on one line in which nothing is Markdown, HTML, a link or a mention."""
+    line = _MENTIONS.sub("@&#8203;", _MARKS.sub(r"\\\g<0>", printable(str(text or ""))))
     return _BEGINS_BLOCK.sub(r"\1\\", _LINKS_ITSELF.sub(r"\1\\", line))
 
 

@@ -235,6 +235,16 @@ def test_addresses_in_texts_do_not_become_links_by_themselves(text: str) -> None
     assert not re.search(r"\b(https?:|mailto:|www\.)", bare, re.IGNORECASE)
 
 
+@pytest.mark.parametrize("text", ["@octocat", "ask @octocat, please", "(@org/team)", "*@octocat*"])
+def test_nobody_is_mentioned_where_a_page_is_pasted(text: str) -> None:
+    page = document([_saying(text)], "md")
+    assert "@&#8203;o" in page
+    # GitHub looks for mentions in what a renderer makes, where no backslash is left, and not in code.
+    bare = re.sub("<code>.*?</code>", "", GFM.render(page))
+    assert not re.search(r"(?<!\w)@\w", Seen(bare).text)
+    assert "a@b.example" in document([_saying("write to a@b.example")], "md")
+
+
 def test_characters_that_control_a_screen_or_turn_the_direction_are_left_out() -> None:
     text = "a\u202eb\x1b[31mc\u2066d\x07e\ud83df\u200bg\u061ch\ufeffi\U000e0041j"
     for form in ("md", "html"):
