@@ -35,7 +35,10 @@ PATIENCE = 5.0
 def enrich(
     file: Annotated[Path, typer.Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write. [default: stdout]")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Where to write; files of the same names are replaced. [default: stdout]"
+        ),
     ] = None,
     form: Annotated[
         Format, typer.Option("--format", help="md and html are pages for a person, one each in a folder.")
@@ -88,10 +91,7 @@ def enrich(
 
                 made = step4_file.enrich(door.parts, read, scope=scope, timeout=timeout, tell=tell)
         if output is not None:
-            if form == "json":
-                step4_file.write(output, made.document)
-            else:
-                step4_file.write_pages(output, made.items, form)
+            _write(output, made, console, form)
         _answer(door, made, console, output, form)
         if made.exit_code:
             raise typer.Exit(made.exit_code)
@@ -110,6 +110,16 @@ def _workers(door: CommandContext) -> Iterator[bool]:
         except StoreUnavailable:
             borrowed = False
         yield borrowed
+
+
+def _write(output: Path, made: Any, console: Console, form: Format) -> None:
+    from workers.enrichment import step4_file
+
+    if form == "json":
+        return step4_file.write(output, made.document)
+    if replaced := step4_file.write_pages(output, made.items, form):
+        console.print(f"{replaced} pages of the same names were replaced in {output}", markup=False)
+    return None
 
 
 def _answer(door: CommandContext, made: Any, console: Console, output: Path | None, form: Format) -> None:

@@ -277,23 +277,27 @@ def write(path: Path, document: Json) -> None:
     _save(path, content)
 
 
-def write_pages(path: Path, items: Sequence[Json], form: report.Form) -> None:
+def write_pages(path: Path, items: Sequence[Json], form: report.Form) -> int:
     """Write the answers for a person: into a file on one page, into a folder a page each with an index.
 
-    A name without an ending is a folder's, unless there is such a file.
+    A name without an ending is a folder's, unless there is such a file. As with `write`, files of the same names are
+    replaced; returns how many of a folder, whose other files stay.
 
     Raises:
         ConfigurationError: it cannot be written there.
     """
     if path.is_file() or (path.suffix and not path.is_dir()):
-        return _save(path, report.document(items, form).encode())
+        _save(path, report.document(items, form).encode())
+        return 0
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise _unwritable(path, str(error.strerror)) from None
-    for name, text in report.folder(items, form).items():
+    pages = report.folder(items, form)
+    replaced = sum((path / name).exists() for name in pages)
+    for name, text in pages.items():
         _save(path / name, text.encode())
-    return None
+    return replaced
 
 
 def _save(path: Path, content: bytes) -> None:

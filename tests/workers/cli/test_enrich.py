@@ -156,8 +156,9 @@ def test_pages_for_a_person_go_into_a_file_or_a_folder_or_to_stdout(run: Run, fo
     assert "PBI-2" in whole.stdout
     run(TWO, "--format", form, "-o", f"all.{form}")
     assert Path(f"all.{form}").read_text(encoding="utf-8").strip() == whole.stdout.strip()
-    for _again in range(2):
-        run(TWO, "--format", form, "-o", "pages")
+    for again in range(2):
+        made = run(TWO, "--format", form, "-o", "pages")
+        assert ("3 pages of the same names were replaced in pages" in made.stderr) == bool(again)
         assert sorted(path.name for path in Path("pages").iterdir()) == [
             f"index.{form}",
             f"pbi-1.{form}",
