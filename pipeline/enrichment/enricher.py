@@ -39,6 +39,7 @@ from pipeline.enrichment.suggestions import risks_of, suggested
 from pipeline.enrichment.text import shared_words, stems
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest, SearchResults
+from pipeline.search.feedback import key_of
 from pipeline.search.validity import duplicate_of
 
 MOST_DUPLICATE_RANK = 5
@@ -70,16 +71,29 @@ class Enricher:
         self.now = now
 
     def enrich(
-        self, request: EnrichmentRequest, *, projects: Sequence[UUID] | None = None
+        self,
+        request: EnrichmentRequest,
+        *,
+        projects: Sequence[UUID] | None = None,
+        project: UUID | None = None,
+        own: Collection[UUID] = (),
     ) -> EnrichedContext:
         """The context of a PBI out of these projects, without the PBI's own documents.
 
-        `projects` None looks into all of the tenant's.
+        `projects` None looks into all of the tenant's. Marks are those for the PBI of `project`. An item of its id is
+        the PBI itself in the projects `own` alone, in any if there are none.
 
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
-        own = self._own(request)
+        wanted = SearchRequest(
+            text=request.question,
+            filter=replace(
+                request.filter, exclude=tuple(self._own(request, own)), projects=tuple(projects or ())
+            ),
+            explain=True,
+            feedback_key=key_of(request.question, request.id, project),
+        )
         most = {kind: request.numbers.get(section, self.items) for kind, section in SECTIONS.items()}
         read = {
             Kind.WORK: max(most[Kind.WORK], MOST_DUPLICATE_RANK),
@@ -87,7 +101,7 @@ class Enricher:
             Kind.REFERENCE: most[Kind.REFERENCE],
         }
         answers = {
-            kind: self._search(request, kind, own, projects, read[kind])
+            kind: self._search(request, kind, wanted, own, read[kind])
             if most[kind] and (projects is None or projects)
             else SearchResults()
             for kind in SECTIONS
@@ -102,34 +116,30 @@ class Enricher:
         }
         return _Answer(request, self.now(), answers[Kind.WORK].model).made(found, most, level)
 
-    def _own(self, request: EnrichmentRequest) -> Sequence[UUID]:
+    def _own(self, request: EnrichmentRequest, own: Collection[UUID]) -> Sequence[UUID]:
         """The documents that are the PBI itself; those that only a store can tell are looked for again in the hits."""
         with suppress(StoreUnavailable):
-            return sorted(self.texts.ids(request.own))
+            return sorted(self.texts.ids(request.own, own))
         return ()
 
     def _search(
         self,
         request: EnrichmentRequest,
         kind: Kind,
-        exclude: Sequence[UUID],
-        projects: Sequence[UUID] | None,
+        wanted: SearchRequest,
+        own: Collection[UUID],
         most: int,
     ) -> SearchResults:
-        wanted = replace(
-            request.filter, kinds=(kind,), exclude=tuple(exclude), projects=tuple(projects or ())
-        )
         found = self.search(
-            SearchRequest(
-                text=request.question,
-                k=max(CANDIDATES, most),
-                filter=wanted,
-                explain=True,
-                feedback_key=request.feedback_key,
-            )
+            replace(wanted, k=max(CANDIDATES, most), filter=replace(wanted.filter, kinds=(kind,)))
         )
         # Left out before the likest is compared with the others: of a cache it may be the PBI itself.
-        hits = [hit for hit in found.hits if not request.is_own(hit.document.metadata.get("pbi_id"))]
+        hits = [
+            hit
+            for hit in found.hits
+            if not request.is_own(hit.document.metadata.get("pbi_id"))
+            or (own and hit.document.project_id not in (None, *own))
+        ]
         return replace(found, hits=hits)
 
     def _read(self, best: Collection[Likely], level: int) -> tuple[Mapping[UUID, DocumentText], int]:

@@ -64,8 +64,8 @@ class Texts(Protocol):
             StoreUnavailable: the store does not answer.
         """
 
-    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
-        """The work items that a source knows by one of these ids.
+    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
+        """The work items that a source knows by one of these ids; with `projects` those of these alone.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -99,7 +99,7 @@ class PgTexts:
             chunks.setdefault((row.id, row.external_id), []).append(found)
         return {key: DocumentText(name, found) for (key, name), found in chunks.items()}
 
-    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
         """See `Texts`; a look into each source, by its key."""
         if not refs:
             return ()
@@ -109,8 +109,8 @@ class PgTexts:
                     select d.id from source s cross join lateral (
                         select d.id from document d
                         where d.tenant_id = s.tenant_id and d.source_id = s.id and d.external_id = any(:refs)
-                          and d.kind = 'work' offset 0) d"""),
-                {"refs": list(refs)},
+                          and d.kind = 'work' and (:anywhere or d.project_id = any(:projects)) offset 0) d"""),
+                {"refs": list(refs), "anywhere": not projects, "projects": list(projects)},
             )
             return [row.id for row in rows]
 

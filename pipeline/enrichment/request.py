@@ -15,7 +15,6 @@ from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.text import flat
 from pipeline.errors import RequestRejected
 from pipeline.search.chunks import Filter
-from pipeline.search.feedback import key_of
 
 SECTIONS: Mapping[Kind, str] = {
     Kind.WORK: "similar_work",
@@ -132,11 +131,6 @@ class EnrichmentRequest:
         return ref is not None and str(ref) in self.own
 
     @property
-    def feedback_key(self) -> str:
-        """Under which documents are marked for this item."""
-        return key_of(self.question, self.id)
-
-    @property
     def title(self) -> str:
         """On one line; empty if it has none."""
         return flat(_text(self._keys, TITLE_KEYS, "title"))
@@ -157,7 +151,7 @@ class EnrichmentRequest:
             value.split("\n") if isinstance(value, str) else [value] if isinstance(value, Mapping) else value
         )
         if not isinstance(items, list | tuple):
-            raise _wrong("pbi.acceptance_criteria", "a text or a list", value)
+            raise wrong_type("pbi.acceptance_criteria", "a text or a list", value)
         return tuple(text for item in items if (text := _criterion(item)))
 
     @cached_property
@@ -179,11 +173,11 @@ class EnrichmentRequest:
 def _item_and_wishes(data: Any) -> tuple[Mapping[Any, Any], dict[str, Any]]:
     """The PBI, and the keys beside it; of a bare PBI there are none."""
     if not isinstance(data, Mapping):
-        raise _wrong("the request", "an object", data)
+        raise wrong_type("the request", "an object", data)
     keys = plain_keys(data)
     pbi = keys.get("pbi", data)
     if not isinstance(pbi, Mapping):
-        raise _wrong("pbi", "an object", pbi)
+        raise wrong_type("pbi", "an object", pbi)
     return pbi, keys if "pbi" in keys else {}
 
 
@@ -208,7 +202,7 @@ def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
 def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str, *, of: str = "pbi.") -> str:
     value = next((keys[name] for name in names if keys.get(name) not in (None, "", [], {})), "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _wrong(f"{of}{field_name}", "a text", value)
+        raise wrong_type(f"{of}{field_name}", "a text", value)
     return str(value).strip()
 
 
@@ -257,13 +251,13 @@ def _filter(value: Any) -> Filter:
 def _texts(value: Any, name: str) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise _wrong(name, "a list of texts", value)
+        raise wrong_type(name, "a list of texts", value)
     return tuple(items)
 
 
 def _mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise _wrong(name, "an object", value)
+        raise wrong_type(name, "an object", value)
     return dict(value)
 
 
@@ -274,7 +268,9 @@ def _moment(value: Any, name: str, *, end: bool = False) -> datetime | None:
     try:
         found = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _wrong(name, "a day such as 2026-01-31 or a time such as 2026-01-31T08:00:00Z", value) from None
+        raise wrong_type(
+            name, "a day such as 2026-01-31 or a time such as 2026-01-31T08:00:00Z", value
+        ) from None
     if _DAY.fullmatch(value):
         day = found.replace(tzinfo=UTC)
         return day + timedelta(days=1) if end and day.date() < date.max else day
@@ -315,7 +311,7 @@ def _known() -> str:
     return ", ".join(SECTIONS.values())
 
 
-def _wrong(name: str, wanted: str, found: Any) -> RequestRejected:
+def wrong_type(name: str, wanted: str, found: Any) -> RequestRejected:
     """Names field and type, never the value: it may be a document's text."""
     return RequestRejected(
         f"{name} is {_JSON_WORDS.get(type(found), type(found).__name__)}, not {wanted}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -41,9 +41,12 @@ OF_DOCUMENT = f"""(
 """The `Marks` of a document `d` for the question of the key `asked`, as an array; null if nobody said anything."""
 
 
-def key_of(question: str, item: str = "") -> str:
-    """Names a question: by the id of the item that it asks about, else by its words, whatever their case and blanks."""
-    named = f"id:{item}" if item else " ".join(question.split()).casefold()
+def key_of(question: str, item: str = "", project: UUID | None = None) -> str:
+    """Names a question: by project and id of the item that it asks about, else by its words.
+
+    Case and blanks of the words make no difference.
+    """
+    named = f"id:{project or ''}:{item}" if item else " ".join(question.split()).casefold()
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -84,6 +87,8 @@ class Question:
     item: str
     """As people name it: the id of an item, else the beginning of the text."""
     title: str = ""
+    project: str = ""
+    """Of the item, as people name it; empty for a plain question."""
     asked: Mapping[str, Any]
     """`title`, `description` and `acceptance_criteria` of an item, or `text` of a plain question."""
 
@@ -91,12 +96,12 @@ class Question:
 _GIVE = text("""
     with before as (select verdict from feedback
                     where tenant_id = :tenant and document_id = :document and query_hash = :key)
-    insert into feedback (tenant_id, document_id, query_hash, verdict, item, title, question, given_by)
-    select :tenant, d.id, :key, :verdict, :item, :title, cast(:asked as jsonb), :by from document d
+    insert into feedback (tenant_id, document_id, query_hash, verdict, item, title, project, question, given_by)
+    select :tenant, d.id, :key, :verdict, :item, :title, :project, cast(:asked as jsonb), :by from document d
     where d.id = :document
     on conflict (tenant_id, document_id, query_hash) do update
-        set verdict = excluded.verdict, item = excluded.item, title = excluded.title, question = excluded.question,
-            given_by = excluded.given_by, at = now()
+        set verdict = excluded.verdict, item = excluded.item, title = excluded.title, project = excluded.project,
+            question = excluded.question, given_by = excluded.given_by, at = now()
     returning (select verdict from before) as before""")
 
 
@@ -121,6 +126,7 @@ def give(
         "verdict": verdict,
         "item": question.item[:LONGEST_NAME],
         "title": question.title[:LONGEST_NAME],
+        "project": question.project[:LONGEST_NAME],
         "asked": json.dumps({name: _cut(value) for name, value in question.asked.items()}),
         "by": by,
     }
@@ -145,14 +151,14 @@ def undo(connection: Connection, key: str, document: UUID) -> Verdict | None:
 
 
 _LISTED = text("""
-    select f.query_hash as key, f.item, f.title as item_title, f.verdict, f.at, f.given_by as by, f.question,
+    select f.query_hash as key, f.item, f.title as item_title, f.project, f.verdict, f.at, f.given_by as by, f.question,
            d.external_id as ref, d.title, d.kind, s.name as source, d.id as document_id, d.deleted
     from feedback f join document d on d.id = f.document_id join source s on s.id = d.source_id
-    where cast(:keys as text[]) is null or f.query_hash = any(:keys)
+    where cast(:item as text) is null or f.item = :item or f.query_hash = :key
     order by f.at desc, d.external_id, d.id""")
 
 
-def listed(connection: Connection, keys: Sequence[str] | None = None) -> list[Json]:
-    """All that was said, newest first; with `keys` of these questions only."""
-    rows = connection.execute(_LISTED, {"keys": None if keys is None else list(keys)})
+def listed(connection: Connection, item: str | None = None, key: str = "") -> list[Json]:
+    """All that was said, newest first; with `item` of those called so, in any project, and of the question `key`."""
+    rows = connection.execute(_LISTED, {"item": item and item[:LONGEST_NAME], "key": key})
     return [dict(row) for row in rows.mappings()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any, get_args
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import text
@@ -39,9 +39,16 @@ def shop(shop: Workshop) -> Workshop:
     return shop
 
 
-def say(shop: Workshop, name: str, verdict: str, question: str = ASKED, item: str = "") -> Any:
+def say(
+    shop: Workshop,
+    name: str,
+    verdict: str,
+    question: str = ASKED,
+    item: str = "",
+    project: UUID | None = None,
+) -> Any:
     """What was said before; `undo` takes it back."""
-    asked = Question(key=key_of(question, item), item=item or question, asked={"text": question})
+    asked = Question(key=key_of(question, item, project), item=item or question, asked={"text": question})
     with shop.database.tenant(shop.tenant) as connection:
         if verdict == "undo":
             return feedback.undo(connection, asked.key, shop.id(name))
@@ -107,10 +114,8 @@ def test_it_says_why(marks: Marks, why: str) -> None:
 def test_a_question_is_its_item_or_its_words() -> None:
     assert key_of("Export  the\nInvoices ") == key_of("export the invoices") != key_of("export the invoice")
     assert key_of("anything", "PBI-7") == key_of("", "PBI-7") != key_of("PBI-7")
-    request = EnrichmentRequest.from_json({"id": "PBI-7", "title": "Export", "description": "now"})
-    assert request.feedback_key == key_of("", "PBI-7")
-    nameless = EnrichmentRequest.from_json({"title": "Export", "description": "now"})
-    assert nameless.feedback_key == key_of(nameless.question)
+    assert key_of("", "PBI-7", UUID(int=1)) != key_of("", "PBI-7", UUID(int=2))
+    assert key_of("Export", "", UUID(int=1)) == key_of("Export"), "words belong to no project"
 
 
 # Its effect on a search ---------------------------------------------------------------------------
@@ -278,12 +283,13 @@ def test_step_4_asks_under_the_items_id(shared_database: Database) -> None:
         return search(request)
 
     made.search = noting
-    made.enrich(EnrichmentRequest.from_json(PBI))
-    assert {request.feedback_key for request in seen} == {key_of("", "PBI-99")}
-    say(shop, "PBI-7", "noise", item="PBI-99")
-    (asked,) = [request for request in seen if request.filter.kinds == (Kind.WORK,)]
-    hits = search(asked).hits
-    assert [hit.feedback for hit in hits if hit.document.id == shop.id("PBI-7")] == [-3.0]
+    for project in (UUID(int=1), UUID(int=2)):
+        made.enrich(EnrichmentRequest.from_json(PBI), project=project)
+        assert {request.feedback_key for request in seen[-3:]} == {key_of("", "PBI-99", project)}
+    say(shop, "PBI-7", "noise", item="PBI-99", project=UUID(int=1))
+    asked = [request for request in seen if request.filter.kinds == (Kind.WORK,)]
+    felt = [h.feedback for one in asked for h in search(one).hits if h.document.id == shop.id("PBI-7")]
+    assert felt == [-3.0, -0.15], "for the item of the other project it is a verdict on another question"
 
 
 # The rows -----------------------------------------------------------------------------------------
@@ -325,9 +331,9 @@ def test_names_are_cut_for_people_and_questions_are_kept(shop: Workshop) -> None
     long = "kestrel " * 100
     say(shop, "one", "useful", long)
     with shop.database.tenant(shop.tenant) as connection:
-        (row,) = feedback.listed(connection, [key_of(long)])
+        (row,) = feedback.listed(connection, "", key_of(long))
         assert (len(row["item"]), row["question"]) == (200, {"text": long})
-        assert feedback.listed(connection, [key_of("other")]) == []
+        assert feedback.listed(connection, "", key_of("other")) == []
 
 
 def test_documents_are_found_by_an_index(shop: Workshop) -> None:

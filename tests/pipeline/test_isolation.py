@@ -55,7 +55,7 @@ SECRETS = {
     "clarifai_user_story_embeddings": ("title", "user_story_text", "embedding"),
     "enrichment_job": ("request", "result"),
     "lexeme_stat": ("lexeme",),
-    "feedback": ("query_hash", "item", "title", "question", "given_by"),
+    "feedback": ("query_hash", "item", "title", "project", "question", "given_by"),
     "audit": ("subject", "detail"),
     "action_collection": ("name",),
     "action_document": ("content", "metadata", "embedding"),

@@ -144,6 +144,17 @@ def test_where_the_project_is_named_and_crossing_is_asked_for(
     assert (owners(found), found["project"]) == (all_of(*seen), project)
 
 
+@pytest.mark.parametrize(
+    ("ident", "seen"),
+    [("shop-1", {"billing", "shared"}), ("billing-1", {*PROJECTS}), ("shared-1", {"shop", "billing"})],
+)
+def test_another_projects_item_of_the_same_id_is_not_the_item_itself(
+    ask: Ask, ident: str, seen: set[str]
+) -> None:
+    """What is shared is where items are whose sources name no project."""
+    assert owners(ask({**PBI, "id": ident}, projects=["*"]))["similar_work"] == seen
+
+
 def test_an_id_names_a_project_as_its_name_does(ask: Ask, parts: Runtime) -> None:
     (billing,) = {one.project_id for one in parts.configured.values() if one.project == "billing"}
     assert owners(ask(project=str(billing))) == all_of("billing", "shared")

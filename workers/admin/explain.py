@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import RowMapping, text
 
 from pipeline.documents import Json
+from pipeline.enrichment.sentences import clipped
 from pipeline.errors import LarderError
 from pipeline.ledger import search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
@@ -33,7 +34,7 @@ class SeveralDocuments(LarderError):
             f"\n  {c['id']}  {c['source']}  {c['external_id']}  {c['title']}" for c in candidates
         )
         count = f"more than {len(candidates)}" if more else str(len(candidates))
-        super().__init__(f"{name!r} fits {count} documents:{listed}", fix="give one of the ids")
+        super().__init__(f"{clipped(name)!r} fits {count} documents:{listed}", fix="give one of the ids")
         self.candidates = tuple(candidates)
 
 
@@ -80,7 +81,7 @@ def find(parts: Runtime, name: str) -> Json:
         if found:
             raise SeveralDocuments(name, found[:MOST_NAMED], more=len(found) > MOST_NAMED)
     raise LarderError(
-        f"no document is called {name!r}",
+        f"no document is called {clipped(name)!r}",
         fix="give its id, its external id, the end of its path or a part of its title",
     )
 

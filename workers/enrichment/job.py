@@ -132,10 +132,13 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
     def enrich(request: Json, project: UUID | None = None) -> Json:
         asked = EnrichmentRequest.from_json(request)
         name = name_of(asked.project, project)
-        projects = searched(tenant, project or project_id(tenant, name), asked.projects)
+        ours = project or project_id(tenant, name)
+        projects = searched(tenant, ours, asked.projects)
+        # What names no project is in the one that all share, where the item itself may be.
+        own = searched(tenant, ours) or ()
 
         def at(level: DegradationLevel) -> EnrichedContext | None:
-            found = made[level].enrich(asked, projects=projects)
+            found = made[level].enrich(asked, projects=projects, project=ours, own=own)
             return None if level is CACHED and found.is_empty else found
 
         given, level = answer(

@@ -95,13 +95,15 @@ class Stock:
             if one.document.id in document_ids
         }
 
-    def ids(self, refs: Collection[str]) -> Sequence[UUID]:
+    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
         if self.away:
             raise StoreUnavailable("no answer")
         return [
             one.document.id
             for one in self.hits
-            if f"D-{one.document.id.int}" in refs and one.document.kind is Kind.WORK
+            if f"D-{one.document.id.int}" in refs
+            and one.document.kind is Kind.WORK
+            and (not projects or one.document.project_id in (None, *projects))
         ]
 
     def answer(self, pbi: Mapping[str, Any], **wanted: Any) -> Json:

@@ -130,6 +130,8 @@ def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_
     other = Workshop(shop.database, shop.tenant, shop.project, name="other notes")
     other.admit(work("PBI-7", "Of another source", "Text."))
     assert {*texts.ids(("PBI-7",))} == {shop.id("PBI-7"), other.id("PBI-7")}
+    assert list(texts.ids(("PBI-7",), (UUID(int=2),))) == []
+    assert len(texts.ids(("PBI-7",), (UUID(int=2), shop.project))) == 2
     assert list(PgTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
 
 
@@ -199,8 +201,8 @@ def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: W
         def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
             raise StoreUnavailable(f"no answer for {len(document_ids)} documents")
 
-        def ids(self, refs: Collection[str]) -> Sequence[UUID]:
-            raise StoreUnavailable(f"no answer for {len(refs)} ids")
+        def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
+            raise StoreUnavailable(f"no answer for {len(refs)} ids of {len(projects)} projects")
 
     found = checked(shop, enricher(shop, texts=Away()).enrich(EnrichmentRequest.from_json(PBI)))
     assert found["degradation_level"] == 2

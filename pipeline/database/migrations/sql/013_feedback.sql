@@ -1,12 +1,14 @@
 -- What people said of documents that answers showed: useful or noise, for one question each.
 --
--- `query_hash` names the question. What it was is kept here, since enrichment jobs are aged out and a judged set must
--- be made of it all the same: `item` and `title` for people, `question` with all that was asked.
+-- `query_hash` names the question, an item's by its project and id. What it was is kept here, since enrichment jobs are
+-- aged out and a judged set must be made of it all the same: `item`, `title` and `project` for people, `question` with
+-- all that was asked.
 
 alter table feedback
     drop column weight,
     add column item text not null default '' check (length(item) <= 200),
     add column title text not null default '' check (length(title) <= 200),
+    add column project text not null default '' check (length(project) <= 200),
     add column question jsonb not null default '{}',
     add column given_by text not null default '',
     add constraint feedback_verdict check (verdict in ('useful', 'noise'));
