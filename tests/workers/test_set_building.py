@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
@@ -133,6 +134,27 @@ class TestBuild:
         assert found.to_json()["scores"]["mrr@10"] == 1.0
         assert found.contexts is not None
         assert set(found.contexts.answers) == {"A-1", "A-2"}
+
+    def test_it_has_the_texts_that_are_indexed_and_reads_back_whatever_an_id_holds(
+        self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]
+    ) -> None:
+        odd = "a\tb\nc\rd\\t"
+        parts = stocked(work("A-2", duplicate_of=odd), work(odd, text="As it is found."))
+        with parts.database.tenant(parts.tenant) as connection:
+            connection.execute(text("update document set desired_version = desired_version + 1"))
+            connection.execute(
+                text("""
+                    insert into document_body (document_id, tenant_id, version, body)
+                    select id, tenant_id, desired_version, 'Not indexed yet.' from document""")
+            )
+        set_builder.build(parts, tmp_path / "out")
+        made = read(tmp_path / "out")
+        assert made.relevant == {odd: {"A-2": 2.0}, "A-2": {odd: 2.0}}
+        assert {d.external_id: d.text for d in made.documents} == {
+            odd: "As it is found.",
+            "A-2": "Some text.",
+        }
+        assert set(made.context[odd]) == {("similar_work", "A-2"), ("likely_duplicates", "A-2")}
 
     def test_it_is_for_its_owner_only(self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]) -> None:
         parts = stocked(work("A-1"), work("A-2", duplicate_of="A-1"))

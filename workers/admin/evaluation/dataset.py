@@ -6,7 +6,8 @@ import csv
 import hashlib
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from pipeline.languages import as_metadata
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
 CONTEXT = "context_judgements.tsv"
+JUDGEMENTS_HEADER = ("query-id", "corpus-id", "score")
 CONTEXT_HEADER = ("item", "section", "ref", "grade")
 DOCUMENT_SECTIONS = ("similar_work", "past_decisions", "technical_docs", "likely_duplicates")
 """Parts of a Step 4 answer that list documents."""
@@ -77,6 +79,22 @@ def refuse_used(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is there and not empty", fix="name a new folder")
+
+
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_PLAIN = {escaped: character for character, escaped in _ESCAPES.items()}
+_ESCAPED = re.compile(r"\\[\\tnr]")
+
+
+def table_row(*cells: object) -> str:
+    """A line of a table, without its end: what would end a cell or the line is escaped, as `read` undoes it."""
+    return "\t".join("".join(_ESCAPES.get(c, c) for c in str(cell)) for cell in cells)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Make a file of a set."""
+    with path.open("x", encoding="utf-8") as out:
+        out.writelines(f"{line}\n" for line in lines)
 
 
 def read(folder: Path, limit: int | None = None) -> Judged:
@@ -181,7 +199,8 @@ def _request(row: Json, excluded: bool) -> Json:
         "description": row.get("description") or whole.removeprefix(title).strip(),
         "acceptance_criteria": row.get("acceptance_criteria") or [],
     }
-    return {"pbi": pbi, **({"project": row["project"]} if row.get("project") else {})}
+    # One that names no project is asked of all documents.
+    return {"pbi": pbi, **({"project": row["project"]} if row.get("project") else {"projects": ["*"]})}
 
 
 def _rows(path: Path, keys: Sequence[str]) -> Iterator[Json]:
@@ -273,7 +292,7 @@ class _Judgements:
         number = 0
         try:
             for number, row in enumerate(rows, 1):
-                yield number, row
+                yield number, [_ESCAPED.sub(lambda m: _PLAIN[m[0]], cell) for cell in row]
         except csv.Error:
             raise self._wrong(
                 number + 1, "is no row of a table", "end lines as Unix or Windows does, and cut long cells"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from pipeline.documents import Json, Kind
 from pipeline.errors import ConfigurationError
@@ -18,12 +18,17 @@ from workers.admin.evaluation.dataset import (
     CONTEXT_HEADER,
     CORPUS,
     JUDGEMENTS,
+    JUDGEMENTS_HEADER,
     META,
     QUERIES,
     refuse_used,
+    table_row,
+    write_lines,
 )
 from workers.runtime import Runtime
 
+PAGE = 500
+"""Documents read at a time."""
 RELATIONS = ("links", "dependencies", "related", "related_to", "relates_to", "related_ids", "related_work")
 """Metadata that name other work."""
 REASONS = ("duplicates", "relations", "decisions")
@@ -45,7 +50,8 @@ def build(parts: Runtime, folder: Path) -> Json:
         ConfigurationError: the folder is not empty, or nothing indexed says what belongs together.
     """
     refuse_used(folder)
-    documents = list(_documents(parts))
+    with parts.database.tenant(parts.tenant) as connection:
+        documents = list(documents_of(connection))
     made = _judgements(documents)
     if not made.relevant:
         raise ConfigurationError(
@@ -56,43 +62,39 @@ def build(parts: Runtime, folder: Path) -> Json:
     folder.chmod(0o700)
     asked = [row for row in documents if row["_id"] in {query for query, _ in made.relevant}]
     queries = [{"_id": row["_id"], "text": _question(row), "project": row["project"]} for row in asked]
-    _write(folder / CORPUS, (json.dumps(_plain(row), ensure_ascii=False) for row in documents))
-    _write(folder / QUERIES, (json.dumps(row, ensure_ascii=False) for row in queries))
-    judged = (f"{query}\t{name}\t{grade}" for (query, name), grade in made.relevant.items())
-    _write(folder / JUDGEMENTS, ("query-id\tcorpus-id\tscore", *judged))
-    context = ("\t".join((*key, str(grade))) for key, grade in made.context.items())
-    _write(folder / CONTEXT, ("\t".join(CONTEXT_HEADER), *context))
+    write_lines(folder / CORPUS, map(line_of, documents))
+    write_lines(folder / QUERIES, (json.dumps(row, ensure_ascii=False) for row in queries))
+    judged = (table_row(*pair, grade) for pair, grade in made.relevant.items())
+    write_lines(folder / JUDGEMENTS, (table_row(*JUDGEMENTS_HEADER), *judged))
+    context = (table_row(*key, grade) for key, grade in made.context.items())
+    write_lines(folder / CONTEXT, (table_row(*CONTEXT_HEADER), *context))
     counts = {"documents": len(documents), "queries": len(asked), **made.counts}
-    _write(folder / META, [json.dumps({"self_exclude": True, **counts}, indent=1)])
+    write_lines(folder / META, [json.dumps({"self_exclude": True, **counts}, indent=1)])
     return counts
 
 
-def _write(path: Path, lines: Collection[str] | Iterator[str]) -> None:
-    with path.open("x", encoding="utf-8") as out:
-        out.writelines(f"{line}\n" for line in lines)
+_DOCUMENTS = text("""
+    select case when count(*) over (partition by d.external_id) = 1 then d.external_id
+                else s.name || ':' || d.external_id end as "_id",
+           d.id, d.external_id, s.name as source, p.name as project, d.kind, d.source_type, d.title,
+           b.body as text, d.url, d.tags, d.metadata, d.created_at, d.updated_at
+    from document d
+    left join document_body b on b.document_id = d.id and b.version = d.indexed_version
+    join source s on s.id = d.source_id join project p on p.id = d.project_id
+    where d.indexed_version is not null and not d.hidden and not d.deleted order by d.number""")
 
 
-def _documents(parts: Runtime) -> Iterator[Json]:
-    """Rows of the corpus; of two documents with the same id in different sources both are named with theirs."""
-    with parts.database.tenant(parts.tenant) as connection:
-        rows = connection.execute(
-            text("""
-                select case when count(*) over (partition by d.external_id) = 1 then d.external_id
-                            else s.name || ':' || d.external_id end as "_id",
-                       d.external_id, s.name as source, p.name as project, d.kind, d.source_type, d.title,
-                       b.body as text, d.url, d.tags, d.metadata, d.created_at, d.updated_at
-                from document d
-                join document_body b on b.document_id = d.id and b.version = d.desired_version
-                join source s on s.id = d.source_id join project p on p.id = d.project_id
-                where d.indexed_version is not null and not d.hidden and not d.deleted order by d.number""")
-        )
-        for row in rows.mappings():
-            times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
-            yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
+def documents_of(connection: Connection) -> Iterator[Json]:
+    """All that is found, as it is indexed; of two with the same id in different sources both are named with theirs."""
+    for row in connection.execution_options(yield_per=PAGE).execute(_DOCUMENTS).mappings():
+        times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
+        yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
 
 
-def _plain(row: Json) -> Json:
-    return {key: value for key, value in row.items() if key not in ("external_id", "source")}
+def line_of(row: Json) -> str:
+    """Of a corpus, for one of `documents_of`."""
+    plain = {key: value for key, value in row.items() if key not in ("id", "external_id", "source")}
+    return json.dumps(plain, ensure_ascii=False)
 
 
 def _question(row: Json) -> str:
