@@ -19,6 +19,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
 from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
+from pipeline.enrichment.text import clipped
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow, submission_key
 from pipeline.search.cache import MemoryCache
@@ -218,7 +219,7 @@ class Client:
             wanted = UUID(str(job_id))
         except ValueError:
             raise UnknownJob(
-                f"{job_id!r} is no id of an enrichment", fix="give the id that submit gave"
+                f"{clipped(str(job_id))!r} is no id of an enrichment", fix="give the id that submit gave"
             ) from None
         with self._store() as connection:
             found = jobs.get(connection, wanted)
@@ -320,19 +321,30 @@ class Client:
             ) from None
 
     def feedback(
-        self, item: str, ref: str, verdict: str, *, source: str | None = None, by: str = "client"
+        self,
+        item: str,
+        ref: str,
+        verdict: str,
+        *,
+        project: str | None = None,
+        source: str | None = None,
+        by: str = "client",
     ) -> Json:
         """Say that a document is `useful` or `noise` for an item, or `undo` that; what was said of it before ends.
 
         `item` is the id of a PBI that was asked about or of an indexed document, or a question's text; `ref` the `ref`
-        or `document_id` of an answer, with the name of its `source` if several have it; `by` whoever says so.
+        or `document_id` of an answer; `project` is the item's and `source` the document's, if several have that id;
+        `by` is whoever says so.
 
         Raises:
+            RequestRejected: one of them is no text; the message names it.
             ConfigurationError: one of them is unknown or means several; the message says what there is.
             StoreUnavailable: the database does not answer; nothing was said.
         """
         with self._store() as connection:
-            return feedback.mark(connection, self.tenant, item, ref, verdict, source=source, by=by)
+            return feedback.mark(
+                connection, self.tenant, item, ref, verdict, project=project, source=source, by=by
+            )
 
     def close(self) -> None:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import cast, get_args
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
+from pipeline.database.tenancy import project_id
 from pipeline.documents import Json
-from pipeline.enrichment.request import EnrichmentRequest
+from pipeline.enrichment.request import EnrichmentRequest, wrong_type
+from pipeline.enrichment.sentences import clipped
 from pipeline.errors import ConfigurationError, RequestRejected
 from pipeline.ledger import audit, clean
 from pipeline.search import feedback
@@ -28,27 +30,33 @@ def mark(
     ref: str,
     verdict: str,
     *,
+    project: str | None = None,
     source: str | None = None,
     by: str,
 ) -> Json:
     """Say of a document what it is for a question: `useful`, `noise`, or `undo` for nothing any more.
 
     `item` is the id of a PBI that Step 4 was asked about or of an indexed document, or a question's text; `ref` is a
-    document's external id or its id.
+    document's external id or its id. `project` is the item's, if several have one of that id.
 
     Raises:
-        ConfigurationError: a word means nothing, or several documents; the message says what there is.
+        ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
+        RequestRejected: one of them is no text.
     """
+    given = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
+    for name, value in given.items():
+        if not isinstance(value, str) and not (value is None and name in ("project", "source")):
+            raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
-        raise ConfigurationError(f"{verdict!r} is no verdict", fix="say useful, noise or undo")
+        raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = clean(by), None if source is None else clean(source)
-    question = _question(connection, clean(item))
+    question = _question(connection, tenant, clean(item), project)
     document = _document(connection, clean(ref), source, removed=verdict == UNDO)
     if verdict == UNDO:
         before = feedback.undo(connection, question.key, document.id)
         if before is None:
             raise ConfigurationError(
-                f"{document.external_id} is not marked for {question.item!r}",
+                f"{document.external_id} is not marked for {clipped(question.item)!r}",
                 fix="see `larder feedback --list`",
             )
     else:
@@ -60,6 +68,7 @@ def mark(
     return {
         "item": question.item,
         "item_title": question.title,
+        "project": question.project or None,
         "ref": document.external_id,
         "title": document.title,
         "source": document.source,
@@ -70,12 +79,14 @@ def mark(
 
 
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
-    """What was said, newest first; with `item` for this question only."""
-    keys = None if item is None else [feedback.key_of("", item.strip()), feedback.key_of(_unquoted(item))]
+    """What was said, newest first; with `item` for this question only, or the items of that id in all projects."""
+    key = "" if item is None else feedback.key_of(_unquoted(item))
+    said = feedback.listed(connection, item and item.strip(), key)
     return [
         {
             "item": row["item"],
             "item_title": row["item_title"],
+            "project": row["project"] or None,
             "ref": row["ref"],
             "title": row["title"],
             "source": row["source"],
@@ -86,34 +97,47 @@ def listed(connection: Connection, item: str | None = None) -> list[Json]:
             "at": row["at"].isoformat(),
             "by": row["by"],
         }
-        for row in feedback.listed(connection, keys)
+        for row in said
     ]
 
 
 # Which question -----------------------------------------------------------------------------------
 
 _ASKED = text("""
-    select request from enrichment_job
+    select j.request, j.project_id, p.name from enrichment_job j left join project p on p.id = j.project_id
     where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
       and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
-    order by created_at desc""")
+    order by j.created_at desc""")
 
 _INDEXED = text("""
-    select d.title, coalesce((select b.body from document_body b where b.document_id = d.id
-                              order by b.version desc limit 1), '') as body
-    from document d where d.external_id = :item order by d.deleted, d.id limit 1""")
+    select distinct on (d.project_id) d.title, d.project_id, p.name,
+           coalesce((select b.body from document_body b where b.document_id = d.id
+                     order by b.version desc limit 1), '') as body
+    from document d left join project p on p.id = d.project_id
+    where d.external_id = :item order by d.project_id, d.deleted, d.id""")
 
 
-def _question(connection: Connection, words: str) -> Question:
+def _question(connection: Connection, tenant: UUID, words: str, project: str | None) -> Question:
     """The question that a person means; an id is looked up, and text is taken as it is."""
     item, asked = words.strip(), _unquoted(words)
-    found = _of_job(connection, item) or _of_document(connection, item) or _of_feedback(connection, item)
-    if found is not None:
-        return found
-    if asked and (asked != item or len(asked.split()) > 1):
+    own = None if project is None else project_id(tenant, project)
+    for look in (_of_jobs, _of_documents, _of_feedback):
+        found = {one.key: one for one in look(connection, item)}
+        if own is not None:
+            key = feedback.key_of("", item, own)
+            found = {key: found[key]} if item and key in found else {}
+        if len(found) > 1:
+            names = ", ".join(sorted(one.project for one in found.values()))
+            raise ConfigurationError(
+                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
+            )
+        if found:
+            return next(iter(found.values()))
+    if asked and own is None and (asked != item or len(asked.split()) > 1):
         return Question(key=feedback.key_of(asked), item=asked, asked={"text": asked})
+    where = f" of project {clipped(project)!r}" if project else ""
     raise ConfigurationError(
-        f"{item!r} is no PBI that Step 4 was asked about, and no indexed document"
+        f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
         if item
         else "there is no question",
         fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
@@ -127,30 +151,39 @@ def _unquoted(words: str) -> str:
     return bare[1:-1].strip() if quoted else bare
 
 
-def _of_job(connection: Connection, item: str) -> Question | None:
-    for row in connection.execute(_ASKED, {"item": item}):
+def _of_jobs(connection: Connection, item: str) -> Iterator[Question]:
+    """The newest of a project comes last."""
+    for row in reversed(connection.execute(_ASKED, {"item": item}).all()):
         with suppress(RequestRejected):
             request = EnrichmentRequest.from_json(row.request)
             if request.id == item:
-                criteria = list(request.criteria)
-                asked = {"description": request.description, "acceptance_criteria": criteria}
-                return _about(item, request.title, asked)
-    return None
+                asked = {"description": request.description, "acceptance_criteria": list(request.criteria)}
+                name = row.name or request.project
+                yield _about(item, request.title, asked, row.project_id, name)
 
 
-def _of_document(connection: Connection, item: str) -> Question | None:
-    row = connection.execute(_INDEXED, {"item": item}).one_or_none()
-    return None if row is None else _about(item, row.title, {"description": row.body})
+def _of_documents(connection: Connection, item: str) -> Iterator[Question]:
+    for row in connection.execute(_INDEXED, {"item": item}):
+        yield _about(item, row.title, {"description": row.body}, row.project_id, row.name)
 
 
-def _of_feedback(connection: Connection, item: str) -> Question | None:
+def _of_feedback(connection: Connection, item: str) -> Iterator[Question]:
     """What was asked about an item whose jobs are gone."""
-    rows = feedback.listed(connection, [feedback.key_of("", item)])
-    return _about(item, rows[0]["item_title"], rows[0]["question"]) if rows else None
+    for row in feedback.listed(connection, item):
+        if "text" not in row["question"]:
+            yield Question(
+                key=row["key"],
+                item=item,
+                title=row["item_title"],
+                project=row["project"],
+                asked=row["question"],
+            )
 
 
-def _about(item: str, title: str, asked: Json) -> Question:
-    return Question(key=feedback.key_of("", item), item=item, title=title, asked={**asked, "title": title})
+def _about(item: str, title: str, asked: Json, project: UUID, name: str | None) -> Question:
+    key = feedback.key_of("", item, project)
+    named = name or str(project)
+    return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
 
 
 # Which document -----------------------------------------------------------------------------------
@@ -177,17 +210,17 @@ def _document(
     there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
     if len(there) == 1:
         return there[0]
-    where = f" of source {source!r}" if source else ""
+    where, told = f" of source {clipped(source)!r}" if source else "", repr(clipped(ref))
     if there:
         names = ", ".join(row.source for row in there)
-        raise ConfigurationError(f"{ref!r} is in several sources: {names}", fix="say which with --source")
+        raise ConfigurationError(f"{told} is in several sources: {names}", fix="say which with --source")
     if rows:
         raise ConfigurationError(
-            f"the document {ref!r} is no longer there: its source {rows[0].source} has removed it",
+            f"the document {told} is no longer there: its source {rows[0].source} has removed it",
             fix="mark one that a search finds",
         )
     raise ConfigurationError(
-        f"no document{where} has the external id or id {ref!r}", fix=_near(connection, ref)
+        f"no document{where} has the external id or id {told}", fix=_near(connection, ref)
     )
 
 

@@ -43,6 +43,9 @@ def feedback(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write a judged set for `larder eval`; it holds texts."),
     ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Of the item, if several projects have that ITEM.")
+    ] = None,
     source: Annotated[
         str | None, typer.Option("--source", help="Of the document, if several sources have that REF.")
     ] = None,
@@ -53,9 +56,9 @@ def feedback(
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
     with command_context(config, as_json, data, patience=LONG_PATIENCE) as door:
         said = "undo" if undo and verdict is None else verdict
-        _check((item, ref, said), undo=undo, listing=listing, export=export, source=source)
+        _check((item, ref, said), undo=undo, listing=listing, export=export, narrowed=source or project)
         if item is not None and ref is not None and said is not None:
-            _mark(door, item, ref, said, source)
+            _mark(door, (item, ref, said), project, source)
         elif export is not None:
             _export(door, export)
         else:
@@ -68,25 +71,26 @@ def _check(
     undo: bool,
     listing: bool,
     export: Path | None,
-    source: str | None,
+    narrowed: str | None,
 ) -> None:
     """Refuse what is not exactly one command: to mark with item, ref and verdict, to list or to export."""
     item, ref, said = words
     marks = None not in words
-    wrong = [undo and said != "undo", listing and (ref or said), export and item, source and not marks]
+    wrong = [undo and said != "undo", listing and (ref or said), export and item, narrowed and not marks]
     if [marks, listing, export is not None].count(True) != 1 or any(wrong):
         raise ConfigurationError("that is no whole command", fix=_USAGE)
 
 
-def _mark(door: CommandContext, item: str, ref: str, verdict: str, source: str | None) -> None:
+def _mark(door: CommandContext, words: tuple[str, str, str], project: str | None, source: str | None) -> None:
     from workers.admin import feedback as marking
     from workers.admin.operations import actor
 
     with door.parts.database.tenant(door.parts.tenant) as connection:
-        done = marking.mark(connection, door.parts.tenant, item, ref, verdict, source=source, by=actor())
-    what = f"{done['ref']} is {done['verdict']} for {done['item']}"
+        done = marking.mark(connection, door.parts.tenant, *words, project=project, source=source, by=actor())
+    asked = _named(done)
+    what = f"{done['ref']} is {done['verdict']} for {asked}"
     if done["verdict"] is None:
-        what = f"{done['ref']} is no longer {done['before']} for {done['item']}"
+        what = f"{done['ref']} is no longer {done['before']} for {asked}"
     elif done["before"] not in (None, done["verdict"]):
         what += f", no longer {done['before']}"
     door.answer({"success": True, **done}, text=what)
@@ -110,13 +114,17 @@ def _show(console: Console, found: list[Json], item: str | None) -> None:
     for one in found:
         gone = " (removed)" if one["removed"] else ""
         table.add(
-            f"{one['item']}  {one['item_title']}".strip(),
+            f"{_named(one)}  {one['item_title']}".strip(),
             Text(one["verdict"], style=COLOURS[one["verdict"]]),
             f"{one['ref']}  {one['title']}{gone}",
             one["at"][:10],
             one["by"],
         )
     console.print(table)
+
+
+def _named(one: Json) -> str:
+    return f"{one['item']} ({one['project']})" if one["project"] else str(one["item"])
 
 
 def _export(door: CommandContext, folder: Path) -> None:

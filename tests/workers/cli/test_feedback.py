@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
+from pipeline.errors import LarderError, RequestRejected
 from pipeline.ledger import jobs
 from pipeline.search import Explanation
 from pipeline.search.feedback import key_of
@@ -37,9 +39,14 @@ def named(depot: Depot) -> Depot:
     return depot
 
 
-def submitted(depot: Depot, pbi: dict[str, Any]) -> None:
+def submitted(depot: Depot, pbi: dict[str, Any], project: str = "default") -> None:
     with depot.database.tenant(depot.tenant) as connection:
-        jobs.submit(connection, depot.tenant, depot.project, {"pbi": pbi, "scores": {}})
+        request = {"pbi": pbi, "scores": {}, "project": project}
+        jobs.submit(connection, depot.tenant, project_id(depot.tenant, project), request)
+
+
+def key_in(depot: Depot, item: str, project: str = "default") -> str:
+    return key_of("", item, project_id(depot.tenant, project))
 
 
 def of(run: Run, words: str, title: str) -> Any:
@@ -55,6 +62,7 @@ def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
         "success": True,
         "item": words,
         "item_title": "",
+        "project": None,
         "ref": "docs/birds/kestrel.md",
         "title": "Birds [red]of prey[/red]: the kestrel",
         "source": "wiki",
@@ -113,7 +121,7 @@ def test_an_item_is_one_that_step_4_was_asked_about_newest_first(run: Run, depot
     said = found(run("feedback", "PBI-99", "docs/ovens.md", "noise", "--json"))
     assert said["item_title"] == "New title", "known from what was said before"
     (row, _) = depot.sql("select query_hash, question from feedback order by at desc")
-    assert row.query_hash == key_of("", "PBI-99")
+    assert row.query_hash == key_in(depot, "PBI-99")
     assert row.question == {
         "title": "New title",
         "description": "As a warden",
@@ -127,7 +135,45 @@ def test_an_item_is_an_indexed_document_and_quotes_make_it_text(run: Run, depot:
     said = found(run("feedback", '"PBI-12"', "docs/ovens.md", "useful", "--json"))
     assert (said["item"], said["item_title"]) == ("PBI-12", "")
     hashes = {row.query_hash for row in depot.sql("select query_hash from feedback")}
-    assert hashes == {key_of("", "PBI-12"), key_of("PBI-12")}
+    assert hashes == {key_of("", "PBI-12", depot.project), key_of("PBI-12")}
+
+
+def test_items_of_the_same_id_in_two_projects_are_two_questions(
+    run: Run, depot: Depot, tmp_path: Path
+) -> None:
+    for project in ("shop", "bills"):
+        submitted(depot, {"id": "PBI-9", "title": f"Of {project}"}, project)
+    unclear = run("feedback", "PBI-9", "PBI-12", "useful")
+    assert unclear.exit_code == 2
+    assert "'PBI-9' is an item of several projects: bills, shop say which with --project" in " ".join(
+        unclear.stderr.split()
+    )
+    nobody = run("feedback", "PBI-9", "PBI-12", "useful", "--project", "other")
+    assert "no PBI of project 'other'" in " ".join(nobody.stderr.split())
+    said = found(run("feedback", "PBI-9", "PBI-12", "useful", "--project", "shop", "--json"))
+    assert (said["project"], said["item_title"]) == ("shop", "Of shop")
+    depot.sql("delete from enrichment_job where request ->> 'project' = 'bills'")
+    told = run("feedback", "PBI-9", "PBI-12", "noise", "--project", "shop").stdout
+    assert told == "PBI-12 is noise for PBI-9 (shop), no longer useful\n"
+    submitted(depot, {"id": "PBI-9", "title": "Of bills"}, "bills")
+    run("feedback", "PBI-9", "PBI-12", "useful", "--project", "bills")
+    rows = depot.sql("select query_hash, verdict from feedback")
+    assert {(row.query_hash, row.verdict) for row in rows} == {
+        (key_in(depot, "PBI-9", "shop"), "noise"),
+        (key_in(depot, "PBI-9", "bills"), "useful"),
+    }
+    listed = found(run("feedback", "--list", "PBI-9", "--json"))["feedback"]
+    assert [(row["project"], row["verdict"]) for row in listed] == [("bills", "useful"), ("shop", "noise")]
+    assert "PBI-9 (bills)" in run("feedback", "--list").stdout
+    depot.sql("delete from enrichment_job")
+    assert run("feedback", "PBI-9", "PBI-12", "undo").exit_code == 2, "several, known from what was said"
+    run("feedback", "--export", "set")
+    queries = [json.loads(line) for line in (tmp_path / "set/queries.jsonl").read_text().splitlines()]
+    assert [(row["_id"], row["project"], row["title"]) for row in queries] == [
+        ("bills:PBI-9", "bills", "Of bills"),
+        ("shop:PBI-9", "shop", "Of shop"),
+    ]
+    assert read(tmp_path / "set").relevant == {"bills:PBI-9": {"PBI-12": 2.0}}
 
 
 @pytest.mark.parametrize(
@@ -256,3 +302,29 @@ def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[
     assert "…" not in shown
     assert "10. 0.625" in shown
     assert "-3.000" in shown
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"item": None}, "item is null, not a text"),
+        ({"ref": ["a"]}, "ref is a list, not a text"),
+        ({"verdict": 1}, "verdict is a number, not a text"),
+        ({"by": None}, "by is null"),
+        ({"source": 5}, "source is a number"),
+        ({"project": {}}, "project is an object"),
+    ],
+)
+def test_the_client_refuses_what_is_no_text(
+    addresses: Addresses, depot: Depot, changed: dict[str, Any], said: str
+) -> None:
+    with Client(addresses.app, tenant="acme") as client, pytest.raises(RequestRejected, match=said):
+        client.feedback(**{"item": "a question", "ref": "PBI-12", "verdict": "useful", **changed})
+
+
+@pytest.mark.parametrize("name", ["item", "ref", "verdict", "source", "project"])
+def test_what_is_said_is_not_told_again_at_length(addresses: Addresses, depot: Depot, name: str) -> None:
+    given = {"item": "PBI-12", "ref": "PBI-12", "verdict": "useful", name: "x" * 100_000}
+    with Client(addresses.app, tenant="acme") as client, pytest.raises(LarderError, match="xxx") as caught:
+        client.feedback(**given)
+    assert len(str(caught.value)) < 700
