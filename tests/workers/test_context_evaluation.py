@@ -279,6 +279,18 @@ class TestWorse:
     def test_a_section_that_shows_nothing_any_more_is_no_loss(self) -> None:
         silent = report(step4={"items": {f"i{n}": {} for n in range(20)}})
         assert search_evaluation.worse(search_evaluation.compare(report(), silent)) == []
+        assert search_evaluation.not_compared(report(), silent) == {
+            "noise share": "no judged line in the new report",
+            "past_decisions precision": "no judged line in the new report",
+        }
+        assert set(search_evaluation.not_compared(silent, report()).values()) == {
+            "no judged line in the baseline"
+        }
+        assert (
+            search_evaluation.not_compared(report(), report())
+            == search_evaluation.not_compared(silent, silent)
+            == {}
+        )
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -345,6 +357,7 @@ class TestCommand:
         write(site.root / "set", [(*line[:3], "0") for line in JUDGED])
         lost = site.larder("eval", "set", "--keep", "--fail-if-worse", "before.json", "--json")
         assert lost.code == 1
+        assert lost.data["baseline"]["not_compared"] == {}
         assert lost.data["baseline"]["worse"] == [
             "similar_work precision",
             "past_decisions precision",
@@ -352,6 +365,10 @@ class TestCommand:
         ]
         assert "similar_work precision" in lost.err
         assert "-1.000" in lost.err
+
+        write(site.root / "set", [line for line in JUDGED if line[1] != "similar_work"])
+        partly = site.larder("eval", "set", "--keep", "--fail-if-worse", "before.json")
+        assert "not compared: similar_work precision (no judged line in the new report)" in partly.out
 
         other = site.larder("eval", "set", "--step4", "--keep", "--fail-if-worse", "before.json")
         assert other.code == 2

@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from pipeline.errors import ConfigurationError
+from workers.admin.evaluation.dataset import table_row
 from workers.cli.context import (
     FAILED,
     LONG_PATIENCE,
@@ -108,7 +109,13 @@ def evaluate(
         if before is not None:
             found = search_evaluation.compare(before, told)
             worse = search_evaluation.worse(found)
-            told["baseline"] = {"file": str(fail_if_worse), "comparison": found, "worse": worse}
+            left = search_evaluation.not_compared(before, told)
+            told["baseline"] = {
+                "file": str(fail_if_worse),
+                "comparison": found,
+                "worse": worse,
+                "not_compared": left,
+            }
         _write(files, first)
         door.answer(told)
         if not as_json:
@@ -179,7 +186,7 @@ def _write(files: dict[str, Path | None], measured: Any) -> None:
         place.write_text(json.dumps(measured.contexts.answers, indent=1), encoding="utf-8")
     if place := files["--ungraded"]:
         rows = [("item", "section", "ref", "grade", "shown"), *measured.contexts.ungraded()]
-        place.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+        place.write_text("".join(table_row(*row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _check(files: dict[str, Path | None], *, calibrate: bool, chosen: str) -> None:
@@ -292,7 +299,9 @@ def _step4(console: Console, told: dict[str, Any]) -> None:
 
 
 def _is_worse(console: Console, told: dict[str, Any]) -> bool:
-    """True if a measure is, which is said with the measure and by how much."""
+    """True if a measure is, which is said with the measure and by how much; and which were not compared."""
+    for name, why in told["not_compared"].items():
+        console.print(f"\nnot compared: {name} ({why})", markup=False)
     if not told["worse"]:
         console.print(f"\nno measure is worse than in {told['file']} beyond chance", markup=False)
         return False

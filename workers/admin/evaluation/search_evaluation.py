@@ -166,7 +166,7 @@ NOISE = "noise share"
 def compare(before: Json, after: Json) -> Json:
     """What changes from one report to the other, measure by measure, with 95 % intervals.
 
-    A measure is left out if one of them has no judged line for it.
+    A measure is left out if one of them has no judged line for it; see `not_compared`.
     """
     first, second = _values(before), _values(after)
     found = {}
@@ -182,6 +182,18 @@ def compare(before: Json, after: Json) -> Json:
                 "certain": each.certain,
             }
     return found
+
+
+def not_compared(before: Json, after: Json) -> Json:
+    """Measure -> why `compare` leaves it out, of those that one of two reports can tell."""
+    judged = [
+        {name for name, each in _values(one).items() if any(of for _, of in each.values())}
+        for one in (before, after)
+    ]
+    return {
+        name: f"no judged line in the {'new report' if name in judged[0] else 'baseline'}"
+        for name in sorted(judged[0] ^ judged[1])
+    }
 
 
 def _values(report: Json) -> dict[str, dict[str, tuple[float, float]]]:
