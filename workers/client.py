@@ -18,8 +18,8 @@ from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
-from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.enrichment.text import clipped
+from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow, submission_key
 from pipeline.search.cache import MemoryCache

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import RowMapping, text
 
 from pipeline.documents import Json
-from pipeline.enrichment.sentences import clipped
+from pipeline.enrichment.text import clipped
 from pipeline.errors import LarderError
 from pipeline.ledger import search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.database.tenancy import project_id
 from pipeline.documents import Json
 from pipeline.enrichment.request import EnrichmentRequest, wrong_type
-from pipeline.enrichment.sentences import clipped
+from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, RequestRejected
 from pipeline.ledger import audit, clean
 from pipeline.search import feedback
