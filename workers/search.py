@@ -52,10 +52,24 @@ class Wanted:
     """Ids of documents."""
 
 
-def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
-    """The search of a tenant, of this installation's own if none is named."""
+def retriever(parts: Runtime, tenant: UUID) -> Retriever:
+    """The search of a tenant."""
+    return Retriever(
+        parts.database,
+        tenant,
+        lambda index: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
+        options_of(parts),
+        caches=parts.caches,
+        reranker=lambda: _reranker(parts),
+        rerank=parts.rerank_options,
+        watch=parts.health.watching,
+    )
+
+
+def options_of(parts: Runtime) -> RetrievalOptions:
+    """How the configuration asks to search."""
     r = parts.rag.retrieval
-    options = RetrievalOptions(
+    return RetrievalOptions(
         top_k=r.top_k,
         max_top_k=r.max_top_k,
         candidates=r.candidates,
@@ -72,17 +86,6 @@ def retriever(parts: Runtime, tenant: UUID | None = None) -> Retriever:
         exact_below=r.exact_below,
         synonyms=synonyms_of(parts),
         languages=parts.rag.languages,
-    )
-    owner = tenant or parts.tenant
-    return Retriever(
-        parts.database,
-        owner,
-        lambda index: parts.allowance.within(owner, parts.embedder_of(index), index.model),
-        options,
-        caches=parts.caches,
-        reranker=lambda: _reranker(parts),
-        rerank=parts.rerank_options,
-        watch=parts.health.watching,
     )
 
 
@@ -105,11 +108,11 @@ def _reranker(parts: Runtime) -> Reranker | None:
         raise
 
 
-def search(parts: Runtime, request: SearchRequest) -> SearchResults:
+def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResults:
     """The answer of this installation; an empty one with level 5 if it is switched off."""
     if not parts.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
-    return retriever(parts).search(request)
+    return retriever(parts, tenant).search(request)
 
 
 def asked(text: str) -> str:
@@ -123,9 +126,9 @@ def asked(text: str) -> str:
     return text
 
 
-def holds_documents(parts: Runtime) -> bool:
+def holds_documents(parts: Runtime, tenant: UUID) -> bool:
     """False if there is nothing that a search of this tenant could find."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         return bool(connection.execute(text("select exists (select from document)")).scalar())
 
 
@@ -142,7 +145,7 @@ def mode_of(word: str) -> Mode:
     raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
 
 
-def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> LedgerFilter:
+def condition(parts: Runtime, tenant: UUID, wanted: Wanted, now: datetime | None = None) -> LedgerFilter:
     """The filter that `wanted` asks for.
 
     Raises:
@@ -161,8 +164,8 @@ def condition(parts: Runtime, wanted: Wanted, now: datetime | None = None) -> Le
         source_types=tuple(_known("--source-type", word, SourceType.parse) for word in wanted.source_types),
         kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
         tags=tuple(wanted.tags),
-        sources=_sources(parts, wanted.sources),
-        projects=tuple(sorted({project_id(parts.tenant, name) for name in wanted.projects})),
+        sources=_sources(parts, tenant, wanted.sources),
+        projects=tuple(sorted({project_id(tenant, name) for name in wanted.projects})),
         since=since,
         until=until,
         texts=tuple(_pair(word) for word in wanted.metadata),
@@ -193,9 +196,9 @@ def _id(word: str) -> UUID:
         raise ValueError(f"{word!r} is no id of a document") from None
 
 
-def _sources(parts: Runtime, names: Sequence[str]) -> tuple[str, ...]:
+def _sources(parts: Runtime, tenant: UUID, names: Sequence[str]) -> tuple[str, ...]:
     if names:
-        with parts.database.tenant(parts.tenant) as connection:
+        with parts.database.tenant(tenant) as connection:
             known = [row.name for row in connection.execute(text("select name from source order by name"))]
         for name in names:
             if name not in known:
@@ -244,20 +247,20 @@ def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool =
         ) from None
 
 
-def to_json(parts: Runtime, found: SearchResults) -> Json:
+def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:
     """`{"results": [...], "degradation_level"}`; `explanation` is there if it was asked for."""
-    facts = _facts(parts, [hit.document.id for hit in found.hits])
+    facts = _facts(parts, tenant, [hit.document.id for hit in found.hits])
     return {
         "results": [hit_json(hit, facts.get(hit.document.id, {})) for hit in found.hits],
         "degradation_level": found.degradation_level,
     }
 
 
-def _facts(parts: Runtime, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
+def _facts(parts: Runtime, tenant: UUID, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
     """What the ledger knows of documents besides what a search needs."""
     if not ids:
         return {}
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         rows = connection.execute(
             text("select id, external_id, chunk_count, security_level from document where id = any(:ids)"),
             {"ids": list(ids)},

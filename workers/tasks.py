@@ -8,7 +8,7 @@ from uuid import UUID
 from pipeline.ledger import Item
 from workers import runtime
 from workers.admin import index_switch
-from workers.control import maintenance
+from workers.control import maintenance, steps
 from workers.control import pump as pumping
 from workers.control import sync as syncing
 from workers.enrichment import job as enriching
@@ -39,24 +39,30 @@ def decode(items: Sequence[Sequence[str | int]]) -> list[Item]:
 def chunk(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Cut documents into chunks."""
     parts = runtime.current()
-    step = parts.indexer.chunk(UUID(tenant), decode(items))
-    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+    step = steps.indexer(parts, UUID(tenant)).chunk(UUID(tenant), decode(items))
+    dispatch.send_step(
+        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
+    )
 
 
 @app.task(name="larder.embed")  # type: ignore[untyped-decorator]
 def embed(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Make the vectors that are missing."""
     parts = runtime.current()
-    step = parts.indexer.embed(UUID(tenant), decode(items))
-    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+    step = steps.indexer(parts, UUID(tenant)).embed(UUID(tenant), decode(items))
+    dispatch.send_step(
+        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
+    )
 
 
 @app.task(name="larder.upsert")  # type: ignore[untyped-decorator]
 def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Make documents searchable."""
     parts = runtime.current()
-    step = parts.indexer.upsert(UUID(tenant), decode(items))
-    dispatch.send_step(parts.database, UUID(tenant), step, parts.weights, parts.limits.batch)
+    step = steps.indexer(parts, UUID(tenant)).upsert(UUID(tenant), decode(items))
+    dispatch.send_step(
+        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
+    )
 
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]

@@ -52,7 +52,9 @@ class Searches:
             turn += 1
             begun, phase = time.perf_counter(), self.phase
             try:
-                found = search.search(self.parts, SearchRequest(text=text, explain=True))
+                found = search.search(
+                    self.parts, self.parts.settings.tenant_id, SearchRequest(text=text, explain=True)
+                )
             except Exception:  # noqa: BLE001 - whatever it is, it is counted
                 self.failed += 1
                 continue

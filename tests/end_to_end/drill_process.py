@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.chunking import Chunker
-from pipeline.documents import Chunk, Document, SourceType
+from pipeline.chunking import Chunker, ChunkingOptions
+from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
-from workers import runtime
 from workers.cli import main
+from workers.control import steps
 
 HELD = Path("held-texts")
 SECONDS_PER_TEXT = float(os.environ.get("DRILL_SECONDS_PER_TEXT", "0.004"))
@@ -38,14 +38,12 @@ class Deadly:
         return self.inner.chunk(document)
 
 
-_chunker = runtime.Runtime.chunker
+_open_chunker = steps.open_chunker  # type: ignore[attr-defined]
 _embed = HashingEmbedder.embed_documents
 
 
-def deadly_chunker(
-    self: runtime.Runtime, name: str, kind: SourceType | None = None, strategy: str = ""
-) -> Any:
-    return Deadly(_chunker(self, name, kind, strategy))
+def deadly_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int]) -> Any:
+    return Deadly(_open_chunker(options, count_tokens))
 
 
 def is_held(texts: Sequence[str]) -> bool:
@@ -63,7 +61,7 @@ def slow_embed(self: HashingEmbedder, texts: Sequence[str]) -> Vectors:
     return _embed(self, texts)
 
 
-runtime.Runtime.chunker = deadly_chunker  # type: ignore[method-assign]
+steps.open_chunker = deadly_chunker  # type: ignore[attr-defined]
 HashingEmbedder.embed_documents = slow_embed  # type: ignore[method-assign]
 
 if __name__ == "__main__":

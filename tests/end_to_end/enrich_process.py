@@ -17,20 +17,21 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.enrichment import degradation
 from pipeline.errors import EmbedderUnavailable
-from workers import runtime
 from workers.cli import main
+from workers.enrichment import job
 from workers.enrichment.job import EnrichIn
+from workers.runtime import Runtime
 
 AWAY = Path("embedder-is-away")
 """While this file exists, questions cannot be embedded."""
 
 _embed_query = HashingEmbedder.embed_query
-_enricher_of = runtime.Runtime.enricher_of
+_enricher = job.enricher
 
 
-def trying(self: runtime.Runtime, tenant: UUID) -> EnrichIn:
+def trying(parts: Runtime, tenant: UUID) -> EnrichIn:
     """As the real one, but a title may say POISON or SLOW and a number of seconds."""
-    inner = _enricher_of(self, tenant)
+    inner = _enricher(parts, tenant)
 
     def enrich(request: Json, project: UUID | None = None) -> Json:
         title = str(request["pbi"].get("title", ""))
@@ -59,7 +60,7 @@ def hurried() -> degradation.HealthOptions:
 _options = degradation.HealthOptions
 degradation.HealthOptions = hurried  # type: ignore[assignment, misc]
 HashingEmbedder.embed_query = fragile  # type: ignore[method-assign]
-runtime.Runtime.enricher_of = trying  # type: ignore[method-assign]
+job.enricher = trying
 
 if __name__ == "__main__":
     main()

@@ -8,8 +8,9 @@ from pathlib import Path
 from sqlalchemy import text
 
 from pipeline.ledger import work
-from workers.control import pump, sync
+from workers.control import pump, steps, sync
 from workers.runtime import Runtime
+from workers.sources import configured_sources
 
 Build = Callable[..., Runtime]
 """The fixture `build`."""
@@ -28,14 +29,15 @@ def write_pages(folder: Path, count: int) -> None:
 
 def index(parts: Runtime) -> None:
     """Sync every source and take its documents through all three steps."""
-    for one in parts.configured.values():
+    for one in configured_sources(parts.settings).values():
         run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
         assert run is not None
         assert sync.sync(parts, one.tenant_id, one.id, run)
-    for step in (parts.indexer.chunk, parts.indexer.embed, parts.indexer.upsert):
+    indexer = steps.indexer(parts, parts.settings.tenant_id)
+    for step in (indexer.chunk, indexer.embed, indexer.upsert):
         with parts.database.control() as connection:
             connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
-            found = work.pump_once(connection, parts.limits)
+            found = work.pump_once(connection, steps.limits(parts.rag))
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)

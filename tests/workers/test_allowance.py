@@ -86,7 +86,11 @@ def held(parts: Runtime, fix: str = "correct embedding.apiKey") -> str:
 
 def stuck(parts: Runtime, delay: str, reason: str = "used up") -> None:
     """A document that waits to be embedded."""
-    shop = Workshop(parts.database, parts.tenant, parts.project)
+    shop = Workshop(
+        parts.database,
+        parts.settings.tenant_id,
+        parts.settings.project_id,
+    )
     shop.admit(document("a"))
     shop.set(
         "a", f"stage = 'chunked', waits = 3, last_error = '{reason}', due_at = now() + interval '{delay}'"
@@ -149,8 +153,8 @@ class TestTheConfiguration:
     def test_only_the_configured_model_is_within_the_budget(self, opened: Open) -> None:
         parts = opened(**PAID)
         old = HashingEmbedder(8)
-        assert parts.allowance.within(parts.tenant, old, "hashing-8") is old
-        wrapped = parts.allowance.within(parts.tenant, old, parts.model)
+        assert parts.allowance.within(parts.settings.tenant_id, old, "hashing-8") is old
+        wrapped = parts.allowance.within(parts.settings.tenant_id, old, parts.model)
         assert isinstance(wrapped, BudgetedEmbedder)
 
     def test_money_needs_a_price(self, opened: Open) -> None:
@@ -256,7 +260,7 @@ class TestWhatTheOperatorSees:
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)
         sync.register(parts)
-        budget = parts.allowance.budget(parts.tenant)
+        budget = parts.allowance.budget(parts.settings.tenant_id)
         budget.spent(budget.take(Cost(texts=3, tokens=500_000)), None)
         (row,) = state(parts)["today"]
         assert row == {
@@ -308,8 +312,8 @@ class TestACommandThatWaits:
 def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
     parts = opened(**PAID)
     sync.register(parts)
-    meter = embedding_use.Meter(tenant_id=parts.tenant, provider="p", model="m", kind="query")
-    with parts.database.tenant(parts.tenant) as connection:
+    meter = embedding_use.Meter(tenant_id=parts.settings.tenant_id, provider="p", model="m", kind="query")
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         embedding_use.add_usage(connection, meter, embedding_use.Used(calls=1))
         connection.execute(text("update embedding_usage set day = day - 401"))
@@ -318,9 +322,9 @@ def test_old_use_and_dead_claims_are_trimmed(opened: Open) -> None:
             text(
                 "insert into embedding_claim values (:t, 'm', 'h', gen_random_uuid(), now() - interval '2 days')"
             ),
-            {"t": parts.tenant},
+            {"t": parts.settings.tenant_id},
         )
     maintenance.trim(parts)
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         assert connection.execute(text("select calls from embedding_usage")).scalars().all() == [7]
         assert connection.execute(text("select count(*) from embedding_claim")).scalar() == 0

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import SourceType
+from workers.control import steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -45,4 +46,5 @@ def test_each_source_is_cut_as_it_is_configured(
     parts: Runtime, asked: tuple[str, SourceType | None, str], strategy: str, max_size: int
 ) -> None:
     options = ChunkingOptions(strategy=strategy, max_size=max_size, overlap=max_size // 10)
-    assert parts.chunker(*asked).version == open_chunker(options, len).version
+    name, kind, own = asked
+    assert steps.chunkers(parts, own)(name, kind).version == open_chunker(options, len).version

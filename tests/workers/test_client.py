@@ -33,7 +33,7 @@ from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
 from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.control import maintenance, pump
+from workers.control import maintenance, pump, steps
 from workers.enrichment import job as enriching
 from workers.enrichment.notifications import Waking
 from workers.runtime import Runtime
@@ -56,7 +56,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(parts: Runtime, job: UUID, enrich: Any = answer) -> None:
-    enriching.run(parts, parts.tenant, job, enrich)
+    enriching.run(parts, parts.settings.tenant_id, job, enrich)
 
 
 # What it loads and what it sends ------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_one_whose_lease_is_short_is_kept_while_it_works(client: Client, parts: 
     def slow(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(3)
         with parts.database.control() as connection:
-            assert jobs.pump_once(connection, parts.job_limits) == []
+            assert jobs.pump_once(connection, steps.job_limits(parts.rag)) == []
         return answer(request)
 
     job = client.submit(PBI)
@@ -311,7 +311,10 @@ def test_a_slow_database_does_not_make_its_worker_look_dead(
     with TcpProxy.to(addresses.app) as proxy:
         slow = Runtime(parts.settings, replace(parts.addresses, database=proxy.url(addresses.app)))
         slow.__dict__["job_limits"] = jobs.JobLimits(lease=2)
-        with slow.database.tenant(parts.tenant), slow.database.tenant(parts.tenant):
+        with (
+            slow.database.tenant(parts.settings.tenant_id),
+            slow.database.tenant(parts.settings.tenant_id),
+        ):
             pass  # both are connected, the job's and the lease's
         proxy.delay = 0.55
         pumping.start()
@@ -387,7 +390,7 @@ def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime
 
 
 def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
-    waking = Waking(parts.database, parts.tenant, addresses.app, poll=0.2)
+    waking = Waking(parts.database, parts.settings.tenant_id, addresses.app, poll=0.2)
     with waking.watch(uuid4()):
         pass
     waking.close()

@@ -10,6 +10,7 @@ from pipeline.errors import EmbedderRefused
 from pipeline.ledger import Stage
 from pipeline.search.chunk_store import SearchIndex
 from tests.fakes.openai_server import KEY, FakeOpenAI
+from workers.control import steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -119,4 +120,4 @@ def test_an_index_nobody_describes_says_what_to_write(tmp_path: Path) -> None:
     ],
 )
 def test_a_message_carries_what_one_call_may_carry(tmp_path: Path, embedding: str, texts: int) -> None:
-    assert runtime(tmp_path, embedding).weights[Stage.CHUNKED] == texts
+    assert steps.weights(runtime(tmp_path, embedding).rag)[Stage.CHUNKED] == texts

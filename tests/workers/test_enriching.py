@@ -18,6 +18,7 @@ from tests.workers.indexed import index
 from workers import embedded, runtime
 from workers.control import sync
 from workers.enrichment import job
+from workers.enrichment.job import way_of_answering
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
@@ -88,7 +89,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers, clock
 
 @pytest.fixture
 def enrich(parts: Runtime) -> Callable[[Json], Json]:
-    return job.enricher(parts, parts.tenant)
+    return job.enricher(parts, parts.settings.tenant_id)
 
 
 def ask(enrich: Callable[[Json], Json], title: str = PBI["title"]) -> Json:
@@ -107,7 +108,7 @@ def test_with_everything_well_the_answer_is_whole(enrich: Callable[[Json], Json]
 def test_without_the_embedder_words_alone_answer_and_it_comes_back(parts: Runtime, clock: Clock) -> None:
     good: Embedder = parts.embedder
     parts.__dict__["embedder"] = Away()
-    enrich = job.enricher(parts, parts.tenant)
+    enrich = job.enricher(parts, parts.settings.tenant_id)
     for n in range(3):
         found = ask(enrich, f"Warn of shallow water {n}")
         assert found["degradation_level"] == 3
@@ -161,7 +162,7 @@ def test_a_store_that_is_slow_is_left_alone_and_comes_back(
 def test_switched_off_says_so(parts: Runtime) -> None:
     off = parts.rag.model_copy(update={"enabled": False})
     parts.rag = off
-    assert ask(job.enricher(parts, parts.tenant))["degradation_level"] == 5
+    assert ask(job.enricher(parts, parts.settings.tenant_id))["degradation_level"] == 5
 
 
 def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json]) -> None:
@@ -189,10 +190,10 @@ def test_an_answer_under_another_configuration_is_another_one(
 
     def way(more: str) -> str:
         (tmp_path / "other.yaml").write_text(f"{CONFIG}  {more}\n", encoding="utf-8")
-        return Runtime(load(tmp_path / "other.yaml", {}), parts.addresses).way_of_answering
+        return way_of_answering(Runtime(load(tmp_path / "other.yaml", {}), parts.addresses))
 
-    assert way("") == way("queue: {tickSeconds: 9}") == parts.way_of_answering
-    assert way(changed) != parts.way_of_answering
+    assert way("") == way("queue: {tickSeconds: 9}") == way_of_answering(parts)
+    assert way(changed) != way_of_answering(parts)
 
 
 def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
@@ -202,6 +203,6 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
-    assert wrong.way_of_answering == "2 extract"
+    assert way_of_answering(wrong) == "2 extract"
     with pytest.raises(ConfigurationError, match="synonyms"):
-        job.enricher(wrong, wrong.tenant)({"pbi": PBI})
+        job.enricher(wrong, wrong.settings.tenant_id)({"pbi": PBI})

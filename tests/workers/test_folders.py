@@ -7,6 +7,7 @@ from pathlib import Path
 from workers.admin.folders import sources_of
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
+from workers.sources import open_source
 
 SUFFIXES = {"markdown": (".md",), "json": (".json",)}
 
@@ -16,7 +17,7 @@ def read(folder: Path) -> dict[str, list[str]]:
     (folder / "larder.yaml").write_text("rag: {}\n", encoding="utf-8")
     parts = Runtime(load(folder / "larder.yaml", {}), Addresses(database="", control="", admin="", broker=""))
     return {
-        one.settings.type: sorted(parts.open_source(one.settings).ids().ids)
+        one.settings.type: sorted(open_source(parts, one.settings).ids().ids)
         for one in sources_of(parts, folder, SUFFIXES)
     }
 

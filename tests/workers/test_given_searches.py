@@ -72,8 +72,17 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
 
 
 def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> list[dict[str, Any]]:
-    request = SearchRequest(text=words, k=3, mode=mode, filter=searching.condition(parts, Wanted(**wanted)))
-    results: list[dict[str, Any]] = searching.to_json(parts, searching.search(parts, request))["results"]
+    request = SearchRequest(
+        text=words,
+        k=3,
+        mode=mode,
+        filter=searching.condition(parts, parts.settings.tenant_id, Wanted(**wanted)),
+    )
+    results: list[dict[str, Any]] = searching.to_json(
+        parts,
+        parts.settings.tenant_id,
+        searching.search(parts, parts.settings.tenant_id, request),
+    )["results"]
     return results
 
 
@@ -96,7 +105,7 @@ def test_what_is_asked_for_is_found_first_and_a_filter_holds(parts: Runtime) -> 
 def test_a_hundred_made_up_questions_are_answered_in_every_way(parts: Runtime, tmp_path: Path) -> None:
     folder = tiny_model.write(tmp_path / "reranker")
     parts.__dict__["rerank_options"] = RerankOptions(enabled=True, model="tiny", model_path=folder)
-    retriever = searching.retriever(parts)
+    retriever = searching.retriever(parts, parts.settings.tenant_id)
     words = " ".join(PAGES.values()).split()
     questions = [" ".join(words[n % 50 : n % 50 + 3 + n % 7]) + f" {n}" for n in range(100)]
     ways: dict[str, tuple[Mode, int]] = {

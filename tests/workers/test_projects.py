@@ -27,6 +27,7 @@ from workers.enrichment import job as enriching
 from workers.enrichment import step4_file
 from workers.runtime import Runtime
 from workers.settings import load
+from workers.sources import configured_sources
 
 PROJECTS = ("shop", "billing", "shared")
 CONFIG = """
@@ -93,7 +94,7 @@ def ask(parts: Runtime, client: Client) -> Ask:
 
     def through(request: Json | None = None, **where: Any) -> Json:
         job = client.submit(request or PBI, **where)
-        enriching.run(parts, parts.tenant, job)
+        enriching.run(parts, parts.settings.tenant_id, job)
         return client.result(job)
 
     return through
@@ -156,7 +157,9 @@ def test_another_projects_item_of_the_same_id_is_not_the_item_itself(
 
 
 def test_an_id_names_a_project_as_its_name_does(ask: Ask, parts: Runtime) -> None:
-    (billing,) = {one.project_id for one in parts.configured.values() if one.project == "billing"}
+    (billing,) = {
+        one.project_id for one in configured_sources(parts.settings).values() if one.project == "billing"
+    }
     assert owners(ask(project=str(billing))) == all_of("billing", "shared")
 
 
@@ -168,8 +171,10 @@ def test_an_installation_without_projects_is_as_before(
     with installed(tmp_path, addresses, servers, config) as made:
         sync.register(made)
         index(made)
-        for project in (None, made.project):
-            assert owners(enriching.enricher(made, made.tenant)({"pbi": PBI}, project)) == all_of("all")
+        for project in (None, made.settings.project_id):
+            assert owners(enriching.enricher(made, made.settings.tenant_id)({"pbi": PBI}, project)) == all_of(
+                "all"
+            )
         assert step4_file.notices(made, backlog_of(tmp_path, PBI), Scope()) == []
 
 
@@ -208,7 +213,7 @@ def test_no_answer_of_another_project_is_given_again(ask: Ask, parts: Runtime, c
 
 def test_searches_that_are_remembered_keep_projects_apart(parts: Runtime) -> None:
     """The second time the store is asked for less: the same words, and another filter."""
-    enrich = enriching.enricher(parts, parts.tenant)
+    enrich = enriching.enricher(parts, parts.settings.tenant_id)
     for _ in range(2):
         assert owners(enrich({"pbi": PBI, "project": "shop", "projects": ["*"]})) == all_of(*PROJECTS)
         assert owners(enrich({"pbi": PBI, "project": "shop"})) == all_of("shop", "shared")
@@ -221,7 +226,7 @@ def test_without_the_store_only_the_answer_for_the_same_projects_is_left(
     with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), project="shop") as client:
         for projects in ([], ["*"]):
             job = client.submit({"pbi": PBI, "scores": {}}, projects=projects)
-            enriching.run(parts, parts.tenant, job)
+            enriching.run(parts, parts.settings.tenant_id, job)
             client.enrich(PBI, {}, projects=projects)
         proxy.cut()
         own, everywhere = client.enrich(PBI, {}), client.enrich(PBI, {}, projects=["*"])
@@ -234,7 +239,10 @@ def test_without_the_store_only_the_answer_for_the_same_projects_is_left(
 
 def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_path: Path) -> None:
     parts.rag = parts.rag.model_copy(update={"enabled": False})
-    assert enriching.enricher(parts, parts.tenant)({"pbi": PBI, "project": "shop"})["project"] == "shop"
+    assert (
+        enriching.enricher(parts, parts.settings.tenant_id)({"pbi": PBI, "project": "shop"})["project"]
+        == "shop"
+    )
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"})
     made = step4_file.enrich(parts, read, scope=Scope(), timeout=5, tell=lambda _outcome: None)
     assert [item["context"]["project"] for item in made.items] == ["default", "billing"]
@@ -251,7 +259,7 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
     (tmp_path / "larder.yaml").write_text(text)
     moved = Runtime(load(tmp_path / "larder.yaml", {}), parts.addresses)
     sync.register(moved)
-    with moved.database.tenant(moved.tenant) as connection:
+    with moved.database.tenant(moved.settings.tenant_id) as connection:
         assert list(sources.projects(connection).values()) == ["default", "shop"]
     moved.database.close()
     assert owners(ask()) == all_of(*PROJECTS)
@@ -312,9 +320,14 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
     def found(*projects: str) -> set[str]:
         wanted = search.Wanted(projects=projects)
         request = SearchRequest(
-            text="pay an open invoice by card", k=20, filter=search.condition(parts, wanted)
+            text="pay an open invoice by card",
+            k=20,
+            filter=search.condition(parts, parts.settings.tenant_id, wanted),
         )
-        return {hit.document.title.split()[0] for hit in search.search(parts, request).hits}
+        return {
+            hit.document.title.split()[0]
+            for hit in search.search(parts, parts.settings.tenant_id, request).hits
+        }
 
     assert found() == set(PROJECTS)
     assert found("billing") == {"billing"}

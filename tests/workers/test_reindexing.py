@@ -22,6 +22,7 @@ from workers.admin import clear, explain, index_switch, reindex, reindex_status
 from workers.admin import status as statuses
 from workers.admin.doctor import doctor
 from workers.admin.reindex import Asked
+from workers.control import steps
 from workers.runtime import Runtime
 
 SQL = psycopg.Connection[Any]
@@ -48,14 +49,14 @@ def fill(parts: Runtime) -> None:
         found = indexes(connection)
     for one in found:
         with parts.database.control() as connection:
-            due = search_indexes.choose(connection, one.id, parts.limits)
+            due = search_indexes.choose(connection, one.id, steps.limits(parts.rag))
         for part in due:
-            assert parts.filler(one).fill(part.tenant_id, part.items) == []
+            assert steps.filler(parts, one).fill(part.tenant_id, part.items) == []
 
 
 def find(parts: Runtime, question: str) -> tuple[str, list[str]]:
     """The model that answers, and titles."""
-    found = search.search(parts, SearchRequest(text=question))
+    found = search.search(parts, parts.settings.tenant_id, SearchRequest(text=question))
     return found.model, [hit.document.title for hit in found.hits]
 
 
@@ -208,7 +209,7 @@ def test_without_documents_there_is_nothing_to_begin(build: Build) -> None:
 def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
     reindex.begin(parts, Asked())
     fill(parts)
-    assert clear.clear(parts, "docs")["documents"] == 3
+    assert clear.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "index_document"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
 
@@ -216,7 +217,7 @@ def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
     reindex.begin(parts, Asked())
     fill(parts)
-    found = explain.find(parts, "page-1.md")["indexes"]
+    found = explain.find(parts, parts.settings.tenant_id, "page-1.md")["indexes"]
     assert [(i["model"], i["status"], i["version"]) for i in found] == [
         ("hashing-384", "active", 1),
         ("hashing-256", "building", 1),
@@ -241,7 +242,7 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
     reindex.begin(parts, Asked())
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
-        (due,) = search_indexes.choose(connection, new.id, parts.limits)
+        (due,) = search_indexes.choose(connection, new.id, steps.limits(parts.rag))
     clearer = threading.Thread(target=clear.clear, args=(parts, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(

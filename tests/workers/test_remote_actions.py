@@ -186,7 +186,7 @@ def test_workers_embed_with_their_own_model_only(registry: Registry) -> None:
 def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
     off = replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False}))
     for made, served in ((Runtime(off, parts.addresses), False), (parts, True)):
-        answer = Actions(WorkerParts(made, made.tenant)).embedding_create({}, "x")
+        answer = Actions(WorkerParts(made, made.settings.tenant_id)).embedding_create({}, "x")
         assert ("embedding" in answer) is served
         assert ("switched off" in answer.get("error", "")) is not served
 

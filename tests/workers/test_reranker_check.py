@@ -89,6 +89,6 @@ def test_what_keeps_it_from_being_loaded_stands_in_the_log(
         caplog.at_level(logging.WARNING),
         pytest.raises(LarderError),
     ):
-        retriever(parts).reranker()
+        retriever(parts, parts.settings.tenant_id).reranker()
     assert "searches go without the reranker" in caplog.text
     assert "model.onnx" in caplog.text

@@ -64,7 +64,7 @@ def opened(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> I
 
 def counted(parts: Runtime) -> tuple[int, int]:
     """Calls and texts that the ledger knows of."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         row = connection.execute(
             text("select sum(calls) as calls, sum(texts) as texts from embedding_usage")
         ).one()

@@ -26,9 +26,9 @@ def _source(connection: Connection, name: str | None) -> UUID | None:
     return found
 
 
-def count(parts: Runtime, source: str | None) -> int:
+def count(parts: Runtime, tenant: UUID, source: str | None) -> int:
     """How many living documents `clear` would remove."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         wanted = _source(connection, source)
         row = connection.execute(
             text("""
@@ -39,12 +39,12 @@ def count(parts: Runtime, source: str | None) -> int:
         return int(row.scalar_one())
 
 
-def clear(parts: Runtime, source: str | None) -> Json:
+def clear(parts: Runtime, tenant: UUID, source: str | None) -> Json:
     """Remove documents with all that hangs on them, and forget where their sources stopped.
 
     One transaction: either all of it is gone, or nothing is. Open runs end here.
     """
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         wanted = _source(connection, source)
         where = {"s": wanted}
         connection.execute(
@@ -82,6 +82,6 @@ def clear(parts: Runtime, source: str | None) -> Json:
         )
         if wanted is None:
             connection.execute(text("delete from embedding_cache"))
-        audit.append(connection, parts.tenant, "clear", source or "everything", {}, by="cli")
-    refresh_tenant(parts, parts.tenant)
+        audit.append(connection, tenant, "clear", source or "everything", {}, by="cli")
+    refresh_tenant(parts, tenant)
     return {"documents": living, "chunks": chunks}

@@ -59,7 +59,7 @@ _NAMES = (
 )
 
 
-def find(parts: Runtime, name: str) -> Json:
+def find(parts: Runtime, tenant: UUID, name: str) -> Json:
     """Everything the ledger knows of the one document that `name` means.
 
     An id, an external id, the end of a path, or a part of a title.
@@ -70,14 +70,14 @@ def find(parts: Runtime, name: str) -> Json:
     """
     wanted = name.strip().removeprefix("./")
     for names in _NAMES if wanted else ():
-        with parts.database.tenant(parts.tenant) as connection:
+        with parts.database.tenant(tenant) as connection:
             rows = connection.execute(
                 text(f"{_FACTS} where {names} order by d.deleted, d.external_id, d.id limit :most"),
                 {"name": wanted, "most": MOST_NAMED + 1},
             )
             found = [_facts(row) for row in rows.mappings()]
         if len(found) == 1:
-            return _whole(parts, found[0])
+            return _whole(parts, tenant, found[0])
         if found:
             raise SeveralDocuments(name, found[:MOST_NAMED], more=len(found) > MOST_NAMED)
     raise LarderError(
@@ -86,7 +86,7 @@ def find(parts: Runtime, name: str) -> Json:
     )
 
 
-def _chunks_cut(parts: Runtime, document: str) -> int | None:
+def _chunks_cut(parts: Runtime, tenant: UUID, document: str) -> int | None:
     """Chunks whose ends the model does not read and only words find; None if the model cannot be opened."""
     try:
         embedder = parts.embedder
@@ -94,7 +94,7 @@ def _chunks_cut(parts: Runtime, document: str) -> int | None:
         return None
     if embedder.limits.oversize != "cut":
         return 0
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         rows = connection.execute(
             text("""
                 select concat_ws(E'\\n\\n', nullif(context, ''), content) from searchable_chunk
@@ -104,11 +104,11 @@ def _chunks_cut(parts: Runtime, document: str) -> int | None:
         return sum(embedder.count_tokens(chunk) > embedder.limits.tokens_per_text for chunk in rows)
 
 
-def _whole(parts: Runtime, facts: Json) -> Json:
+def _whole(parts: Runtime, tenant: UUID, facts: Json) -> Json:
     """The facts with what search indexes hold of the document."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         held = search_indexes.of_document(connection, UUID(facts["id"]))
-    return {**facts, "indexes": held, "chunks_cut": _chunks_cut(parts, facts["id"])}
+    return {**facts, "indexes": held, "chunks_cut": _chunks_cut(parts, tenant, facts["id"])}
 
 
 def _facts(row: RowMapping) -> Json:
@@ -148,12 +148,12 @@ class Verdict:
         }
 
 
-def why(parts: Runtime, facts: Json, request: SearchRequest) -> Verdict:
+def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Verdict:
     """What the search makes of this document; `facts` are those of `find`."""
     missing = _not_searchable(facts)
     if missing:
         return Verdict(found=False, reason=missing[0], sentence=missing[1])
-    found = search.search(parts, replace(request, explain=True, trace=True))
+    found = search.search(parts, tenant, replace(request, explain=True, trace=True))
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:
@@ -161,7 +161,7 @@ def why(parts: Runtime, facts: Json, request: SearchRequest) -> Verdict:
     for hit in found.below:
         if hit.document.id == document:
             return _below(hit)
-    return _outside(parts, document, request, found)
+    return _outside(parts, tenant, document, request, found)
 
 
 _STATES = (
@@ -210,19 +210,21 @@ def _below(hit: Hit) -> Verdict:
     )
 
 
-def _outside(parts: Runtime, document: UUID, request: SearchRequest, found: SearchResults) -> Verdict:
+def _outside(
+    parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, found: SearchResults
+) -> Verdict:
     """It is not among the candidates: kept out by the filter, or too far down in both searches."""
     if not request.text.strip():
         return Verdict(found=False, reason="empty", sentence="the question is empty")
     names = [
         name
         for name, value in vars(request.filter).items()
-        if value not in ((), None, {}) and not _alone(parts, document, request, {name: value})
+        if value not in ((), None, {}) and not _alone(parts, tenant, document, request, {name: value})
     ]
     if names:
         listed = " and ".join(name.replace("_", " ") for name in names)
         return Verdict(found=False, reason="filtered", sentence=f"kept out by the filter: {listed}")
-    alone = _alone(parts, document, request, {})
+    alone = _alone(parts, tenant, document, request, {})
     if not alone:
         return Verdict(found=False, reason="no_match", sentence="none of the question's words stands in it")
     best, last = alone[0], (*found.hits, *found.beyond, *found.below)
@@ -237,9 +239,9 @@ def _outside(parts: Runtime, document: UUID, request: SearchRequest, found: Sear
     )
 
 
-def _alone(parts: Runtime, document: UUID, request: SearchRequest, only: Json) -> Sequence[Hit]:
+def _alone(parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, only: Json) -> Sequence[Hit]:
     """The document searched by itself, under some conditions of the filter."""
     narrow: Filter = LedgerFilter(only=(document,), **only)
     return search.search(
-        parts, replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
+        parts, tenant, replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
     ).hits

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipeline.ledger import source_id
-from workers.runtime import Configured, Runtime
+from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
+from workers.sources import Configured, configured_source
 
 _STRANGE = frozenset({"node_modules", ".git", ".venv"})
 """Folders of other people's files, wherever they lie."""
@@ -34,16 +34,7 @@ def sources_of(parts: Runtime, folder: Path, suffixes: Mapping[str, tuple[str, .
                 "autoIndex": False,
             },
         )
-        found.append(
-            Configured(
-                settings=section,
-                id=source_id(parts.tenant, section.name),
-                tenant_id=parts.tenant,
-                project_id=parts.project,
-                tenant=parts.settings.tenant,
-                project=parts.settings.project,
-            ),
-        )
+        found.append(configured_source(parts.settings, section))
     return found
 
 

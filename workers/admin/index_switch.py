@@ -190,10 +190,10 @@ def audit_index(
     parts: Runtime, action: str, index: SearchIndex, *, by: str | None = None, **detail: object
 ) -> None:
     """Write it into the chain of this installation's own tenant: an index holds all of them."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         operations.audit(
             connection,
-            parts.tenant,
+            parts.settings.tenant_id,
             action,
             f"search index {index.id}",
             {"made_with": str(made_with(index)), **detail},

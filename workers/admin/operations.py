@@ -20,7 +20,8 @@ from pipeline.ledger import sources as ledger
 from workers.control import sync
 from workers.control.sync import start_run
 from workers.queue import dispatch
-from workers.runtime import Configured, Runtime
+from workers.runtime import Runtime
+from workers.sources import Configured, configured_sources, open_source, source_of_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def audit(
 def every(parts: Runtime) -> list[Known]:
     """All sources the ledger knows, after it was told those of the configuration."""
     found = _rows(parts)
-    if not set(parts.configured) <= {k.row.id for k in found}:
+    if not set(configured_sources(parts.settings)) <= {k.row.id for k in found}:
         sync.register(parts)
         found = _rows(parts)
     return found
@@ -135,7 +136,7 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
     Raises:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
-    every_ = list(parts.configured.values())
+    every_ = list(configured_sources(parts.settings).values())
     by_name = {one.settings.name: one for one in every_}
     unknown = [name for name in names if name not in by_name]
     if unknown:
@@ -148,7 +149,7 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
 
 def _checked(parts: Runtime, one: Configured) -> Json:
     try:
-        findings = parts.open_source(one.settings).check()
+        findings = open_source(parts, one.settings).check()
     except LarderError as error:
         findings = [Finding(ok=False, subject="opening it", detail=error.message, fix=error.fix)]
     return {
@@ -183,7 +184,7 @@ def reconcile(parts: Runtime, names: Sequence[str]) -> list[Json]:
 
 
 def _reconciled(parts: Runtime, known: Known) -> Json:
-    if parts.known(known.row) is None:
+    if source_of_row(parts.settings, known.row) is None:
         raise ConfigurationError(
             f"source {known.row.name} is no longer configured", fix="put it back into the file to sync it"
         )

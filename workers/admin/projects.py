@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
+from uuid import UUID
 
 from pipeline.database.tenancy import ALL, SHARED, project_id, searched
 from pipeline.ledger import sources
@@ -35,23 +36,23 @@ def names_of(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for part in word.split(",") if (name := part.strip())))
 
 
-def unknown(parts: Runtime, names: Iterable[str]) -> list[str]:
+def unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list[str]:
     """A sentence for each of these projects that holds no documents; what is shared may be empty."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         held = sources.projects(connection)
-    there = {*held, project_id(parts.tenant, SHARED)}
-    missing = [n for n in names if n != ALL and project_id(parts.tenant, n) not in there]
+    there = {*held, project_id(tenant, SHARED)}
+    missing = [n for n in names if n != ALL and project_id(tenant, n) not in there]
     listed = f"there are {_listed([*held.values()])}" if held else "nothing is indexed yet"
     return [f"project {name!r} holds no documents; {listed}" for name in missing]
 
 
-def left_out(parts: Runtime, own: Iterable[str], more: Sequence[str]) -> list[str]:
+def left_out(parts: Runtime, tenant: UUID, own: Iterable[str], more: Sequence[str]) -> list[str]:
     """A sentence for each of these projects whose items are not looked for in all there is."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         held = sources.projects(connection)
     said = []
     for name in own:
-        where = searched(parts.tenant, project_id(parts.tenant, name), more)
+        where = searched(tenant, project_id(tenant, name), more)
         others = [] if where is None else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(

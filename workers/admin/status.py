@@ -10,6 +10,7 @@ from pipeline.errors import LarderError, StoreRefused
 from pipeline.ledger import overview
 from pipeline.search.chunk_store import active_index
 from workers.admin import embedding_state, reindex_status
+from workers.control import steps
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -36,7 +37,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         if seconds > HealthOptions.slow_seconds:
             slow(seconds)
         sources = overview.sources(connection)
-        backlog = overview.backlog(connection, resend=parts.limits.resend)
+        backlog = overview.backlog(connection, resend=steps.limits(parts.rag).resend)
         found: Json = {
             "database_seconds": round(seconds, 3),
             "sources": [source.to_json() for source in sources],

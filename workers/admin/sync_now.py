@@ -14,11 +14,12 @@ from sqlalchemy import text
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, embedding_use, runs, sources, work
-from workers.control import sync
+from workers.control import steps, sync
 from workers.control.sync import start_run
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
-from workers.runtime import Configured, Runtime
+from workers.runtime import Runtime
+from workers.sources import Configured, configured_sources, open_source
 
 POLL_SECONDS = 0.2
 RING_SECONDS = 1.0
@@ -50,7 +51,7 @@ def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
     Raises:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
-    every = list(parts.configured.values())
+    every = list(configured_sources(parts.settings).values())
     known = {c.settings.name for c in every}
     unknown = [n for n in names if n not in known]
     if unknown:
@@ -234,12 +235,10 @@ def exit_code(report_: Json) -> int:
 
 
 def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
-    """Make the ledger know sources that a command made up."""
-    now = datetime.now(UTC)
-    with parts.database.tenant(parts.tenant) as connection:
-        sources.ensure_tenant(
-            connection, parts.tenant, parts.settings.tenant, parts.project, parts.settings.project
-        )
+    """Make the ledger know sources that a command made up, all of one tenant."""
+    now, first = datetime.now(UTC), ones[0]
+    with parts.database.tenant(first.tenant_id) as connection:
+        sources.ensure_tenant(connection, first.tenant_id, first.tenant, first.project_id, first.project)
         sources.register(connection, [sync.registration(parts, one, now, origin="command") for one in ones])
 
 
@@ -248,13 +247,13 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
 
 def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
     """What a sync would do, found without writing anything."""
-    source = parts.open_source(one.settings)
+    source = open_source(parts, one.settings)
     where = admission.Admission(
         tenant_id=one.tenant_id,
         project_id=one.project_id,
         source_id=one.id,
         run_id=0,
-        pipeline_version=parts.pipeline_version(one.settings, source.extractor),
+        pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
         force=force,
     )
     counts = dict.fromkeys(("listed", "unchanged", "queued", "skipped", "failed"), 0)

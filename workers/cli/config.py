@@ -15,6 +15,7 @@ from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, ConfigOption, DataOption, JsonOption, command_context
 from workers.settings import FileSource, Settings
+from workers.sources import configured_sources, open_source
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -77,8 +78,8 @@ def _understood(door: CommandContext) -> Json:
     settings = door.settings
     parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
     tries: list[tuple[str, Callable[[], object]]] = [
-        (f"source {one.settings.name}: ", partial(parts.open_source, one.settings))
-        for one in parts.configured.values()
+        (f"source {one.settings.name}: ", partial(open_source, parts, one.settings))
+        for one in configured_sources(parts.settings).values()
     ]
     tries += [("embedding: ", lambda: parts.embedder), ("", lambda: search.synonyms_of(parts))]
     problems = [f"{what}{wrong}" for what, attempt in tries if (wrong := _refusal(attempt))]

@@ -17,7 +17,6 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
-from pipeline.database.tenancy import tenant_id
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
 from workers.settings import Settings, SettingsError, load
@@ -81,7 +80,7 @@ class CommandContext:
     @property
     def tenant(self) -> UUID:
         """The tenant of this installation's commands."""
-        return tenant_id(self.settings.tenant)
+        return self.settings.tenant_id
 
     def ping(self) -> None:
         """Find out within seconds whether the database answers, before it is given what takes it long.

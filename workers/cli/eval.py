@@ -169,7 +169,7 @@ def build(
         from workers.admin.evaluation import set_builder
 
         door.ping()
-        made = set_builder.build(door.parts, out)
+        made = set_builder.build(door.parts, door.tenant, out)
         pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
         said = (
             f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "

@@ -85,8 +85,8 @@ def _mark(door: CommandContext, words: tuple[str, str, str], project: str | None
     from workers.admin import feedback as marking
     from workers.admin.operations import actor
 
-    with door.parts.database.tenant(door.parts.tenant) as connection:
-        done = marking.mark(connection, door.parts.tenant, *words, project=project, source=source, by=actor())
+    with door.parts.database.tenant(door.tenant) as connection:
+        done = marking.mark(connection, door.tenant, *words, project=project, source=source, by=actor())
     asked = _named(done)
     what = f"{done['ref']} is {done['verdict']} for {asked}"
     if done["verdict"] is None:
@@ -99,7 +99,7 @@ def _mark(door: CommandContext, words: tuple[str, str, str], project: str | None
 def _list(door: CommandContext, item: str | None) -> None:
     from workers.admin import feedback as marking
 
-    with door.parts.database.tenant(door.parts.tenant) as connection:
+    with door.parts.database.tenant(door.tenant) as connection:
         found = marking.listed(connection, item)
     door.answer({"feedback": found})
     if not door.as_json:
@@ -130,7 +130,7 @@ def _named(one: Json) -> str:
 def _export(door: CommandContext, folder: Path) -> None:
     from workers.admin.evaluation import feedback_set
 
-    with door.parts.database.tenant(door.parts.tenant) as connection:
+    with door.parts.database.tenant(door.tenant) as connection:
         counts = feedback_set.export(connection, folder)
     said = f"{counts['queries']} questions with {counts['useful']} useful and {counts['noise']} noise"
     door.answer(

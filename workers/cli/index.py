@@ -196,9 +196,9 @@ def clear(
     context.ping()
     what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
     if not yes:
-        count = clearing.count(context.parts, source)
+        count = clearing.count(context.parts, context.tenant, source)
         context.refuse_without_yes(f"remove {count} documents {what}", "removed", documents=count)
-    removed = clearing.clear(context.parts, source)
+    removed = clearing.clear(context.parts, context.tenant, source)
     context.answer({"success": True, **removed}, f"removed {removed['documents']} documents {what}")
 
 

@@ -103,14 +103,14 @@ def search(
             security_levels=security_level or (),
             exclude=exclude or (),
         )
-        condition = searching.condition(door.parts, wanted)
-        for notice in projects.unknown(door.parts, wanted.projects) if wanted.projects else ():
+        condition = searching.condition(door.parts, door.tenant, wanted)
+        for notice in projects.unknown(door.parts, door.tenant, wanted.projects) if wanted.projects else ():
             print(notice, file=sys.stderr)
         request = SearchRequest(text=question, mode=chosen, k=k, filter=condition, explain=explain)
-        found = searching.search(door.parts, request)
-        door.answer(searching.to_json(door.parts, found))
+        found = searching.search(door.parts, door.tenant, request)
+        door.answer(searching.to_json(door.parts, door.tenant, found))
         if not door.as_json:
-            if found.model and not found.hits and not searching.holds_documents(door.parts):
+            if found.model and not found.hits and not searching.holds_documents(door.parts, door.tenant):
                 print(f"no document of tenant {door.settings.tenant} is indexed; see `larder index`")
                 return
             _show(door.console, found, question)
@@ -227,16 +227,16 @@ def explain(
             security_levels=security_level or (),
             exclude=exclude or (),
         )
-        condition = searching.condition(door.parts, wanted)
+        condition = searching.condition(door.parts, door.tenant, wanted)
         try:
-            facts = explaining.find(door.parts, document)
+            facts = explaining.find(door.parts, door.tenant, document)
         except explaining.SeveralDocuments as error:
             _list(door, error)
             raise typer.Exit(FAILED) from None
         told = {"document": facts}
         if query is not None:
             request = SearchRequest(text=query, mode=chosen, k=k, filter=condition)
-            verdict = explaining.why(door.parts, facts, request)
+            verdict = explaining.why(door.parts, door.tenant, facts, request)
             told["query"] = {"text": query, **verdict.to_json()}
         door.answer(told)
         if not door.as_json:

@@ -9,10 +9,11 @@ from uuid import UUID
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Stage, jobs, runs, search_indexes, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
-from workers.control import maintenance
+from workers.control import maintenance, steps
 from workers.control.sync import start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime
+from workers.sources import open_source, source_of_row
 
 
 def pump_once(parts: Runtime) -> None:
@@ -21,7 +22,7 @@ def pump_once(parts: Runtime) -> None:
     _open_due(parts)
     _close_settled(parts)
     with parts.database.control() as connection:
-        found = work.pump_once(connection, parts.limits, embed=parts.allowance.room(connection))
+        found = work.pump_once(connection, steps.limits(parts.rag), embed=parts.allowance.room(connection))
     if found is None:
         return
     _send_fills(parts)
@@ -34,7 +35,7 @@ def pump_once(parts: Runtime) -> None:
 def _send_jobs(parts: Runtime) -> None:
     """End enrichments that are over, and send the messages of those that wait without one."""
     with parts.database.control() as connection:
-        due = jobs.pump_once(connection, parts.job_limits)
+        due = jobs.pump_once(connection, steps.job_limits(parts.rag))
     for one in due:
         dispatch.send_job(parts.database, one)
 
@@ -50,16 +51,16 @@ def _open_due(parts: Runtime) -> None:
             wanted[row.id] = ("watch", row)
     for trigger, row in wanted.values():
         walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
-        if parts.known(row):
+        if source_of_row(parts.settings, row):
             start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
 
 
 def _has_changed(parts: Runtime, row: sources.SourceRow) -> bool:
-    configured = parts.known(row)
+    configured = source_of_row(parts.settings, row)
     if configured is None or row.last_sync_at is None:
         return False
     try:
-        return parts.open_source(configured.settings).stamp() != row.stamp
+        return open_source(parts, configured.settings).stamp() != row.stamp
     except LarderError:
         return False  # the next scheduled sync tells what is wrong
 
@@ -89,10 +90,12 @@ def _send_fills(parts: Runtime) -> None:
 
 def _send(parts: Runtime, index: SearchIndex) -> None:
     with parts.database.control() as connection:
-        due = search_indexes.choose(connection, index.id, parts.limits)
+        due = search_indexes.choose(connection, index.id, steps.limits(parts.rag))
     for one in due:
-        weight = parts.weights[Stage.CHUNKED]
-        for part in dispatch.portions(one.items, one.sizes, weight=weight, most=parts.limits.batch):
+        weight = steps.weights(parts.rag)[Stage.CHUNKED]
+        for part in dispatch.portions(
+            one.items, one.sizes, weight=weight, most=steps.limits(parts.rag).batch
+        ):
             dispatch.send_fill(parts.database, one.tenant_id, index.id, part)
 
 
@@ -102,6 +105,6 @@ def fill(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> 
         index = next((i for i in indexes(connection) if i.id == index_id), None)
     if index is None:
         return  # it was dropped, and all that was noted about it with it
-    again = parts.filler(index).fill(tenant, items)
+    again = steps.filler(parts, index).fill(tenant, items)
     dispatch.send_fill(parts.database, tenant, index_id, again)
     _send(parts, index)

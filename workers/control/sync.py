@@ -9,8 +9,17 @@ from uuid import UUID
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, LarderError, RateLimited
 from pipeline.ledger import admission, embedding_use, runs, sources, work
+from workers.control import steps
 from workers.queue import dispatch, schedule
-from workers.runtime import Configured, Runtime
+from workers.runtime import Runtime
+from workers.sources import (
+    Configured,
+    configured_sources,
+    open_source,
+    schedule_of,
+    source_of_row,
+    timezone_of,
+)
 
 
 def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
@@ -21,14 +30,16 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             row = sources.get(connection, source_id)
         if run is None or row is None:
             return True
-        configured = parts.known(row)
+        configured = source_of_row(parts.settings, row)
         if configured is None:
             raise ConfigurationError(
                 "the source is not in this worker's configuration", fix="start the workers with the same file"
             )
-        source = parts.open_source(configured.settings)
+        source = open_source(parts, configured.settings)
         where = _admission(parts, configured, source, run)
-        complete = parts.syncer.slice(source, where, lambda: parts.schedule_of(configured.settings))
+        complete = steps.syncer(parts).slice(
+            source, where, lambda: schedule_of(parts.settings, configured.settings)
+        )
     except LarderError as error:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
@@ -43,7 +54,7 @@ def _admission(parts: Runtime, one: Configured, source: Source, run: runs.RunRow
         project_id=one.project_id,
         source_id=one.id,
         run_id=run.id,
-        pipeline_version=parts.pipeline_version(one.settings, source.extractor),
+        pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
         force=run.force,
     )
 
@@ -56,13 +67,13 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
             return
         # A wait that the source asks for is no failure, however often it asks.
         asked = isinstance(error, RateLimited)
-        decision = parts.decide(error, 1 if asked else run.attempts + 1)
+        decision = steps.decide(parts.rag, error, 1 if asked else run.attempts + 1)
         if not decision.dead:
             runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
         runs.fail(connection, run_id, str(error))
-        configured = parts.configured.get(source_id)
-        due = parts.schedule_of(configured.settings).next_sync_at if configured else None
+        configured = configured_sources(parts.settings).get(source_id)
+        due = schedule_of(parts.settings, configured.settings).next_sync_at if configured else None
         sources.failed(connection, source_id, str(error), due)
 
 
@@ -79,8 +90,10 @@ def start_run(
 
 def register(parts: Runtime) -> None:
     """Make the ledger know the configured tenants and sources; repeatable, before every sync or start."""
-    by_tenant: dict[UUID, list[Configured]] = {parts.tenant: []}
-    for one in parts.configured.values():
+    settings = parts.settings
+    own = settings.tenant_id
+    by_tenant: dict[UUID, list[Configured]] = {own: []}
+    for one in configured_sources(parts.settings).values():
         by_tenant.setdefault(one.tenant_id, []).append(one)
     now = datetime.now(UTC)
     with parts.database.control() as connection:
@@ -89,10 +102,9 @@ def register(parts: Runtime) -> None:
         work.wake_waiting(connection)
     for tenant, ones in by_tenant.items():
         with parts.database.tenant(tenant) as connection:
-            if tenant == parts.tenant:
-                sources.ensure_tenant(
-                    connection, tenant, parts.settings.tenant, parts.project, parts.settings.project
-                )
+            if tenant == own:
+                names = settings.tenant, settings.project_id, settings.project
+                sources.ensure_tenant(connection, own, *names)
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
             sources.register(connection, [registration(parts, one, now) for one in ones])
@@ -104,7 +116,7 @@ def registration(
 ) -> sources.Registration:
     """What the ledger must know of a source; `now` is when one with autoIndex is due first."""
     source = one.settings
-    zone = parts.timezone_of(source)
+    zone = timezone_of(parts.settings, source)
     ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
     return sources.Registration(
         id=one.id,

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from pipeline.enrichment.degradation import (
 )
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
 from pipeline.ledger import jobs
+from workers.control import steps
 from workers.processes import metrics
 from workers.runtime import Runtime
 
@@ -54,17 +55,17 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
 
     A database that is away in the middle leaves the claim to run out: the pump then sends the job again.
     """
-    limits, begun = parts.job_limits, time.monotonic()
+    limits, begun = steps.job_limits(parts.rag), time.monotonic()
     with suppress(LarderError):
         with parts.database.tenant(tenant, durable=False) as connection:
-            jobs.note_way(connection, parts.way_of_answering)
+            jobs.note_way(connection, way_of_answering(parts))
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
         if claimed is None:
             return
         metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
             with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
-                work = enrich or partial(parts.enricher_of(tenant), project=claimed.project_id)
+                work = enrich or partial(enricher(parts, tenant), project=claimed.project_id)
                 found = parts.rewording.reworded(work(claimed.request), claimed.request, claimed.deadline)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
@@ -83,7 +84,7 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderEr
     """Try again what may pass, and end the job otherwise."""
     tried = claimed.attempts + 1
     with parts.database.tenant(tenant) as connection:
-        if error.transient and tried < parts.job_limits.attempts:
+        if error.transient and tried < steps.job_limits(parts.rag).attempts:
             delay = error.retry_after if error.retry_after is not None else 2.0 ** (tried - 1)
             jobs.put_back(connection, claimed, error, delay=delay)
             return
@@ -181,11 +182,24 @@ def renewed(
         keeper.join()
 
 
+@lru_cache(maxsize=4)
+def way_of_answering(parts: Runtime) -> str:
+    """Equal where the same request finds and words the same: how is searched, looked again, worded and written."""
+    from pipeline.enrichment.context import SHAPE
+    from workers.search import options_of
+
+    worded = f"{SHAPE} {parts.wording_options.identity}"
+    try:
+        return f"{worded} {options_of(parts)!r} {parts.rerank_options!r}"
+    except LarderError:  # whoever answers a request will say so
+        return worded
+
+
 def announce(parts: Runtime) -> bool:
     """Tell the ledger how this process makes answers, so that those made otherwise are made anew; True if told."""
     with suppress(LarderError):
         with parts.database.control() as connection:
-            jobs.note_way(connection, parts.way_of_answering)
+            jobs.note_way(connection, way_of_answering(parts))
         return True
     return False
 
@@ -201,7 +215,7 @@ def warm(parts: Runtime) -> None:
         if not parts.allowance.metered:
             embedder.embed_query("warm")
     with suppress(LarderError):
-        parts.enricher_of(parts.tenant)({"pbi": {"title": "warm"}, "scores": {}})
+        enricher(parts, parts.settings.tenant_id)({"pbi": {"title": "warm"}, "scores": {}})
 
 
 class WorkerParts:

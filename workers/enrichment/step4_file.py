@@ -205,8 +205,9 @@ def enrich(
 def notices(parts: Runtime, backlog: Backlog, scope: Scope) -> list[str]:
     """What a person is told of the projects that are asked for: those without documents, and what is left out."""
     named = [scope.project] if scope.project else backlog.projects
+    tenant = parts.settings.tenant_id
     own = [name or parts.settings.project for name in named][:MOST_NOTICES]
-    return [*unknown(parts, [*own, *scope.projects]), *left_out(parts, own, scope.projects)]
+    return [*unknown(parts, tenant, [*own, *scope.projects]), *left_out(parts, tenant, own, scope.projects)]
 
 
 def step_options(parts: Runtime) -> StepOptions:

@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
+from workers.control import steps
 from workers.enrichment import job
 from workers.runtime import Runtime
 
@@ -82,7 +83,7 @@ class Lifeline:
         """Answer what the pump would send a message about next; False if there is nothing, or no database."""
         with suppress(LarderError):
             with self._parts.database.control() as connection:
-                due = jobs.pump_once(connection, replace(self._parts.job_limits, batch=1))
+                due = jobs.pump_once(connection, replace(steps.job_limits(self._parts.rag), batch=1))
             for one in due:
                 job.run(self._parts, one.tenant_id, one.id)
             return bool(due)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from pydantic import SecretStr, ValidationError
 
+from pipeline.database.tenancy import project_id, tenant_id
 from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import RagSettings
@@ -75,6 +77,16 @@ class Settings:
     def project(self) -> str:
         """Id or name of the project of everything without its own."""
         return self.rag.project
+
+    @property
+    def tenant_id(self) -> UUID:
+        """The id of `tenant`."""
+        return tenant_id(self.tenant)
+
+    @property
+    def project_id(self) -> UUID:
+        """The id of `project`."""
+        return project_id(self.tenant_id, self.project)
 
     @property
     def data(self) -> Path:

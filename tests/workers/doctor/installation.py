@@ -10,10 +10,11 @@ import psycopg
 from pipeline.documents import Json
 from pipeline.ledger import Item, Stage
 from workers.admin.doctor import doctor
-from workers.control import maintenance, pump
+from workers.control import maintenance, pump, steps
 from workers.control import sync as control
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
+from workers.sources import configured_sources
 
 CONFIG = """
 rag:
@@ -46,7 +47,7 @@ class Store:
 
     def sync(self) -> None:
         """One whole sync of the source, through all stages."""
-        one = next(iter(self.parts.configured.values()))
+        one = next(iter(configured_sources(self.parts.settings).values()))
         run = control.start_run(self.parts, one.tenant_id, one.id, trigger="manual")
         assert run is not None
         assert control.sync(self.parts, one.tenant_id, one.id, run)
@@ -54,9 +55,10 @@ class Store:
 
     def work(self) -> None:
         """Everything that waits, then what the pump does when runs are settled."""
-        indexer, tenant = self.parts.indexer, self.parts.tenant
-        steps = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
-        for stage, step in steps.items():
+        tenant = self.parts.settings.tenant_id
+        indexer = steps.indexer(self.parts, tenant)
+        work = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
+        for stage, step in work.items():
             step(tenant, self.waiting(stage))
         pump.pump_once(self.parts)
         maintenance.build_indexes(self.parts)

@@ -34,8 +34,14 @@ AUDITS = {
 @pytest.mark.parametrize("kind", AUDITS)
 def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL) -> None:
     for subject in ("one", "two", "three"):
-        with store.parts.database.tenant(store.parts.tenant) as connection:
-            operations.audit(connection, store.parts.tenant, "test", subject, {"a": 1, "b": [None, "ä"]})
+        with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
+            operations.audit(
+                connection,
+                store.parts.settings.tenant_id,
+                "test",
+                subject,
+                {"a": 1, "b": [None, "ä"]},
+            )
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])
     found = store.examine(repair=True)["audit chain"]

@@ -10,6 +10,7 @@ from workers import embedded
 from workers.admin.doctor import doctor
 from workers.control import maintenance, sync
 from workers.queue.celeryconfig import QUEUES
+from workers.sources import configured_sources
 
 WAITING = {
     "never sent": "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",
@@ -39,7 +40,7 @@ def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omnis
 
 
 def test_an_open_run_without_workers_is_an_error(store: Store, omniscient: SQL) -> None:
-    one = next(iter(store.parts.configured.values()))
+    one = next(iter(configured_sources(store.parts.settings).values()))
     sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
     assert store.examine()["open runs"]["status"] == "ok"
     omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")

@@ -55,7 +55,11 @@ def test_questions_are_stemmed_in_every_language_that_is_in_use(loaded: Loaded) 
         settings,
         Addresses(database=NOWHERE, control=NOWHERE, admin=NOWHERE, broker="redis://127.0.0.1:1/0"),
     )
-    assert retriever(parts).options.languages == ("german", "english", "french")
+    assert retriever(parts, parts.settings.tenant_id).options.languages == (
+        "german",
+        "english",
+        "french",
+    )
     parts.database.close()
 
 

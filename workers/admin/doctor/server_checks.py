@@ -35,7 +35,7 @@ def database(parts: Runtime) -> Diagnosis:
     try:
         for url in (parts.addresses.database, parts.addresses.control):
             knock(url)
-        with parts.database.tenant(parts.tenant) as connection:
+        with parts.database.tenant(parts.settings.tenant_id) as connection:
             connection.execute(text("select 1"))
         with parts.database.control() as connection:
             seconds = way(connection)
@@ -112,7 +112,7 @@ _ROLE = text("""
 
 def roles(parts: Runtime) -> Diagnosis:
     """Nobody who works for a tenant may see another's rows."""
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         found = [(APP_ROLE, connection.execute(_ROLE).one())]
     with parts.database.control() as connection:
         found.append((CONTROL_ROLE, connection.execute(_ROLE).one()))

@@ -8,6 +8,7 @@ from pipeline.ledger import dead
 from workers.admin import embedding_state
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.sync_now import live_workers
+from workers.control import steps
 from workers.control.pump import pump_once
 from workers.processes import liveness
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -52,7 +53,7 @@ def waiting(parts: Runtime) -> Diagnosis:
             {
                 "long": LONG_SECONDS,
                 "lease": LEASE_SECONDS,
-                "resend": parts.limits.resend + LEASE_SECONDS,
+                "resend": steps.limits(parts.rag).resend + LEASE_SECONDS,
                 "held": held,
             },
         ).one()

@@ -14,6 +14,7 @@ from pipeline.enrichment.text import flat
 from pipeline.search.measures import share
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, Judged
 from workers.admin.evaluation.sandbox import Show
+from workers.enrichment.job import enricher
 from workers.runtime import Runtime
 
 GRADE_NAMES = ("noise", "related", "useful")
@@ -128,7 +129,8 @@ def answer(parts: Runtime, judged: Judged, items: Sequence[str], show: Show) -> 
     Raises:
         SearchError: a question cannot be enriched.
     """
-    enrich = parts.enricher_of(parts.tenant)
+    tenant = parts.settings.tenant_id
+    enrich = enricher(parts, tenant)
     answers, seconds = {}, []
     for number, item in enumerate(items):
         show("enriching", number, len(items))

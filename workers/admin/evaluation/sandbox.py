@@ -27,7 +27,7 @@ from pipeline.search.measures import DEPTH
 from workers import embedded
 from workers.admin.evaluation.dataset import Judged, JudgedSource, in_language
 from workers.admin.sync_now import raise_if_stuck
-from workers.control import maintenance
+from workers.control import maintenance, steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
@@ -93,6 +93,7 @@ def open_runtime(settings: Settings, judged: Judged, folder: Path) -> Runtime:
 
 def index(parts: Runtime, judged: Judged, show: Show) -> int:
     """Make the set searchable; what is there unchanged is left alone. Returns how many documents failed."""
+    tenant = parts.settings.tenant_id
     _sync(parts, judged)
     todo = _waiting(parts)
     show("indexing", 0, len(todo))
@@ -103,7 +104,7 @@ def index(parts: Runtime, judged: Judged, show: Show) -> int:
         todo = _put_off(parts)
     with parts.database.control() as connection:
         runs.close(connection, [run.id for run in runs.settled(connection)])
-    maintenance.refresh_tenant(parts, parts.tenant)
+    maintenance.refresh_tenant(parts, tenant)
     maintenance.build_indexes(parts)
     return _failed(parts, judged)
 
@@ -124,17 +125,19 @@ def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
 
 
 def _through(parts: Runtime, batch: Sequence[Item]) -> None:
-    items: Sequence[Item] = parts.indexer.chunk(parts.tenant, batch).ready
+    tenant = parts.settings.tenant_id
+    items: Sequence[Item] = steps.indexer(parts, tenant).chunk(tenant, batch).ready
     while items:
-        step = parts.indexer.embed(parts.tenant, items)
-        parts.indexer.upsert(parts.tenant, step.ready)
+        step = steps.indexer(parts, tenant).embed(tenant, items)
+        steps.indexer(parts, tenant).upsert(tenant, step.ready)
         items = step.again
 
 
 def document_ids(parts: Runtime, judged: Judged) -> dict[str, UUID]:
     """Document of the set -> its id in the scratch database."""
+    tenant = parts.settings.tenant_id
     names = {d.external_id: _source_of(judged, d) for d in judged.documents}
-    return {name: document_id(source_id(parts.tenant, source), name) for name, source in names.items()}
+    return {name: document_id(source_id(tenant, source), name) for name, source in names.items()}
 
 
 def _source_of(judged: Judged, document: Document) -> str:
@@ -154,13 +157,14 @@ def _sync(parts: Runtime, judged: Judged) -> None:
 
 
 def _sync_source(parts: Runtime, name: str, project: str, source: JudgedSource) -> None:
-    ident, project_ident = source_id(parts.tenant, name), project_id(parts.tenant, project)
-    chunker = parts.chunker(SOURCE, SourceType.TEXT).version
-    with parts.database.tenant(parts.tenant) as connection:
-        sources.ensure_tenant(connection, parts.tenant, parts.settings.tenant, project_ident, project)
+    tenant = parts.settings.tenant_id
+    ident, project_ident = source_id(tenant, name), project_id(tenant, project)
+    chunker = steps.chunkers(parts)(SOURCE, SourceType.TEXT).version
+    with parts.database.tenant(tenant) as connection:
+        sources.ensure_tenant(connection, tenant, parts.settings.tenant, project_ident, project)
         registration = sources.Registration(
             id=ident,
-            tenant_id=parts.tenant,
+            tenant_id=tenant,
             project_id=project_ident,
             name=name,
             kind="text",
@@ -169,13 +173,13 @@ def _sync_source(parts: Runtime, name: str, project: str, source: JudgedSource) 
         )
         sources.register(connection, [registration])
         # A run that a stopped command left open goes on where that one stopped.
-        opened = runs.open_run(connection, parts.tenant, ident, trigger="manual")
+        opened = runs.open_run(connection, tenant, ident, trigger="manual")
         left = runs.open_of(connection, ident) if opened is None else None
     run = opened if left is None else left.id
     if run is None:
         raise IndexingError("the set is being indexed by another command", fix="wait for it, then try again")
     where = admission.Admission(
-        tenant_id=parts.tenant,
+        tenant_id=tenant,
         project_id=project_ident,
         source_id=ident,
         run_id=run,
@@ -187,7 +191,8 @@ def _sync_source(parts: Runtime, name: str, project: str, source: JudgedSource) 
 
 
 def _waiting(parts: Runtime) -> list[Item]:
-    with parts.database.tenant(parts.tenant) as connection:
+    tenant = parts.settings.tenant_id
+    with parts.database.tenant(tenant) as connection:
         # All stages begin anew: a stopped command may have left documents between two of them.
         connection.execute(
             text("""
@@ -206,8 +211,9 @@ def _put_off(parts: Runtime) -> list[Item]:
     Raises:
         EmbedderRefused, BudgetSpent: it takes a person, or a day.
     """
+    tenant = parts.settings.tenant_id
     raise_if_stuck(parts)
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         wait = connection.execute(
             text("""
                 select cast(extract(epoch from max(due_at) - now()) as double precision) from document
@@ -220,7 +226,8 @@ def _put_off(parts: Runtime) -> list[Item]:
 
 
 def _failed(parts: Runtime, judged: Judged) -> int:
-    with parts.database.tenant(parts.tenant) as connection:
+    tenant = parts.settings.tenant_id
+    with parts.database.tenant(tenant) as connection:
         row = connection.execute(
             text("""
                 select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason

@@ -128,7 +128,7 @@ def measure(parts: Runtime, judged: Judged, mode: Mode, show: Show, items: Seque
 
 
 def _ask(parts: Runtime, judged: Judged, mode: Mode, show: Show) -> dict[str, Answer]:
-    retriever = search.retriever(parts)
+    retriever = search.retriever(parts, parts.settings.tenant_id)
     ids = document_ids(parts, judged)
     names = {ident: name for name, ident in ids.items()}
     answers = {}
@@ -273,15 +273,16 @@ def calibrate(parts: Runtime, measured: Measured) -> Json:
 
 def _nearest(parts: Runtime, judged: Judged) -> list[float]:
     """For each question and relevant document, the similarity of its nearest chunk: what a threshold cuts off."""
+    tenant = parts.settings.tenant_id
     found: list[float] = []
     ids = document_ids(parts, judged)
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         now = active_index(connection)
     for query, wanted in judged.relevant.items():
         if now is None:
             break
         asked = embed_query_checked(parts.embedder_of(now), judged.queries[query])
-        with parts.database.tenant(parts.tenant) as connection:
+        with parts.database.tenant(tenant) as connection:
             rows = connection.execute(
                 text("""
                     select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
@@ -43,14 +44,14 @@ _RELATED = re.compile(r"^- (?:Related|Predecessor|Successor): (.+)$", re.MULTILI
 _TOKEN = re.compile(r"[^\s,;()\[\]<>{}\"'`|]+")
 
 
-def build(parts: Runtime, folder: Path) -> Json:
+def build(parts: Runtime, tenant: UUID, folder: Path) -> Json:
     """Write a set of the tenant's documents into `folder`; it then holds their texts, for this user only.
 
     Raises:
         ConfigurationError: the folder is not empty, or nothing indexed says what belongs together.
     """
     refuse_used(folder)
-    with parts.database.tenant(parts.tenant) as connection:
+    with parts.database.tenant(tenant) as connection:
         documents = list(documents_of(connection))
     made = _judgements(documents)
     if not made.relevant:

@@ -1,0 +1,165 @@
+"""What a worker does documents' steps with: the indexer of a tenant, the filler of an index, the walk, their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
+from pipeline.documents import SourceType
+from pipeline.embedding.known_models import KNOWN
+from pipeline.errors import LarderError
+from pipeline.ingest.backfill import Filler
+from pipeline.ingest.steps import Decision, Indexer
+from pipeline.ingest.sync import Syncer
+from pipeline.ledger import Limits, Stage, admission, jobs
+from pipeline.search.chunk_store import SearchIndex, active_index, open_index
+from workers.queue import dispatch, retry
+from workers.runtime import Runtime
+from workers.settings import RagSettings, SourceSettings
+
+
+def indexer(parts: Runtime, tenant: UUID) -> Indexer:
+    """The three steps of a document, into the index that is read at this moment."""
+    with parts.database.tenant(tenant, durable=False) as connection:
+        index = fill_index(parts, connection)
+    q = parts.rag.queue
+    return Indexer(
+        database=parts.database,
+        chunker_of=chunkers(parts, index.strategy),
+        embedder=lambda: parts.embedder_of(index),
+        model=index.model,
+        index=lambda connection: fill_index(parts, connection),
+        decide=lambda error, attempts: decide(parts.rag, error, attempts),
+        lease=q.lease_seconds,
+        crashes=q.max_crashes,
+        slice_seconds=min(60.0, q.soft_time_limit / 4),
+        terms=parts.allowance.terms_of(index.provider, index.model),
+    )
+
+
+def filler(parts: Runtime, index: SearchIndex) -> Filler:
+    """Brings documents into one search index that lacks them."""
+    q = parts.rag.queue
+    return Filler(
+        database=parts.database,
+        index=index,
+        embedder=lambda tenant: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
+        chunker_of=chunkers(parts, index.strategy),
+        decide=lambda error, attempts: decide(parts.rag, error, attempts),
+        lease=q.lease_seconds,
+        slice_seconds=min(60.0, q.soft_time_limit / 4),
+        claims=parts.allowance.terms_of(index.provider, index.model).budget is not None,
+    )
+
+
+def syncer(parts: Runtime) -> Syncer:
+    """The walk through a source; each page stored tells the pump."""
+    q = parts.rag.queue
+    return Syncer(
+        database=parts.database,
+        lease=q.lease_seconds,
+        guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
+        after_page=_ring_pump,
+    )
+
+
+def _ring_pump() -> None:
+    dispatch.send("larder.pump", expires=10)
+
+
+def fill_index(parts: Runtime, connection: Connection) -> SearchIndex:
+    """The search index that new chunks go to: the one that is read, be it of another model than configured."""
+    active = active_index(connection)
+    if active is not None:
+        return active
+    e, strategy = parts.rag.embedding, parts.rag.chunking.strategy
+    return open_index(
+        connection,
+        provider=e.provider,
+        model=parts.model,
+        dimensions=e.dimensions,
+        chunker=strategy,
+        pipeline=f"{strategy}|{parts.model}:{e.dimensions}",
+    )
+
+
+def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | None], Chunker]:
+    """The chunker of a source, by its name; its type decides for sources that a command registered.
+
+    A `strategy` is that of a search index which cuts all sources in one way, with the sizes of each source.
+    """
+
+    @cache
+    def chunker(name: str, kind: SourceType | None = None) -> Chunker:
+        options = _chunking(parts.rag, name, kind)
+        options = replace(options, strategy=strategy) if strategy else options
+        # A model is loaded when its tokens are asked for.
+        # A model is loaded when its tokens are asked for.
+        return open_chunker(options, lambda text: parts.embedder.count_tokens(text))  # noqa: PLW0108
+
+    return chunker
+
+
+def _chunking(rag: RagSettings, name: str, kind: SourceType | None) -> ChunkingOptions:
+    for source in rag.sources:
+        if source.name == name:
+            return rag.chunking_of(source).options()
+    section = rag.chunking
+    if kind is SourceType.PBI:
+        section = section.model_copy(update={"strategy": "pbi_aware"})
+    return section.options()
+
+
+def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> str:
+    """What made a document's chunks: extractor and chunker; another one means to index it again.
+
+    The model is that of the search index: another one is a matter of `larder reindex`.
+    """
+    return f"{extractor}|{chunkers(parts)(source.name, None).version}"
+
+
+def decide(rag: RagSettings, error: LarderError, attempts: int) -> Decision:
+    """What an error means for its documents."""
+    q = rag.queue
+    options = retry.RetryOptions(
+        base=q.retry_base_seconds, longest=q.retry_max_seconds, attempts=q.max_attempts
+    )
+    return retry.decide(error, attempts, options)
+
+
+def limits(rag: RagSettings) -> Limits:
+    """How long the ledger waits and how often it tries."""
+    q = rag.queue
+    return Limits(
+        lease=q.lease_seconds,
+        resend=q.resend_after,
+        in_flight=q.max_in_flight,
+        batch=q.batch_documents,
+        attempts=q.max_attempts,
+        crashes=q.max_crashes,
+    )
+
+
+def job_limits(rag: RagSettings) -> jobs.JobLimits:
+    """The same for enrichments, for which somebody waits."""
+    e = rag.enrichment
+    return jobs.JobLimits(
+        lease=e.lease_seconds,
+        resend=e.resend_seconds,
+        attempts=e.max_attempts,
+        crashes=rag.queue.max_crashes,
+    )
+
+
+def weights(rag: RagSettings) -> Mapping[Stage, int]:
+    """Chunks per message of each stage: 0.1 to 4 seconds of work."""
+    e = rag.embedding
+    texts = 512 if e.provider == "hashing" else 64
+    if KNOWN[e.provider].remote:
+        texts = max(texts, e.batch_size)  # what one call may carry should come in one message
+    return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}

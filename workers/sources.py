@@ -1,0 +1,84 @@
+"""Sources of the configuration and of the ledger: their ids, their connectors, when they are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pipeline.database.tenancy import project_id, tenant_id
+from pipeline.documents import Source
+from pipeline.ingest.sync import Schedule
+from pipeline.ledger import source_id, sources
+from workers.queue import schedule
+from workers.settings import SOURCE_TYPES, Settings, SourceSettings
+from workers.source_options import source_of
+
+if TYPE_CHECKING:
+    from workers.runtime import Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured:
+    """A source of the configuration with the ids the ledger knows it by."""
+
+    settings: SourceSettings
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID
+    tenant: str
+    project: str
+
+
+def configured_source(settings: Settings, source: SourceSettings) -> Configured:
+    """A section with its ids; tenant and project are the installation's own where it names none."""
+    tenant, project = source.tenant or settings.tenant, source.project or settings.project
+    owner = tenant_id(tenant)
+    return Configured(
+        settings=source,
+        id=source_id(owner, source.name),
+        tenant_id=owner,
+        project_id=project_id(owner, project),
+        tenant=tenant,
+        project=project,
+    )
+
+
+def configured_sources(settings: Settings) -> dict[UUID, Configured]:
+    """The enabled sources of the configuration, by their id in the ledger."""
+    enabled = (configured_source(settings, source) for source in settings.rag.sources if source.enabled)
+    return {one.id: one for one in enabled}
+
+
+def source_of_row(settings: Settings, row: sources.SourceRow) -> Configured | None:
+    """The source of a ledger row: from the configuration, or as a command registered it."""
+    if row.origin == "file" or not row.config:
+        return configured_sources(settings).get(row.id)
+    return Configured(
+        settings=SOURCE_TYPES[row.kind].model_validate(row.config),
+        id=row.id,
+        tenant_id=row.tenant_id,
+        project_id=row.project_id,
+        tenant=settings.tenant,
+        project=settings.project,
+    )
+
+
+def open_source(parts: Runtime, source: SourceSettings) -> Source:
+    """The connector of a configured source; nothing is read yet."""
+    return source_of(parts.settings, source, lambda: parts.gate)
+
+
+def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:
+    """When a source that was just synced is due again."""
+    now = datetime.now(UTC)
+    return Schedule(
+        next_sync_at=schedule.next_time(source.schedule, timezone_of(settings, source), now),
+        next_walk_at=now + timedelta(hours=settings.rag.queue.reconcile_hours),
+    )
+
+
+def timezone_of(settings: Settings, source: SourceSettings) -> str:
+    """The zone of a source's schedule."""
+    return source.timezone or settings.rag.timezone
