@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.identity import options_for, vector_key
+from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.chunk_store import SearchIndex

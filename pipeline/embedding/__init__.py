@@ -47,6 +47,11 @@ def unit(rows: NDArray[np.floating[Any]]) -> Vectors:
     return vectors
 
 
+def readable(text: str) -> str:
+    """Half characters (lone surrogates, from broken sources) become `?`: nothing that takes UTF-8 takes them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 class Embedder(Protocol):
     """One embedding model. Every implementation passes tests/contracts/test_embedder.py."""
 
@@ -102,14 +107,9 @@ class EmbeddingOptions:
 
 
 def _open_minilm(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.minilm import BATCH_SIZE, MODEL_NAMES, MiniLmEmbedder
+    from pipeline.embedding.providers.minilm import open_minilm
 
-    if options.model_path is None and options.model and options.model not in MODEL_NAMES:
-        raise ConfigurationError(
-            f"embedding.model is {options.model!r}; the provider minilm ships {MODEL_NAMES[0]} only",
-            fix="set embedding.modelPath to a folder with that model's model.onnx and tokenizer.json",
-        )
-    return MiniLmEmbedder(model_path=options.model_path, batch_size=options.batch_size or BATCH_SIZE)
+    return open_minilm(options)
 
 
 def _open_hashing(options: EmbeddingOptions) -> Embedder:
@@ -124,22 +124,10 @@ def _open_gemini(options: EmbeddingOptions) -> Embedder:
     return GeminiEmbedder(options)
 
 
-def _open_openai(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.openai import open_openai
+def _open_remote(options: EmbeddingOptions) -> Embedder:
+    from pipeline.embedding.providers.remote import open_remote
 
-    return open_openai(options)
-
-
-def _open_ollama(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.ollama import open_ollama
-
-    return open_ollama(options)
-
-
-def _open_huggingface(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.huggingface import open_huggingface
-
-    return open_huggingface(options)
+    return open_remote(options)
 
 
 def _open_transformers(options: EmbeddingOptions) -> Embedder:
@@ -152,9 +140,9 @@ PROVIDERS: Mapping[str, Callable[[EmbeddingOptions], Embedder]] = {
     "minilm": _open_minilm,
     "hashing": _open_hashing,
     "gemini": _open_gemini,
-    "openai": _open_openai,
-    "ollama": _open_ollama,
-    "huggingface": _open_huggingface,
+    "openai": _open_remote,
+    "ollama": _open_remote,
+    "huggingface": _open_remote,
     "transformers": _open_transformers,
 }
 """Name in the configuration -> what builds it; each entry imports its libraries only when it is called."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import (
@@ -29,42 +28,27 @@ LONGEST_PAUSE = 86_400.0
 _KEY_REASONS = frozenset({"API_KEY_INVALID", "API_KEY_EXPIRED", "API_KEY_SERVICE_BLOCKED"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Meaning:
-    """What a status is for us."""
-
-    error: type[EmbeddingError]
-    says: str
-    fix: str = ""
-
-
-_BAD_KEY = _Meaning(
-    error=EmbedderRefused, says="the key is refused", fix="check {section}.apiKey and what it may do"
+Row = tuple[type[EmbeddingError], str, str]
+_KEY: Row = (EmbedderRefused, "the key is refused", "check {section}.apiKey and what it may do")
+_PLAN: Row = (
+    EmbedderRefused,
+    "not with this account or from this place",
+    "check the plan behind {section}.apiKey",
 )
-_BAD_PLAN = _Meaning(
-    error=EmbedderRefused,
-    says="not with this account or from this place",
-    fix="check the plan behind {section}.apiKey",
+_REDIRECT: Row = (EmbedderRefused, "this is not Gemini's address", "check {section}.baseUrl")
+_BAD_TEXT: Row = (TextRejected, "it refuses what was sent", "")
+_BUSY: Row = (EmbedderUnavailable, "it is down or busy", "")
+_TOO_MANY: Row = (EmbedderUnavailable, "too many calls", "")
+_DAY_IS_SPENT: Row = (
+    EmbedderUnavailable,
+    "the quota of the day is spent",
+    "wait for tomorrow, or raise the quota",
 )
-_BAD_MODEL = _Meaning(
-    error=EmbedderRefused, says="there is no such model, or no longer", fix="check {section}.model"
-)
-_REDIRECT = _Meaning(
-    error=EmbedderRefused, says="this is not Gemini's address", fix="check {section}.baseUrl"
-)
-_BAD_TEXT = _Meaning(error=TextRejected, says="it refuses what was sent")
-_BUSY = _Meaning(error=EmbedderUnavailable, says="it is down or busy")
-_TOO_MANY = _Meaning(error=EmbedderUnavailable, says="too many calls")
-_DAY_IS_SPENT = _Meaning(
-    error=EmbedderUnavailable,
-    says="the quota of the day is spent",
-    fix="wait for tomorrow, or raise the quota",
-)
-_MEANINGS: Mapping[int, _Meaning] = {
+_STATUS: Mapping[int, Row] = {
     400: _BAD_TEXT,
-    401: _BAD_KEY,
-    403: _BAD_KEY,
-    404: _BAD_MODEL,
+    401: _KEY,
+    403: _KEY,
+    404: (EmbedderRefused, "there is no such model, or no longer", "check {section}.model"),
     405: _REDIRECT,
     413: _BAD_TEXT,
     429: _TOO_MANY,
@@ -84,7 +68,7 @@ def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0)
     """
     from google import genai
 
-    from pipeline.embedding.deadline_transport import Timely
+    from pipeline.embedding.http_client import DeadlineTransport
 
     key = api_key.strip()
     if not key or not key.isascii() or not key.isprintable():
@@ -93,7 +77,7 @@ def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0)
             fix="set apiKey, by a variable such as ${GEMINI_API_KEY}",
         )
     # Given as arguments, the client is the library's own, which closes it.
-    http = {"transport": Timely(), "trust_env": False, "follow_redirects": False}
+    http = {"transport": DeadlineTransport(), "trust_env": False, "follow_redirects": False}
     options = genai.types.HttpOptions(
         base_url=base_url or PUBLIC, timeout=milliseconds(timeout_seconds), client_args=http
     )
@@ -122,25 +106,18 @@ def translated(error: Exception, section: str) -> EmbeddingError:
     Raises:
         Exception: `error` itself, if it is none of the client's, such as a time limit of the caller.
     """
-    import httpx2
     from google.genai import errors
 
-    name = type(error).__name__
+    from pipeline.embedding import http_client
+
     if isinstance(error, errors.APIError):
         return _answered(error, section)
-    if isinstance(error, httpx2.TimeoutException):
-        return EmbedderUnavailable(
-            f"Gemini did not answer in time ({name})", fix=f"or raise {section}.timeout"
-        )
-    if isinstance(error, httpx2.InvalidURL):
-        return EmbedderRefused("the address of Gemini is none", fix=f"correct {section}.baseUrl")
-    if isinstance(error, httpx2.HTTPError | httpx2.StreamError | httpx2.CookieConflict):
-        return EmbedderUnavailable(f"the connection to Gemini failed ({name})")
+    if isinstance(error, http_client.FOREIGN):
+        return http_client.translated(error, "Gemini", section)
     shapes = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-    broken = (*shapes, errors.ContinuationInterruptedError)
-    if isinstance(error, broken):
+    if isinstance(error, (*shapes, errors.ContinuationInterruptedError)):
         # The client takes the shape of an answer for granted.
-        return EmbedderUnavailable(f"Gemini's answer cannot be read ({name})")
+        return EmbedderUnavailable(f"Gemini's answer cannot be read ({type(error).__name__})")
     raise error
 
 
@@ -148,19 +125,17 @@ def _answered(error: APIError, section: str) -> EmbeddingError:
     """By the status of the answer, and what its details say."""
     code = error.code if isinstance(error.code, int) else 0
     status, details = _status(error), _details(error)
-    meaning = _MEANINGS.get(code, _REDIRECT if code // 100 == _REDIRECTS else _BUSY)
+    meaning = _STATUS.get(code, _REDIRECT if code // 100 == _REDIRECTS else _BUSY)
     if _KEY_REASONS & {str(d.get("reason")) for d in details}:
-        meaning = _BAD_KEY
+        meaning = _KEY
     elif meaning is _BAD_TEXT and status == "FAILED_PRECONDITION":
-        meaning = _BAD_PLAN
-    pause = _retry_after(error, details) if meaning.error is EmbedderUnavailable else None
+        meaning = _PLAN
+    pause = _pause(error, details) if meaning[0] is EmbedderUnavailable else None
     if meaning is _TOO_MANY and _is_of_the_day(details):
         meaning, pause = _DAY_IS_SPENT, DAY_QUOTA_PAUSE
-    return meaning.error(
-        " ".join(part for part in (f"Gemini answers {code}", status) if part) + f": {meaning.says}",
-        fix=meaning.fix.format(section=section),
-        retry_after=pause,
-    )
+    kind, says, fix = meaning
+    said = " ".join(part for part in (f"Gemini answers {code}", status) if part)
+    return kind(f"{said}: {says}", fix=fix.format(section=section), retry_after=pause)
 
 
 def _is_of_the_day(details: list[Mapping[str, Any]]) -> bool:
@@ -169,7 +144,7 @@ def _is_of_the_day(details: list[Mapping[str, Any]]) -> bool:
     return any("perday" in str(violation.get("quotaId")).lower() for violation in violations)
 
 
-def _retry_after(error: APIError, details: list[Mapping[str, Any]]) -> float | None:
+def _pause(error: APIError, details: list[Mapping[str, Any]]) -> float | None:
     """Seconds that the answer asks to wait, in its body or its header; None if it does not say."""
     delays = [wait for d in details if (wait := duration(str(d.get("retryDelay")))) is not None]
     wait = delays[0] if delays else retry_after(getattr(error.response, "headers", None) or {})

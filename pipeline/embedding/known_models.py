@@ -1,11 +1,14 @@
-"""What is known of embedding providers and their models before one is opened; imports nothing heavy."""
+"""What is known of embedding providers and their models before one is opened, and the names of their vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
+
+from pipeline.embedding import EmbeddingOptions
+from pipeline.errors import ConfigurationError, EmbedderRefused
 
 
 class KeyNeed(Enum):
@@ -222,22 +225,6 @@ KNOWN: Mapping[str, ProviderFacts] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A provider and a model as somebody configured them."""
-
-    provider: str
-    """A key of `KNOWN`."""
-    model: str = ""
-    dimensions: int | None = None
-    """None: nothing was said about it."""
-    batch: int | None = None
-    """Texts of one call."""
-    own_address: bool = False
-    """Another address than the provider's public one."""
-    has_key: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Misfit:
     """A key of the section `embedding` that does not fit the provider or the model."""
 
@@ -252,26 +239,100 @@ class Misfit:
         return f"embedding.{written} does not fit: expected is {self.expected}"
 
 
-def misfits(choice: Choice) -> list[Misfit]:
-    """Everything about a choice that cannot work."""
-    facts = KNOWN[choice.provider]
-    known = facts.of(choice.model)
-    name = choice.model or facts.model
+def misfits(options: EmbeddingOptions) -> list[Misfit]:
+    """All of provider, model, dimensions, batch size and key that cannot work together."""
+    facts = KNOWN[options.provider]
+    known = facts.of(options.model)
+    name = options.model or facts.model
     wrong = []
-    if choice.dimensions is None and known is None:
-        names = ", ".join(facts.models)
-        fix = f"known without it are {names}"
+    if options.dimensions is None and known is None:
+        fix = f"known without it are {', '.join(facts.models)}"
         wrong.append(Misfit(key="dimensions", expected=f"the length of the vectors of {name}", fix=fix))
-    if choice.dimensions is not None and known is not None and not known.gives(choice.dimensions):
+    if options.dimensions is not None and known is not None and not known.gives(options.dimensions):
         wrong.append(Misfit(key="dimensions", expected=f"{known.lengths}, which {name} gives"))
-    if choice.batch is not None and choice.batch > facts.most_texts:
+    if options.batch_size is not None and options.batch_size > facts.most_texts:
         expected = f"at most {facts.most_texts}, the most texts that {facts.title} takes in one call"
         wrong.append(Misfit(key="batch_size", expected=expected))
-    if not choice.has_key and _wants_key(facts, own_address=choice.own_address):
+    keyless = not options.api_key.strip()
+    if keyless and facts.needs_key in (KeyNeed.ALWAYS, *([] if options.base_url else [KeyNeed.PUBLIC])):
         fix = f"set the variable {facts.variable}, or write apiKey: ${{NAME}} with the variable that holds it"
         wrong.append(Misfit(key="api_key", expected=f"the key of {facts.title}", fix=fix))
     return wrong
 
 
-def _wants_key(facts: ProviderFacts, *, own_address: bool) -> bool:
-    return facts.needs_key is KeyNeed.ALWAYS or (facts.needs_key is KeyNeed.PUBLIC and not own_address)
+def refuse_misfits(options: EmbeddingOptions) -> None:
+    """Nothing, if the options fit each other.
+
+    Raises:
+        ConfigurationError: the first of `misfits`.
+    """
+    for wrong in misfits(options):
+        raise ConfigurationError(str(wrong), fix=wrong.fix)
+
+
+_FREE = ("minilm", "hashing")
+_PARTS = "+parts"
+"""Ends a key of minilm whose longer texts are embedded in parts; all others are always embedded so."""
+
+
+def vector_key(options: EmbeddingOptions) -> str:
+    """The name of the options' vectors: cache key, model of a search index, part of the pipeline's version.
+
+    It holds the provider, because one model gives slightly different vectors elsewhere, and the dimensions
+    where they are not the model's usual ones. The two free embedders keep the names they always had.
+    """
+    facts = KNOWN[options.provider]
+    dimensions = facts.dimensions_of(options.model, options.dimensions)
+    if options.provider == "hashing":
+        return f"hashing-{dimensions}"
+    if options.provider == "minilm":
+        folder = options.model_path
+        name = f"{folder.name}-{dimensions}" if folder else options.model or facts.model
+        return f"{name}{_PARTS}" if options.oversize == "split" else name
+    known = facts.of(options.model)
+    usual = known is None or dimensions == known.dimensions
+    return f"{options.provider}/{facts.named(options.model)}" + ("" if usual else f"-{dimensions}")
+
+
+def model_of(key: str) -> str:
+    """The model's name inside a key, as its maker calls it: without provider, and without a shorter length."""
+    provider, slash, name = key.partition("/")
+    if not slash or provider not in KNOWN:
+        return key.removesuffix(_PARTS)
+    short, _, length = name.rpartition("-")
+    known = KNOWN[provider].of(short)
+    return short if known is not None and length.isdecimal() and known.gives(int(length)) else name
+
+
+def options_for(
+    described: Sequence[EmbeddingOptions], *, provider: str, key: str, dimensions: int
+) -> EmbeddingOptions:
+    """How to open the model behind a key, from the options that the configuration describes.
+
+    Another model of a described provider is opened with that one's address and key. The two free embedders need
+    no description.
+
+    Raises:
+        EmbedderRefused: nothing described leads to this model.
+    """
+    for options in described:
+        if options.provider == provider and vector_key(options) == key:
+            return options
+    if provider in _FREE:
+        short = model_of(key)
+        free = EmbeddingOptions(
+            provider=provider,
+            model=short if short in KNOWN[provider].models else "",
+            dimensions=dimensions,
+            oversize="split" if key.endswith(_PARTS) else None,
+        )
+        candidates = [free]
+    else:
+        candidates = [replace(o, model=model_of(key), dimensions=dimensions) for o in described]
+    for options in candidates:
+        if options.provider == provider and vector_key(options) == key:
+            return options
+    raise EmbedderRefused(
+        f"the search index was made with {key} of the provider {provider}, which the configuration does not describe",
+        fix="describe it under embedding.previous: provider, model, and its apiKey, baseUrl or modelPath",
+    )

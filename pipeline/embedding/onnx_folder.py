@@ -84,8 +84,3 @@ def open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
     pad = (tokenizer.padding or {}).get("pad_id", next((i for i in known if i is not None), 0))
     tokenizer.no_padding()
     return tokenizer, pad
-
-
-def readable(text: str) -> str:
-    """Half characters (lone surrogates, from broken sources) become `?`: the tokenizer takes UTF-8 only."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from pipeline.embedding import readable
 from pipeline.errors import ModelMissing
 
 MARKS = 2
@@ -37,7 +38,7 @@ def counter(*, english: bool) -> Callable[[str], int]:
         return most_tokens
 
     def count(text: str) -> int:
-        clean = text.encode("utf-8", "replace").decode("utf-8")
+        clean = readable(text)
         blobs = sum(most_tokens(blob) for blob in _BLOB.findall(clean))
         return len(tokenizer.encode(clean, add_special_tokens=False).ids) + blobs
 

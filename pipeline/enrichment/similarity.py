@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.documents import Kind
-from pipeline.embedding.identity import model_of
+from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.text import flat, stems, word_similarity
 from pipeline.search import Hit, SearchResults
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.embedding import onnx_folder
+from pipeline.embedding import onnx_folder, readable
 from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable
 from pipeline.reranking.budget import Budget
@@ -76,12 +76,12 @@ class CrossEncoder:
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
         """The tokens of question and text in the tokenizer's own template for pairs."""
         room = self.most_tokens - self._marks
-        asked = self._tokenizer.encode(onnx_folder.readable(query), add_special_tokens=False)
+        asked = self._tokenizer.encode(readable(query), add_special_tokens=False)
         asked.truncate(max(1, room // 2))
         pairs = []
         for text in texts:
             # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
-            read = self._tokenizer.encode(onnx_folder.readable(text), add_special_tokens=False)
+            read = self._tokenizer.encode(readable(text), add_special_tokens=False)
             read.truncate(max(1, room - len(asked.ids)))
             pairs.append(self._tokenizer.post_process(asked, read))
         return pairs

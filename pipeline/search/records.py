@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.documents import Chunk, Json
-from pipeline.embedding.identity import model_of
+from pipeline.embedding.known_models import model_of
 from pipeline.languages import DEFAULT
 from pipeline.search.chunks import Filter, Mode, StoredDocument
 from pipeline.search.feedback import key_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pipeline.chunking import STRATEGIES
 from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.identity import vector_key
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import KNOWN, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, made_with
 from pipeline.search.chunk_store import SearchIndex, indexes

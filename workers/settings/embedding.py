@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from pipeline.embedding.known_models import KNOWN, Choice, misfits
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.known_models import KNOWN, misfits
 from workers.settings.values import (
     Flag,
     Folder,
@@ -85,13 +86,13 @@ class EmbeddingModel(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        choice = Choice(
+        choice = EmbeddingOptions(
             provider=self.provider,
             model=self.model,
             dimensions=self.dimensions if "dimensions" in self.model_fields_set else None,
-            batch=getattr(self, "batch_size", None),
-            own_address=self.base_url is not None,
-            has_key=self.api_key is not None,
+            batch_size=getattr(self, "batch_size", None),
+            base_url=self.base_url or "",
+            api_key=self.api_key.get_secret_value() if self.api_key else "",
         )
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from threading import Lock
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
-from pipeline.embedding import EmbedderLimits, EmbeddingOptions, Vectors, unit
+from pipeline.embedding import EmbedderLimits, EmbeddingOptions, Vectors, readable, unit
 from pipeline.embedding.gemini_client import open_client, translating
-from pipeline.embedding.known_models import KNOWN, ModelFacts
+from pipeline.embedding.known_models import KNOWN, ModelFacts, refuse_misfits
+from pipeline.embedding.providers.http_service import PerProcess
 from pipeline.embedding.token_bound import most_tokens
-from pipeline.errors import ConfigurationError, EmbedderUnavailable, TextTooLong
-
-if TYPE_CHECKING:
-    from google.genai import Client
+from pipeline.errors import EmbedderUnavailable, TextTooLong
 
 FACTS = KNOWN["gemini"]
-MOST_TEXTS = FACTS.most_texts
 MOST_BYTES = 4 * 2**20
 """Of one call, names and punctuation included."""
 _UNKNOWN_TOKENS = 2048
@@ -39,25 +34,19 @@ class GeminiEmbedder:
         Raises:
             ConfigurationError: no key, or a model or dimensions that Gemini does not have.
         """
-        if not options.api_key.strip():
-            raise ConfigurationError(
-                "embedding.apiKey is empty, and Gemini asks for a key",
-                fix=f"set it by a variable, such as ${{{FACTS.variable}}}",
-            )
-        self.model = FACTS.named(options.model.removeprefix("models/"))
-        self.dimensions = _dimensions(self.model, options.dimensions)
+        options = replace(options, model=options.model.removeprefix("models/"))
+        refuse_misfits(options)
+        self.model = FACTS.named(options.model)
+        self.dimensions = FACTS.dimensions_of(self.model, options.dimensions) or 0
         self._facts = FACTS.of(self.model) or ModelFacts(dimensions=self.dimensions, tokens=_UNKNOWN_TOKENS)
         prefixes = (self._facts.document_prefix, self._facts.query_prefix)
         self.limits = EmbedderLimits(
-            texts=min(options.batch_size or MOST_TEXTS, MOST_TEXTS),
+            texts=options.batch_size or FACTS.most_texts,
             tokens_per_text=(options.max_tokens or self._facts.tokens) - max(map(most_tokens, prefixes)),
             bytes=MOST_BYTES,
             empty=False,
         )
-        self._options = options
-        self._lock = Lock()
-        self._client: Client | None = None
-        self._process = 0
+        self._client = PerProcess(lambda: open_client(options.api_key, options.base_url, options.timeout))
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """One vector per text, in order.
@@ -87,13 +76,13 @@ class GeminiEmbedder:
 
         # Of a list of plain strings the newer models make one content, and one vector.
         contents: list[types.ContentUnion] = [
-            types.Content(parts=[types.Part(text=prefix + _clean(text))]) for text in texts
+            types.Content(parts=[types.Part(text=prefix + readable(text))]) for text in texts
         ]
         # A model that is told the task by a prefix pays no heed to a task type.
         config = types.EmbedContentConfig(
             task_type=None if prefix else task, output_dimensionality=self.dimensions
         )
-        client = self._opened()
+        client = self._client.get()
         with translating("embedding"):
             answer = client.models.embed_content(model=self.model, contents=contents, config=config)
             rows = np.array([found.values for found in answer.embeddings or ()], dtype=np.float64)
@@ -109,32 +98,3 @@ class GeminiEmbedder:
                 f"a text may have {longest} tokens, and {self.model} would read {most} without a word",
                 fix="embed it in parts",
             )
-
-    def _opened(self) -> Client:
-        with self._lock:
-            if self._client is None or self._process != os.getpid():
-                o = self._options
-                self._client, self._process = open_client(o.api_key, o.base_url, o.timeout), os.getpid()
-            return self._client
-
-
-def _dimensions(model: str, asked: int | None) -> int:
-    """The length of the vectors, which the service would otherwise refuse call by call."""
-    known = FACTS.of(model)
-    dimensions = FACTS.dimensions_of(model, asked)
-    if dimensions is None:
-        raise ConfigurationError(
-            f"embedding.model is {model!r}, whose vectors have a length not known here",
-            fix=f"set embedding.dimensions, or use one of {', '.join(FACTS.models)}",
-        )
-    if known is not None and not known.gives(dimensions):
-        raise ConfigurationError(
-            f"embedding.dimensions is {dimensions}, and {model} gives {known.lengths}",
-            fix=f"set embedding.dimensions to {known.dimensions} or leave it out",
-        )
-    return dimensions
-
-
-def _clean(text: str) -> str:
-    """Half characters (lone surrogates, from broken sources) become `?`: they cannot be sent."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -12,8 +12,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.embedding import EmbedderLimits, Vectors, onnx_folder
-from pipeline.errors import EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, onnx_folder, readable
+from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing, TextRejected, TextTooLong
 
 MODEL_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 """The shipped model: our name for it first, then the names a configuration may use as well."""
@@ -67,6 +67,21 @@ TOKENIZER_FILE = ShippedFile(
     path="embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
     sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
+
+
+def open_minilm(options: EmbeddingOptions) -> Embedder:
+    """The shipped model, or that of the folder `model_path`.
+
+    Raises:
+        ConfigurationError: another model was asked for by name.
+        ModelMissing: the model's files are absent or not the expected ones.
+    """
+    if options.model_path is None and options.model and options.model not in MODEL_NAMES:
+        raise ConfigurationError(
+            f"embedding.model is {options.model!r}; the provider minilm ships {MODEL_NAMES[0]} only",
+            fix="set embedding.modelPath to a folder with that model's model.onnx and tokenizer.json",
+        )
+    return MiniLmEmbedder(model_path=options.model_path, batch_size=options.batch_size or BATCH_SIZE)
 
 
 class MiniLmEmbedder:
@@ -158,7 +173,7 @@ class _Engine:
     def encode(self, text: str, *, cut: bool) -> list[int]:
         """The token numbers of one text, at most 256; of a longer one the first if it may be `cut`."""
         # One by one on purpose: encode_batch starts threads of its own and complains after a fork.
-        encoding = self._tokenizer.encode(onnx_folder.readable(text))
+        encoding = self._tokenizer.encode(readable(text))
         if encoding.overflowing and not cut:
             raise TextTooLong(f"a text has more than {MAX_TOKENS} tokens", fix="embed it in parts")
         ids: list[int] = encoding.ids
@@ -166,7 +181,7 @@ class _Engine:
 
     def count(self, text: str) -> int:
         """Tokens of the whole text: those of the first 256 and of all that was cut off behind them."""
-        encoding = self._tokenizer.encode(onnx_folder.readable(text), add_special_tokens=False)
+        encoding = self._tokenizer.encode(readable(text), add_special_tokens=False)
         return sum(len(part.ids) for part in (encoding, *encoding.overflowing))
 
     def pool(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
-from pipeline.embedding.known_models import KNOWN, Choice, ModelFacts, misfits
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable
+from pipeline.embedding.known_models import KNOWN, ModelFacts, refuse_misfits
 from pipeline.embedding.token_bound import MARKS
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing
 
 PACKAGE = "sentence-transformers"
 _UNLIMITED = 8192
 """Taken for a model without a limit of its own."""
-
-
-class Encoder(Protocol):
-    """What is used of `sentence_transformers.SentenceTransformer`."""
-
-    @property
-    def max_seq_length(self) -> int | None:
-        """Tokens that it reads of a text, its own marks included."""
-        ...
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """What is put before a text, by what the text is."""
-        ...
-
-    @property
-    def tokenizer(self) -> Any:
-        """A tokenizer of the package transformers."""
-        ...
-
-    def encode(self, sentences: list[str], **options: Any) -> Any:
-        """One vector per sentence."""
-        ...
-
-    def get_sentence_embedding_dimension(self) -> int | None:
-        """The length of its vectors."""
-        ...
 
 
 def open_transformers(options: EmbeddingOptions) -> Embedder:
@@ -52,11 +25,7 @@ def open_transformers(options: EmbeddingOptions) -> Embedder:
         ModelMissing: there is no such model, or the device cannot run it.
     """
     facts = KNOWN["transformers"]
-    choice = Choice(
-        provider="transformers", model=options.model, dimensions=options.dimensions, batch=options.batch_size
-    )
-    for wrong in misfits(choice):
-        raise ConfigurationError(str(wrong), fix=wrong.fix)
+    refuse_misfits(options)
     name = facts.named(options.model)
     return TransformersEmbedder(
         load(name, options.device),
@@ -67,10 +36,10 @@ def open_transformers(options: EmbeddingOptions) -> Embedder:
 
 
 class TransformersEmbedder:
-    """Encodes in this process; what a model puts before questions or documents comes from the model itself."""
+    """A `sentence_transformers.SentenceTransformer`; what it puts before texts comes from the model itself."""
 
     def __init__(
-        self, encoder: Encoder, *, name: str, facts: ModelFacts | None = None, batch_size: int = 32
+        self, encoder: Any, *, name: str, facts: ModelFacts | None = None, batch_size: int = 32
     ) -> None:
         dimensions = encoder.get_sentence_embedding_dimension()
         if not dimensions:
@@ -104,16 +73,16 @@ class TransformersEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """How many tokens the text has, nothing cut off, without the marks the model adds."""
-        clean = text.encode("utf-8", "replace").decode("utf-8")
         # `verbose`: the tokenizer would warn of texts longer than the model takes, which is why we count.
-        found = self._encoder.tokenizer(clean, add_special_tokens=False, truncation=False, verbose=False)
+        found = self._encoder.tokenizer(
+            readable(text), add_special_tokens=False, truncation=False, verbose=False
+        )
         return len(found["input_ids"])
 
     def _encoded(self, texts: list[str]) -> Vectors:
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         try:
             rows = self._encoder.encode(
-                clean,
+                [readable(text) for text in texts],
                 batch_size=self.limits.texts,
                 normalize_embeddings=True,
                 convert_to_numpy=True,
@@ -124,12 +93,13 @@ class TransformersEmbedder:
         return np.asarray(rows, dtype=np.float32)
 
 
-def _prompt(encoder: Encoder, names: Sequence[str], usual: str) -> str:
+def _prompt(encoder: Any, names: Sequence[str], usual: str) -> str:
     """What the model's own settings put before a text, else what its card says."""
-    return next((encoder.prompts[name] for name in names if encoder.prompts.get(name)), usual)
+    prompts: Mapping[str, str] = encoder.prompts
+    return next((prompts[name] for name in names if prompts.get(name)), usual)
 
 
-def load(name: str, device: str) -> Encoder:
+def load(name: str, device: str) -> Any:
     """The model of this name or folder, on cpu or cuda.
 
     Raises:
@@ -146,11 +116,10 @@ def load(name: str, device: str) -> Encoder:
             fix=f"pip install '{PACKAGE}>=4', or the extra larder[transformers]; the provider minilm needs neither",
         ) from None
     try:
-        encoder: Encoder = SentenceTransformer(name, device=device)
+        return SentenceTransformer(name, device=device)
     except Exception as error:
         raise ModelMissing(
             f"{PACKAGE} cannot load {name} on {device}: {type(error).__name__}",
             fix="check the name and embedding.device, or download the model first",
             cause=error,
         ) from error
-    return encoder

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.embedding.providers.answers import Answer, judge
+from pipeline.embedding.providers.http_service import HttpAnswer, judge
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Named:
     model: str = "m-1"
 
@@ -23,9 +23,9 @@ class Named:
         return "OpenAI at http://here"
 
 
-def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> Answer:
+def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> HttpAnswer:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Answer(status=status, headers=CaseInsensitiveDict(headers or {}), content=content)
+    return HttpAnswer(status=status, headers=CaseInsensitiveDict(headers or {}), content=content)
 
 
 def openai(message: str = SECRET, **more: Any) -> Any:

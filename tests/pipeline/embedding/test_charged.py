@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.providers.remote import Charged
 from tests.fakes.embedding_words import count_tokens
+from tests.fakes.messages import Answer
 from tests.fakes.ollama_server import FakeOllama
 from tests.fakes.openai_server import KEY, FakeOpenAI
+from tests.fakes.server import ScriptedServer
 
 TEXTS = ["the quay is closed", "two bollards"]
 TOKENS = sum(map(count_tokens, TEXTS))
@@ -47,7 +48,8 @@ def test_an_ollama_that_does_not_tell_is_counted_by_us() -> None:
 
 @pytest.mark.parametrize(("said", "tokens"), [(12, 12), (None, None), ("12", None), (-3, None), (0, None)])
 def test_only_a_number_of_tokens_is_believed(said: Any, tokens: int | None) -> None:
-    charged = Charged()
-    charged.note(7)
-    charged.note(said)
-    assert charged.tokens == tokens
+    body = {"embeddings": [[1.0]], "prompt_eval_count": said}
+    with ScriptedServer(lambda _: Answer(json=body)) as server:
+        embedder = open_embedder(EmbeddingOptions(provider="ollama", base_url=server.address))
+        embedder.embed_query("one")
+        assert used(embedder) == tokens

@@ -83,7 +83,8 @@ def test_dimensions_that_gemini_does_not_give_are_refused(
 def test_a_model_not_known_here_needs_its_dimensions(fake: FakeGeminiEmbedding) -> None:
     with pytest.raises(ConfigurationError, match="embedding-9") as caught:
         opened(fake, "embedding-9")
-    assert "dimensions" in caught.value.fix
+    assert "embedding.dimensions" in caught.value.message
+    assert "gemini-embedding-001" in caught.value.fix
     assert opened(fake, "embedding-9", 640).dimensions == 640
     with pytest.raises(EmbedderRefused, match="no such model"):
         opened(fake, "embedding-9", 640).embed_documents(["one"])
@@ -234,7 +235,7 @@ def test_one_client_serves_all_calls_of_all_threads(fake: FakeGeminiEmbedding) -
     embedder = opened(fake)
     with ThreadPoolExecutor(4) as pool:
         vectors = list(pool.map(embedder.embed_query, ["same text"] * 8))
-        clients = set(pool.map(lambda _: id(embedder._opened()), range(8)))  # type: ignore[attr-defined]
+        clients = set(pool.map(lambda _: id(embedder._client.get()), range(8)))  # type: ignore[attr-defined]
     assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
     assert len(clients) == 1
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.identity import model_of, options_for, vector_key
-from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.known_models import KNOWN, model_of, options_for, vector_key
 from pipeline.errors import EmbedderRefused
 
 

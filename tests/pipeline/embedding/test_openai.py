@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.calls import embed_checked
-from pipeline.embedding.providers.openai import TOKENS_A_CALL, Calls
-from pipeline.embedding.providers.service import Access, Service
+from pipeline.embedding.known_models import KNOWN
+from pipeline.embedding.providers import remote
+from pipeline.embedding.providers.remote import TOKENS_A_CALL
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -134,25 +135,29 @@ def test_answers_in_any_order_reach_their_text(server: FakeOpenAI) -> None:
 )
 def test_an_answer_in_another_form_may_be_better_later(items: object) -> None:
     with ScriptedServer(lambda _: Answer(json={"data": items})) as odd:
-        calls = Calls(Service(Access(title="OpenAI", model="m", base_url=odd.address)))
+        embedder = open_embedder(EmbeddingOptions(provider="openai", base_url=odd.address))
         with pytest.raises(EmbedderUnavailable, match="without embeddings"):
-            calls.ask(["one", "two"])
+            embedder.embed_documents(["one", "two"])
 
 
 def test_without_indexes_the_order_is_the_order() -> None:
     body = {"data": [{"embedding": [1, 0]}, {"embedding": [0, 1]}]}
     with ScriptedServer(lambda _: Answer(json=body)) as plain:
-        calls = Calls(Service(Access(title="OpenAI", model="m", base_url=plain.address)))
-        assert calls.ask(["one", "two"]).tolist() == [[1, 0], [0, 1]]
+        embedder = open_embedder(EmbeddingOptions(provider="openai", base_url=plain.address))
+        assert embedder.embed_documents(["one", "two"]).tolist() == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["base64", "numbers"])
-def test_packed_numbers_are_read_and_plain_ones_too(known: bool) -> None:
+def test_packed_numbers_are_read_and_plain_ones_too(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public service is asked for base64, a server of one's own for numbers."""
     with FakeOpenAI(base64_known=known) as server:
-        access = Access(title="OpenAI", model=SMALL, base_url=f"{server.address}/v1", key=KEY)
-        packed = Calls(Service(access), packed=True).ask(["one", "two"])
+        public = replace(KNOWN["openai"], base_url=f"{server.address}/v1")
+        monkeypatch.setattr(remote, "KNOWN", {**KNOWN, "openai": public})
+        packed = open_embedder(EmbeddingOptions(provider="openai", api_key=KEY)).embed_documents(
+            ["one", "two"]
+        )
         assert server.requests()[0].json["encoding_format"] == "base64"
-        plain = Calls(Service(access)).ask(["one", "two"])
+        plain = opened(server).embed_documents(["one", "two"])
         assert "encoding_format" not in server.requests()[1].json
     assert np.allclose(packed, plain, atol=1e-6)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.embedding import PROVIDERS, EmbeddingOptions, open_embedder
-from pipeline.embedding.identity import model_of, options_for, vector_key
+from pipeline.embedding.known_models import model_of, options_for, vector_key
 from pipeline.errors import ConfigurationError, ModelMissing
 
 

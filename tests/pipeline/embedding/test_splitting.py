@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.embedding.splitting import halves, in_parts
+from pipeline.embedding.calls import halves, in_parts
 from tests.growth import assert_linear
 
 PIECES = st.sampled_from(["word", " ", "\n", "\n\n", ". ", "é", "12-34", "x" * 30])

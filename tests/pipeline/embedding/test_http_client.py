@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from pipeline.embedding.deadline_transport import Timely
+from pipeline.embedding.http_client import DeadlineTransport
 
 
 class Clock:
@@ -51,7 +51,7 @@ class Parts(httpx2.SyncByteStream):
 
 
 def call(slow: Slow, seconds: float = 10) -> httpx2.Response:
-    with httpx2.Client(transport=Timely(slow, slow.clock)) as client:
+    with httpx2.Client(transport=DeadlineTransport(slow, slow.clock)) as client:
         return client.get("http://127.0.0.1/", timeout=seconds)
 
 

@@ -1,0 +1,325 @@
+"""Calls of an embedding service over HTTP: one address, in bounded time and size, and what its answers mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderRefused,
+    EmbedderUnavailable,
+    EmbeddingError,
+    TextRejected,
+    TextTooLong,
+)
+from pipeline.retry_after import bounded, wait_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT_SECONDS = 10.0
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one answer: the largest call, 2,048 texts of 3,072 numbers, is about 140 MB as JSON."""
+_ERROR_BYTES = 64 * 1024
+_LONGEST_WORDS = 2000
+_OK = 200
+
+Row = tuple[type[EmbeddingError], str, str]
+"""An error, what its message says behind the status, and what to do."""
+_PLACE = "check embedding.baseUrl: many servers want /v1 at its end"
+_SHORTER = "the text is cut and sent again"
+LASTS = "it is tried again by itself; if it lasts, look at the service's own log"
+_NO_PLACE: Row = (EmbedderRefused, "this is no place that makes embeddings", _PLACE)
+_PLAN: Row = (
+    EmbedderRefused,
+    "the plan or the balance is used up",
+    "look at the plan and the balance of that account; nothing is embedded until then",
+)
+_KEY: Row = (
+    EmbedderRefused,
+    "it does not accept the key",
+    "check embedding.apiKey, and what that key may do",
+)
+_TOO_LONG: Row = (TextTooLong, "a text is too long for {model}", _SHORTER)
+_NO_MODEL: Row = (
+    EmbedderRefused,
+    "it has no embedding model {model}",
+    "check embedding.model, and whether this account or server has that model",
+)
+_BAD_TEXT: Row = (TextRejected, "it refuses a text", "leave this text out, or use another model")
+_LATER: Row = (EmbedderUnavailable, "", LASTS)
+_TOO_MANY: Row = (
+    EmbedderUnavailable,
+    "too many requests",
+    "it is tried again by itself; if it happens often, lower embedding.requestsPerMinute or tokensPerMinute",
+)
+_STATUS: Mapping[int, Row] = {
+    400: _BAD_TEXT,
+    401: _KEY,
+    402: _PLAN,
+    403: _KEY,
+    408: _LATER,
+    409: _LATER,
+    413: (TextTooLong, "the call is too large", _SHORTER),
+    422: _BAD_TEXT,
+    425: _LATER,
+    429: _TOO_MANY,
+    501: _NO_PLACE,
+}
+"""What a status means if the answer's words do not say more; 5xx passes, and any other is the wrong place."""
+
+_LONG_WORDS = re.compile(
+    r"context[ _]length|maximum context|too (long|large to process)|"
+    r"must have less than [\d,]+ (tokens|characters)|exceeds? the (context|maximum)",
+    re.IGNORECASE,
+)
+_MODEL_WORDS = re.compile(
+    r"\W*((the |this )?model\b.{0,200}(not found|not exist|not support|not available|unknown)|"
+    r"(unknown|invalid|no such) model\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""At the beginning only: further on, an error may quote a document that speaks of models."""
+_QUOTA_WORDS = re.compile(
+    r"insufficient_quota|billing|exceeded your (current quota|monthly)|payment", re.IGNORECASE
+)
+_OUR_KEYS = frozenset({"dimensions", "model", "encoding_format", "truncate", "normalize", "user"})
+"""Keys of the request other than the texts: what is wrong there is wrong for every text."""
+_PAGE = re.compile(rb"\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
+
+
+class Closable(Protocol):
+    """A client with connections."""
+
+    def close(self) -> None:
+        """Let go of them."""
+        ...
+
+
+_Client = TypeVar("_Client", bound=Closable)
+
+
+class PerProcess(Generic[_Client]):
+    """A client that is opened at the first use, and anew after a fork: a connection must not be shared with a parent.
+
+    Safe to share between threads. The client is closed when nobody holds this object any more.
+    """
+
+    def __init__(self, connect: Callable[[], _Client]) -> None:
+        self._connect = connect
+        self._lock = Lock()
+        self._owner = 0
+        self._client: _Client | None = None
+
+    def get(self) -> _Client:
+        """The client of this process."""
+        with self._lock:
+            if self._client is None or self._owner != os.getpid():
+                self._client, self._owner = self._connect(), os.getpid()
+                weakref.finalize(self, self._client.close)
+            return self._client
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAnswer:
+    """One answer with its body read."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Finds names in any case."""
+    content: bytes
+
+    def json(self) -> Any:
+        """The body as JSON; None if it is none."""
+        try:
+            return json.loads(self.content)
+        except (ValueError, RecursionError):
+            return None
+
+    @property
+    def is_page(self) -> bool:
+        """Whether the body is a web page, whatever the header calls it."""
+        return "html" in self.headers.get("content-type", "").lower() or bool(_PAGE.match(self.content))
+
+
+class HttpService:
+    """One embedding service; safe to share between threads, and to carry over a fork.
+
+    `base_url` is the only address ever contacted: redirects are not followed, and no proxy is used. A call may take
+    `timeout` seconds in all. Without a key none is sent.
+    """
+
+    def __init__(
+        self, *, title: str, model: str, base_url: str, key: str = "", timeout: float = 30.0
+    ) -> None:
+        """`title` names the service in messages.
+
+        Raises:
+            ConfigurationError: the key has characters that no header can carry.
+        """
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigurationError(
+                f"the key for {title} has characters that no header can carry",
+                fix="look for line breaks, blanks or typographic characters in embedding.apiKey",
+            )
+        self.model = model
+        self._name = f"{title} at {base_url}"
+        self._base_url = base_url.rstrip("/")
+        self._client = PerProcess(lambda: _connect(key, timeout))
+
+    def __str__(self) -> str:
+        return self._name
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON answered; errors as `send` and `judge` raise them."""
+        return judge(self.send(path, body), self)
+
+    def send(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
+        """The answer as it came, whatever its status.
+
+        Raises:
+            EmbedderUnavailable: no whole answer came.
+            EmbedderRefused: the address cannot be used.
+        """
+        from pipeline.embedding.http_client import FOREIGN, translated
+
+        # Half characters (lone surrogates) cannot be sent; they become `?`, as for the embedder on this machine.
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        try:
+            return self._exchange(f"{self._base_url}/{path}", content)
+        except FOREIGN as error:
+            raise translated(error, self) from None
+
+    def _exchange(self, url: str, content: bytes) -> HttpAnswer:
+        with self._client.get().stream("POST", url, content=content) as response:
+            good = response.status_code == _OK
+            most = MOST_BYTES if good else _ERROR_BYTES
+            body = bytearray()
+            for piece in response.iter_bytes():
+                body += piece
+                if len(body) > most:
+                    break
+            if good and len(body) > most:
+                raise EmbedderRefused(
+                    f"{self} sent an answer larger than {most:,} bytes", fix="lower embedding.batchSize"
+                )
+            return HttpAnswer(
+                status=response.status_code, headers=response.headers, content=bytes(body[:most])
+            )
+
+
+def _connect(key: str, timeout: float) -> httpx2.Client:
+    import httpx2
+
+    from pipeline.embedding.http_client import DeadlineTransport
+
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    return httpx2.Client(
+        headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
+        timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
+        transport=DeadlineTransport(),
+        follow_redirects=False,
+        # The environment would bring proxies, and passwords out of ~/.netrc.
+        trust_env=False,
+    )
+
+
+class Named(Protocol):
+    """Who answered; its text is what messages begin with."""
+
+    model: str
+
+
+def judge(answer: HttpAnswer, service: Named) -> Any:
+    """The JSON of a good answer.
+
+    Raises:
+        EmbedderUnavailable: a web page or broken JSON, 408, 429, 5xx.
+        EmbedderRefused: key, model, plan or address are refused; a redirect.
+        TextTooLong: one of the texts is too long, or all of them together.
+        TextRejected: one of the texts is refused.
+    """
+    if answer.status != _OK:
+        raise _refusal(answer, service)
+    if answer.is_page:
+        raise EmbedderUnavailable(f"{service} answered with a web page instead of JSON", fix=_PLACE)
+    body = answer.json()
+    if body is None:
+        raise EmbedderUnavailable(f"{service} sent an answer that is no JSON", fix=LASTS)
+    return body
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Complaint:
+    """What an error answer says, for deciding only: its words may quote texts and keys and are never shown."""
+
+    words: str
+    code: str = ""
+    param: str = ""
+    wait: float | None = None
+
+    @classmethod
+    def of(cls, answer: HttpAnswer) -> _Complaint:
+        """`{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain text."""
+        body = answer.json()
+        outer = body if isinstance(body, dict) else {"error": body}
+        error, wait = outer.get("error", outer), outer.get("estimated_time")
+        seconds = wait if isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0 else None
+        asked = wait_of(answer.headers) if seconds is None else bounded(float(seconds))
+        if not isinstance(error, dict):
+            words = str(error or answer.content.decode("utf-8", "replace"))
+            return cls(words=words[:_LONGEST_WORDS], wait=asked)
+        return cls(
+            words=str(error.get("message") or error.get("detail") or "")[:_LONGEST_WORDS],
+            code=f"{error.get('code') or ''} {error.get('type') or ''}",
+            param=str(error.get("param") or ""),
+            wait=asked,
+        )
+
+
+def _refusal(answer: HttpAnswer, service: Named) -> EmbeddingError:
+    """Our error for an answer with any other status than 200."""
+    complaint = _Complaint.of(answer)
+    kind, what, fix = _meaning(answer, complaint)
+    said = f"{service} answered {answer.status}"
+    return kind(
+        f"{said}: {what.format(model=service.model)}" if what else said,
+        fix=fix,
+        retry_after=complaint.wait if kind is EmbedderUnavailable else None,
+    )
+
+
+def _meaning(answer: HttpAnswer, complaint: _Complaint) -> Row:
+    """What is wrong with the account first, then what the words say of the model, then the status alone."""
+    status = answer.status
+    if status in {403, 429} and _QUOTA_WORDS.search(f"{complaint.code} {complaint.words}"):
+        return _PLAN  # waiting does not mend it
+    if status not in {401, 402, 403, 429} and not answer.is_page:
+        said = _about_model(complaint)
+        if said is not None:
+            return said
+    if answer.is_page and _STATUS.get(status) is _BAD_TEXT:
+        return _NO_PLACE
+    return _STATUS.get(status, _LATER if status >= 500 else _NO_PLACE)  # noqa: PLR2004 - an error of the server
+
+
+def _about_model(complaint: _Complaint) -> Row | None:
+    """What the words say that is wrong for every text alike, or that a text is too long."""
+    if _LONG_WORDS.search(f"{complaint.code} {complaint.words}"):
+        return _TOO_LONG
+    if (
+        "model_not_found" in complaint.code
+        or complaint.param == "model"
+        or _MODEL_WORDS.match(complaint.words)
+    ):
+        return _NO_MODEL
+    if complaint.param in _OUR_KEYS:
+        what = f"it does not take {complaint.param} for {{model}}"
+        return EmbedderRefused, what, "check embedding.dimensions and embedding.model"
+    return None
