@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-from connectors.documents.globs import Pattern, include_pattern
+from connectors.documents.globs import include_pattern
 from connectors.documents.headings import Heading, code_lines, plain_text
 from connectors.documents.options import DecisionRules
 from connectors.documents.values import parse_day, scalar_text
@@ -167,7 +166,7 @@ def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str)
     path = _alike(evidence.path)
     rooted = f"{_alike(evidence.above)}/{path}" if evidence.above else path
     fit = [
-        g for g in rules.paths if _path_pattern(_alike(g)).matches(rooted if g.startswith("**/") else path)
+        g for g in rules.paths if include_pattern(_alike(g)).matches(rooted if g.startswith("**/") else path)
     ]
     if not fit or any(not glob.endswith("/**") for glob in fit) or _NUMBERED.match(stem):
         return bool(fit)
@@ -333,8 +332,3 @@ def _letters(text: str) -> str:
 
 def _alike(path: str) -> str:
     return re.sub(r"[ _]", "-", path.casefold())
-
-
-@lru_cache(maxsize=256)
-def _path_pattern(glob: str) -> Pattern:
-    return include_pattern(glob)

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import from_epoch
@@ -23,9 +24,10 @@ PAGE_CHARACTERS = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What became of one item: a document, a failure or something left out. `key` gives the order."""
+    """What became of one item: a document, a failure or something left out."""
 
-    key: str
+    external_id: str
+    """Gives the order."""
     document: Document | None = None
     failed: Problem | None = None
     skipped: Problem | None = None
@@ -33,44 +35,31 @@ class Entry:
 
 def failed(external_id: str, reason: str, url: str = "") -> Entry:
     """An item that is there and could not be read."""
-    return Entry(key=external_id, failed=Problem(external_id=external_id, reason=reason, url=url))
+    return Entry(external_id=external_id, failed=Problem(external_id=external_id, reason=reason, url=url))
 
 
 def skipped(external_id: str, reason: str, url: str = "") -> Entry:
     """An item left out on purpose."""
-    return Entry(key=external_id, skipped=Problem(external_id=external_id, reason=reason, url=url))
+    return Entry(external_id=external_id, skipped=Problem(external_id=external_id, reason=reason, url=url))
 
 
 def resume_key(since: Cursor | None) -> str:
-    """The last key of the page that left this cursor; empty if the walk starts over."""
+    """The last id of the page that left this cursor; empty if the walk starts over."""
     after = since.get("after") if since else None
     return after if isinstance(after, str) else ""
 
 
 def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
-    """Pages of entries that come sorted by key; the last page's cursor is empty: start over next time."""
+    """Pages of entries that come sorted by id; the last page's cursor is empty: start over next time."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
         if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS:
-            yield _page(batch, {"after": batch[-1].key})
+            yield _page(batch, {"after": batch[-1].external_id})
             batch, size = [], 0
         batch.append(entry)
         size += len(entry.document.text) if entry.document else 0
     yield _page(batch, {})
-
-
-def selected(pages: Iterable[Page], ids: Sequence[str]) -> Iterator[Page]:
-    """Only these items of a whole walk; what the walk does not bring is gone."""
-    missing = set(ids)
-    for page in pages:
-        documents = tuple(d for d in page.documents if d.external_id in missing)
-        failures = tuple(p for p in page.failed if p.external_id in missing)
-        missing -= {d.external_id for d in documents} | {p.external_id for p in failures}
-        if documents or failures:
-            yield Page(cursor={}, documents=documents, failed=failures)
-    if missing:
-        yield Page(cursor={}, deleted=tuple(sorted(missing)))
 
 
 def _page(batch: list[Entry], cursor: Cursor) -> Page:
@@ -228,23 +217,14 @@ def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result
     """The bytes, unless they are more than `limit`; the file may have been replaced since it was found."""
     # Without O_NONBLOCK a pipe put in the file's place would hold us for ever.
     handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb", buffering=0) as stream:
+    with os.fdopen(handle, "rb") as stream:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise Unreadable("is not a regular file any more; move it away or exclude it")
         replaced = (status.st_dev, status.st_ino) != (file.status.st_dev, file.status.st_ino)
         if replaced and not os.path.realpath(file.path).startswith(root.rstrip("/") + "/"):
             raise Unreadable("lies outside the source's root since a folder became a link")
-        size = status.st_size if status.st_size <= limit else 0
-        return _read_up_to(stream.fileno(), size), status
-
-
-def _read_up_to(handle: int, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size > 0 and (part := os.read(handle, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        return stream.read(status.st_size if status.st_size <= limit else 0), status
 
 
 def _too_large(file: FoundFile, size: int, options: SourceOptions) -> Entry:
@@ -267,7 +247,7 @@ SHOWN_PROBLEMS = 20
 
 
 class FileSource:
-    """Files below a root, in the order of their paths.
+    """Files below a root, in the order of their paths; they are compared by content, so a walk covers all.
 
     Raises:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
@@ -282,7 +262,7 @@ class FileSource:
         self._tree = FileTree(options)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """All files behind the cursor; files are compared by content, so a finished walk starts over."""
+        """All items behind the cursor, sorted by id; a finished walk starts over."""
         return pages_of(self._entries(resume_key(since)))
 
     def ids(self) -> Listing:
@@ -292,12 +272,20 @@ class FileSource:
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """These files as they are now."""
-        return selected(self.pages(None), ids)
+        """These items as they are now: those of a whole walk; what the walk does not bring is gone."""
+        missing = set(ids)
+        for page in self.pages(None):
+            documents = tuple(d for d in page.documents if d.external_id in missing)
+            failures = tuple(p for p in page.failed if p.external_id in missing)
+            missing -= {d.external_id for d in documents} | {p.external_id for p in failures}
+            if documents or failures:
+                yield Page(cursor={}, documents=documents, failed=failures)
+        if missing:
+            yield Page(cursor={}, deleted=tuple(sorted(missing)))
 
     def check(self) -> list[Finding]:
-        """The root, each glob with its number of files, and what could not be read."""
-        return findings_of(self._tree)
+        """The root, each glob with its number of files, and what could not be read; opens each file once."""
+        return _findings(self._tree)
 
     def stamp(self) -> str:
         """A hash over names, times, sizes and inodes of the matching files."""
@@ -305,28 +293,29 @@ class FileSource:
 
     def _entries(self, after: str) -> Iterator[Entry]:
         listing = self._tree.listing()
-        items: list[tuple[str, FoundFile | Entry]] = [(f.external_id, f) for f in listing.files]
-        items += [(entry.key, entry) for entry in walk_entries(listing)]
-        for key, item in sorted(items, key=lambda pair: pair[0]):
-            if key > after:
+        for item in sorted(self._items(listing), key=attrgetter("external_id")):
+            if item.external_id > after:
                 entry = item if isinstance(item, Entry) else self._entry(item, listing.root)
                 if entry is not None:
                     yield entry
 
-    def _entry(self, file: FoundFile, root: str) -> Entry | None:
-        read = read_file(file, root, self._options)
-        return convert_file(read, self._options, self._convert) if isinstance(read, FileText) else read
+    def _items(self, listing: FileListing) -> Iterator[Entry | FoundFile]:
+        """What a walk gives, in any order: files still to be read, and what is known already."""
+        yield from listing.files
+        yield from walk_entries(listing)
 
-
-def convert_file(file: FileText, options: SourceOptions, convert: Convert) -> Entry:
-    """The entry of a file that was read: its document, or why there is none."""
-    try:
-        document = convert(options, file)
-    except DocumentRejected as error:
-        return failed(file.external_id, str(error), file.url)
-    if document is None:
-        return blank(file, options)
-    return Entry(key=file.external_id, document=document)
+    def _entry(self, found: FoundFile, root: str) -> Entry | None:
+        """The document of a file, or why there is none; None if it is gone."""
+        file = read_file(found, root, self._options)
+        if not isinstance(file, FileText):
+            return file
+        try:
+            document = self._convert(self._options, file)
+        except DocumentRejected as error:
+            return failed(file.external_id, str(error), file.url)
+        return (
+            Entry(external_id=file.external_id, document=document) if document else blank(file, self._options)
+        )
 
 
 def walk_entries(listing: FileListing) -> list[Entry]:
@@ -337,27 +326,19 @@ def walk_entries(listing: FileListing) -> list[Entry]:
     ]
 
 
-def findings_of(tree: FileTree) -> list[Finding]:
-    """What `larder sources check` says about a tree of files; opens each file once, reads none."""
+def _findings(tree: FileTree) -> list[Finding]:
     listing = tree.listing()
-    found = [
-        Finding(
-            ok=True, subject=f"root {listing.root}", detail=f"can be listed; {len(listing.files)} files match"
-        )
-    ]
+    detail = f"can be listed; {len(listing.files)} files match"
+    found = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
     for index, pattern in enumerate(tree.globs.include):
         count = sum(index in file.patterns for file in listing.files)
         fix = "" if count else f"correct the glob, or put files below {listing.root}"
         detail = f"matches {count} file{'' if count == 1 else 's'}"
         found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
-    return found + _problem_findings(listing)
-
-
-def _problem_findings(listing: FileListing) -> list[Finding]:
     problems = [(p.external_id, p.reason) for p in (*listing.failed, *listing.skipped)]
     problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
     fix = "see what is said about it, or add it to exclude"
-    found = [Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]]
+    found += [Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]]
     if len(problems) > SHOWN_PROBLEMS:
         more = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
         found.append(Finding(ok=False, subject="...", detail=more, fix="mend those shown first"))

@@ -7,11 +7,20 @@ import os
 import stat
 import unicodedata
 from dataclasses import dataclass
+from operator import attrgetter
 
 from connectors.documents.globs import Globs, Pattern, Place
 from connectors.documents.options import SourceOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
+
+SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_by_id = attrgetter("external_id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +79,7 @@ class FileTree:
             SourceDenied: the root may not be listed.
             ConfigurationError: the root is not a folder, or the one that is closed.
         """
-        walk = _Walk(_real_root(self._options), self.globs, _closed(self._options))
-        walk.run()
-        return walk.listing()
+        return _Walk(_real_root(self._options), self.globs, _closed(self._options)).listing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +103,7 @@ class _Walk:
         self._present: set[str] = set()
         self._complete = True
 
-    def run(self) -> None:
+    def listing(self) -> FileListing:
         """Everything that is no link first, so that a file's own path wins over the links to it."""
         self._descend(_Item(path=self._root, relative="", place=self._globs.root()))
         while self._links:
@@ -106,13 +113,11 @@ class _Walk:
         for index, pattern in enumerate(self._globs.include):
             if not any(index in file.patterns for file in self._files.values()):
                 self._explain_absence(pattern)
-
-    def listing(self) -> FileListing:
         return FileListing(
             root=self._root,
-            files=tuple(sorted(self._files.values(), key=lambda file: file.external_id)),
-            failed=tuple(sorted(self._failed, key=lambda problem: problem.external_id)),
-            skipped=tuple(sorted(self._skipped, key=lambda problem: problem.external_id)),
+            files=tuple(sorted(self._files.values(), key=_by_id)),
+            failed=tuple(sorted(self._failed, key=_by_id)),
+            skipped=tuple(sorted(self._skipped, key=_by_id)),
             present=frozenset(self._present),
             complete=self._complete,
         )
@@ -127,23 +132,20 @@ class _Walk:
                 except FileNotFoundError:
                     continue  # gone since the folder was listed
                 except OSError as error:
-                    relative = _join(folder, entry.name)
-                    self._fail(relative, f"cannot be looked at: {error.strerror}")
-                    self._present.add(external_id(relative))
+                    reason = f"cannot be looked at: {error.strerror}"
+                    self._fail(_join(folder, entry.name), reason, present=True)
 
     def _entries(self, folder: _Item) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(folder.path) as entries:
                 return sorted(entries, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if not folder.relative:
-                raise _root_error(self._root, error) from error
         except OSError as error:
             if not folder.relative:
                 raise _root_error(self._root, error) from error
-            reason = f"is a folder that cannot be listed: {error.strerror}; let the worker's user read it"
-            self._fail(folder.relative, reason)
-            self._complete = False
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it is gone meanwhile
+                reason = f"is a folder that cannot be listed: {error.strerror}; let the worker's user read it"
+                self._fail(folder.relative, reason)
+                self._complete = False
         return []
 
     def _visit(self, entry: os.DirEntry[str], folder: _Item, folders: list[_Item]) -> None:
@@ -161,18 +163,15 @@ class _Walk:
 
     def _take(self, item: _Item, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            self._fail(
-                item.relative, f"is {_special(status.st_mode)}, not a file; move it away or exclude it"
-            )
-            self._present.add(external_id(item.relative))
-            return
-        if item.path in self._real_paths:
+            special = SPECIAL.get(stat.S_IFMT(status.st_mode), "something else")
+            self._fail(item.relative, f"is {special}, not a file; move it away or exclude it", present=True)
             return
         name = external_id(item.relative)
+        if item.path in self._real_paths:
+            return
         if name in self._files:
-            self._fail(
-                item.relative, "has the name of another file, spelt in another Unicode form; rename one"
-            )
+            reason = "has the name of another file, spelt in another Unicode form; rename one"
+            self._fail(item.relative, reason)
             return
         self._real_paths.add(item.path)
         self._files[name] = FoundFile(
@@ -212,44 +211,37 @@ class _Walk:
     def _inside(self, real: str, link: _Item) -> bool:
         if _below(real, self._root):
             return True
-        self._fail(
-            link.relative, "is a link that leads outside the source's root; copy the target below the root"
-        )
-        self._present.add(external_id(link.relative))
+        reason = "is a link that leads outside the source's root; copy the target below the root"
+        self._fail(link.relative, reason, present=True)
         return False
 
     def _lost_link(self, link: _Item, error: OSError) -> None:
-        self._fail(
-            link.relative, f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
-        )
-        if link.place.wanted:
-            self._present.add(external_id(link.relative))
-        else:
-            # What it led to may have been a folder of files, on a disk that is not there at the moment.
-            self._complete = False
+        reason = f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
+        self._fail(link.relative, reason, present=link.place.wanted)
+        # What it led to may have been a folder of files, on a disk that is not there at the moment.
+        self._complete = self._complete and link.place.wanted
 
     def _explain_absence(self, pattern: Pattern) -> None:
-        if pattern.fixed:
-            self._explain_fixed("/".join(pattern.parts))
-        elif pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
-            reason = (
-                f"there is no folder {pattern.prefix}; nothing of {pattern.text} is read, and nothing deleted"
-            )
+        """Says why nothing matches, where a person can do something about it."""
+        relative = "/".join(pattern.parts)
+        path = f"{self._root}/{relative}"
+        if pattern.fixed and not self._globs.place_of(relative).excluded:
+            if not os.path.lexists(path):
+                self._fail(relative, "is not there; create it or take it out of paths")
+            elif os.path.isdir(path):  # noqa: PTH112
+                self._fail(relative, f"is a folder; write a glob such as ./{relative}/**/*.md")
+        elif not pattern.fixed and pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
+            nothing = f"nothing of {pattern.text} is read, and nothing deleted"
+            reason = f"there is no folder {pattern.prefix}; {nothing}"
             self._skipped.append(Problem(external_id=pattern.prefix, reason=reason))
             self._complete = False
 
-    def _explain_fixed(self, relative: str) -> None:
-        path = f"{self._root}/{relative}"
-        if self._globs.place_of(relative).excluded:
-            return
-        if not os.path.lexists(path):
-            self._fail(relative, "is not there; create it or take it out of paths")
-        elif os.path.isdir(path):  # noqa: PTH112
-            self._fail(relative, f"is a folder; write a glob such as ./{relative}/**/*.md")
-
-    def _fail(self, relative: str, reason: str) -> None:
+    def _fail(self, relative: str, reason: str, *, present: bool = False) -> None:
+        """Records a problem; `present` if the thing is there, though it is no file to read."""
         name = external_id(relative)
         self._failed.append(Problem(external_id=name, reason=f"{name} {reason}"))
+        if present:
+            self._present.add(name)
 
 
 def external_id(relative: str) -> str:
@@ -264,15 +256,12 @@ def _real_root(options: SourceOptions) -> str:
         mode = os.stat(root).st_mode  # noqa: PTH116
     except OSError as error:
         raise _root_error(root, error) from error
+    found = f"the root {root} of source {options.name} is"
     if not stat.S_ISDIR(mode):
-        raise ConfigurationError(
-            f"the root {root} of source {options.name} is not a folder", fix="correct root"
-        )
+        raise ConfigurationError(f"{found} not a folder", fix="correct root")
     if root == _closed(options):
-        raise ConfigurationError(
-            f"the root {root} of source {options.name} is the data folder of Larder, which holds passwords",
-            fix="correct root, or move the data folder with storage.data",
-        )
+        fix = "correct root, or move the data folder with storage.data"
+        raise ConfigurationError(f"{found} the data folder of Larder, which holds passwords", fix=fix)
     return root
 
 
@@ -286,14 +275,10 @@ def _closed(options: SourceOptions) -> str:
 
 def _root_error(root: str, error: OSError) -> IndexingError:
     if isinstance(error, PermissionError):
-        return SourceDenied(
-            f"the root {root} may not be listed",
-            fix="give the worker's user the right to read it",
-            cause=error,
-        )
-    return SourceUnavailable(
-        f"the root {root} cannot be listed: {error.strerror}", fix="mount it or correct the path", cause=error
-    )
+        fix = "give the worker's user the right to read it"
+        return SourceDenied(f"the root {root} may not be listed", fix=fix, cause=error)
+    found = f"the root {root} cannot be listed: {error.strerror}"
+    return SourceUnavailable(found, fix="mount it or correct the path", cause=error)
 
 
 def _join(folder: _Item, name: str) -> str:
@@ -302,13 +287,3 @@ def _join(folder: _Item, name: str) -> str:
 
 def _below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
-
-
-def _special(mode: int) -> str:
-    kinds = {
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "something else")

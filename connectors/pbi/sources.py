@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -26,22 +26,18 @@ from connectors.documents.values import (
 from connectors.files.markdown import file_metadata, file_title
 from connectors.files.source import (
     Entry,
+    FileSource,
     FileText,
-    convert_file,
     failed,
-    findings_of,
     holds_nothing,
-    pages_of,
     read_file,
-    resume_key,
-    selected,
     skipped,
     walk_entries,
 )
-from connectors.files.walk import FileListing, FileTree, FoundFile
+from connectors.files.walk import FileListing, FoundFile
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys, run_facts, top_level
-from pipeline.documents import DEFAULT_KIND, Cursor, Document, Finding, Listing, Page, SourceType
+from pipeline.documents import DEFAULT_KIND, Document, Listing, SourceType
 from pipeline.errors import DocumentRejected
 
 SETTLED_SECONDS = 3600
@@ -54,6 +50,7 @@ _STEP = re.compile(r"step[-_]?(\d{1,9})", re.IGNORECASE)
 _FINAL = (("final-output", "final_output", "pbi-", "pbi_"), ("summary",))
 """How files are called that are written behind all steps, the surest first."""
 PERCENT = 100
+TITLE_KEYS = ("title", "name")
 _DIGITS = re.compile(r"(\d+)")
 _DATED_RUN = re.compile(r"run[-_]\d")
 
@@ -73,18 +70,15 @@ class Gathering:
     def __init__(self) -> None:
         self.problems: list[Entry] = []
         self.complete = True
+        """False if PBIs may be there that were not seen."""
+        self.plain: list[FoundFile] = []
+        """Files of JSON without PBIs."""
+        self.unread: list[FoundFile] = []
+        """Files that are no JSON or could not be read."""
         self._winners: dict[str, Winner] = {}
         self._runs: dict[str, dict[str, tuple[Rank, str]]] = {}
         self._bare: dict[str, tuple[Rank, Mapping[str, Any]]] = {}
         self._scores: dict[str, tuple[Rank, float]] = {}
-
-    def parsed(self, file: FileText) -> Iterator[Any]:
-        """The one value of a JSON file, or none and a problem."""
-        try:
-            yield parse_json(file.text, file.external_id)
-        except DocumentRejected as error:
-            problem = failed(file.external_id, str(error), file.url)
-            self.unknown(problem, settled=is_settled(file.modified))
 
     def take(self, file: FileText, data: Any) -> None:
         """Takes the parsed content of a file in."""
@@ -92,27 +86,25 @@ class Gathering:
         if items is None:
             reason = f"{file.external_id} has no PBIs; it holds {top_level(data)}"
             self.problems.append(skipped(file.external_id, reason, file.url))
-            return
         run = run_facts(data)
-        for item in items:
+        first, last = _file_rank(file, run)
+        for item in items or ():
             record = pbi_record(item, run)
             if record is None:
                 name = f"{file.external_id}#{item.index}"
-                reason = (
-                    f"{file.external_id}: PBI number {item.index + 1} has neither id nor title; give it an id"
-                )
-                self.problems.append(failed(name, reason, file.url))
+                found = f"PBI number {item.index + 1} has neither id nor title"
+                self.problems.append(failed(name, f"{file.external_id}: {found}; give it an id", file.url))
             else:
                 changed = parse_time(record.updated)
                 own = changed.timestamp() if changed else 0.0
-                first, last = _file_rank(file, run)
                 self._see(record, file, (*first, own, *last, item.stage, item.index))
 
-    def unknown(self, problem: Entry, *, settled: bool) -> None:
+    def unknown(self, file: FoundFile, problem: Entry, *, settled: bool) -> None:
         """A file that may hold PBIs and cannot be read: what is not seen may be there all the same.
 
         `settled` if it has been without PBIs for so long that nothing can be hoped for.
         """
+        self.unread.append(file)
         self.problems.append(problem)
         self.complete = self.complete and settled
 
@@ -153,23 +145,15 @@ class Gathering:
             self._winners[record.id] = Winner(rank=rank, record=record, file=file)
         if record.bare and record.facts and rank > self._bare.get(record.id, ((), {}))[0]:
             self._bare[record.id] = (rank, record.facts)
-        self._see_run(record, file, rank)
-        self._see_score(record, rank)
-
-    def _see_run(self, record: PbiRecord, file: FileText, rank: Rank) -> None:
+        if record.score is not None and rank > self._scores.get(record.id, ((), 0.0))[0]:
+            self._scores[record.id] = (rank, record.score)
         runs = self._runs.setdefault(record.id, {})
         run, content = run_name(file.external_id), "" if record.bare else record.content_key
         if run not in runs or (content != "", rank) > (runs[run][1] != "", runs[run][0]):
             runs[run] = (rank, content)
 
-    def _see_score(self, record: PbiRecord, rank: Rank) -> None:
-        if record.score is not None:
-            score = self._scores.get(record.id)
-            if score is None or rank > score[0]:
-                self._scores[record.id] = (rank, record.score)
 
-
-def is_settled(modified: datetime | None) -> bool:
+def _is_settled(modified: datetime | None) -> bool:
     """True if a file has not been written for a while, so that what it holds now is what it is meant to hold."""
     return modified is not None and time.time() - modified.timestamp() > SETTLED_SECONDS
 
@@ -204,27 +188,24 @@ def _file_rank(
     )
 
 
-class PbiJsonSource:
+class PbiJsonSource(FileSource):
     """One document per PBI id over all files; its external id is the PBI's id.
 
     Which file has the newest state of a PBI is known only after all were read, so each walk reads them all
     first and keeps one text per PBI.
-
-    Raises:
-        ConfigurationError: a glob is empty, absolute, or climbs out of the root.
     """
 
-    extractor = "pbi-json-3"
-    walks_all = True
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._tree = FileTree(options)
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        extractor: str = "pbi-json-3",
+        holds_pbis: Callable[[Any], bool] = lambda _data: True,
+    ) -> None:
+        super().__init__(options, extractor=extractor, convert=json_document)
+        self._holds_pbis = holds_pbis
+        self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
-
-    def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """All PBIs and problems behind the cursor, by id."""
-        return pages_of(self._entries(resume_key(since)))
 
     def ids(self) -> Listing:
         """The ids of all PBIs; incomplete while a file that may hold others cannot be read."""
@@ -233,184 +214,85 @@ class PbiJsonSource:
             self._gather(listing)
         return self._last[1] if self._last else Listing(ids=frozenset(), complete=False)
 
-    def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """These documents as they are now."""
-        return selected(self.pages(None), ids)
-
-    def check(self) -> list[Finding]:
-        """The root, each glob with its number of files, and what could not be read."""
-        return findings_of(self._tree)
-
-    def stamp(self) -> str:
-        """A hash over names, times, sizes and inodes of the matching files."""
-        return self._tree.listing().stamp
-
-    def _entries(self, after: str) -> Iterator[Entry]:
-        gathering = self._gather(self._tree.listing())
-        entries = [*gathering.problems, *(Entry(key=pbi_id) for pbi_id in gathering.ids)]
-        for entry in sorted(entries, key=lambda entry: entry.key):
-            if entry.key > after:
-                problem = entry.failed or entry.skipped
-                yield (
-                    entry
-                    if problem
-                    else replace(entry, document=pbi_document(self._options, gathering, entry.key))
-                )
+    def _items(self, listing: FileListing) -> Iterator[Entry | FoundFile]:
+        gathering = self._gather(listing)
+        yield from gathering.problems
+        yield from gathering.plain
+        for pbi_id in gathering.ids:
+            yield Entry(external_id=pbi_id, document=self._document(gathering, pbi_id))
 
     def _gather(self, listing: FileListing) -> Gathering:
-        gathering = gather(listing, self._options)
-        self._last = (listing.stamp, Listing(ids=gathering.ids, complete=gathering.complete))
-        return gathering
-
-
-def gather(listing: FileListing, options: SourceOptions) -> Gathering:
-    """The PBIs of all files of a walk, and all problems."""
-    gathering = Gathering()
-    gathering.problems += walk_entries(listing)
-    gathering.complete = listing.complete and not listing.present
-    for file in listing.files:
-        read = read_file(file, listing.root, options)
-        if isinstance(read, FileText):
-            for data in gathering.parsed(read):
-                gathering.take(read, data)
-        elif read is not None:
-            empty = holds_nothing(file, listing.root)
-            gathering.unknown(read, settled=empty and is_settled(from_epoch(file.status.st_mtime)))
-    return gathering
-
-
-def pbi_document(options: SourceOptions, gathering: Gathering, pbi_id: str) -> Document:
-    """The document of a PBI in its newest state."""
-    winner = gathering.winner(pbi_id)
-    record, file = winner.record, winner.file
-    source_type = options.source_type or SourceType.PBI
-    created = parse_time(record.timestamp) or file.modified
-    updated = parse_time(record.updated) or created
-    return Document(
-        external_id=record.id,
-        title=record.title,
-        text=record.text,
-        source_type=source_type,
-        kind=DEFAULT_KIND[SourceType.PBI],
-        url=record.url or f"{file.url}#{quote(record.id, safe='')}",
-        tags=record.tags,
-        metadata={
-            **json_able(options.metadata),
-            **record.facts,
-            "pbi_id": record.id,
-            **({"timestamp": record.timestamp} if record.timestamp else {}),
-            **gathering.quality(pbi_id),
-            "runs": gathering.runs(pbi_id),
-            "version": gathering.version(pbi_id),
-            **file_metadata(file),
-        },
-        created_at=created,
-        updated_at=updated,
-    )
-
-
-TITLE_KEYS = ("title", "name")
-
-
-class JsonSource:
-    """One document per JSON file, except for files of PBIs, which give one per PBI.
-
-    Raises:
-        ConfigurationError: a glob is empty, absolute, or climbs out of the root.
-    """
-
-    extractor = "json-2"
-    walks_all = True
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        # What is a PBI stays one, whatever the other files of the folder are called.
-        self._pbi_options = replace(options, source_type=SourceType.PBI)
-        self._tree = FileTree(options)
-
-    def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """Documents, PBIs and problems behind the cursor, by id."""
-        return pages_of(self._entries(resume_key(since)))
-
-    def ids(self) -> Listing:
-        """Paths of the files and ids of the PBIs; incomplete while a file that may hold PBIs cannot be read."""
-        listing = self._tree.listing()
-        sorted_out = self._sort_out(listing)
-        living = {f.external_id for f in sorted_out.unread if not holds_nothing(f, listing.root)}
-        living |= {f.external_id for f in sorted_out.plain}
-        gathering = sorted_out.gathering
-        return Listing(ids=gathering.ids | living | listing.present, complete=gathering.complete)
-
-    def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """These documents as they are now."""
-        return selected(self.pages(None), ids)
-
-    def check(self) -> list[Finding]:
-        """The root, each glob with its number of files, and what could not be read."""
-        return findings_of(self._tree)
-
-    def stamp(self) -> str:
-        """A hash over names, times, sizes and inodes of the matching files."""
-        return self._tree.listing().stamp
-
-    def _entries(self, after: str) -> Iterator[Entry]:
-        listing = self._tree.listing()
-        sorted_out = self._sort_out(listing)
-        gathering = sorted_out.gathering
-        items: list[tuple[str, Entry | FoundFile | None]] = [(e.key, e) for e in gathering.problems]
-        items += [(file.external_id, file) for file in sorted_out.plain]
-        items += [(pbi_id, None) for pbi_id in gathering.ids]
-        for key, item in sorted(items, key=lambda pair: pair[0]):
-            if key > after:
-                yield from self._entry(key, item, gathering, listing.root)
-
-    def _entry(
-        self, key: str, item: Entry | FoundFile | None, gathering: Gathering, root: str
-    ) -> Iterator[Entry]:
-        if isinstance(item, Entry):
-            yield item
-        elif item is None:
-            yield Entry(key=key, document=pbi_document(self._pbi_options, gathering, key))
-        else:
-            read = read_file(item, root, self._options)
-            if isinstance(read, FileText):
-                yield convert_file(read, self._options, json_document)
-            elif read is not None:
-                yield read
-
-    def _sort_out(self, listing: FileListing) -> _SortedOut:
         """Reads all files once; of those without PBIs only the place is kept."""
         gathering = Gathering()
         gathering.problems += walk_entries(listing)
         gathering.complete = listing.complete and not listing.present
-        plain: list[FoundFile] = []
-        unread: list[FoundFile] = []
-        for file in listing.files:
-            read = read_file(file, listing.root, self._options)
-            if isinstance(read, FileText):
-                unread += [file] if not self._take(file, read, gathering, plain) else []
-            elif read is not None:
-                unread.append(file)
-                empty = holds_nothing(file, listing.root)
-                gathering.unknown(read, settled=empty and is_settled(from_epoch(file.status.st_mtime)))
-        return _SortedOut(gathering=gathering, plain=plain, unread=unread)
+        for found in listing.files:
+            file = read_file(found, listing.root, self._options)
+            if isinstance(file, FileText):
+                self._take(gathering, found, file)
+            elif file is not None:
+                empty = holds_nothing(found, listing.root)
+                settled = empty and _is_settled(from_epoch(found.status.st_mtime))
+                gathering.unknown(found, file, settled=settled)
+        self._last = (listing.stamp, self._known(gathering, listing))
+        return gathering
 
-    def _take(self, file: FoundFile, read: FileText, gathering: Gathering, plain: list[FoundFile]) -> bool:
-        """False if the file is no JSON."""
-        for data in gathering.parsed(read):
-            if clearly_pbis(data):
-                gathering.take(read, data)
-            else:
-                plain.append(file)
-            return True
-        return False
+    def _take(self, gathering: Gathering, found: FoundFile, file: FileText) -> None:
+        try:
+            data = parse_json(file.text, file.external_id)
+        except DocumentRejected as error:
+            problem = failed(file.external_id, str(error), file.url)
+            gathering.unknown(found, problem, settled=_is_settled(file.modified))
+            return
+        if self._holds_pbis(data):
+            gathering.take(file, data)
+        else:
+            gathering.plain.append(found)
+
+    def _known(self, gathering: Gathering, _listing: FileListing) -> Listing:
+        return Listing(ids=gathering.ids, complete=gathering.complete)
+
+    def _document(self, gathering: Gathering, pbi_id: str) -> Document:
+        """The document of a PBI in its newest state."""
+        winner = gathering.winner(pbi_id)
+        record, file = winner.record, winner.file
+        created = parse_time(record.timestamp) or file.modified
+        return Document(
+            external_id=record.id,
+            title=record.title,
+            text=record.text,
+            source_type=self._pbi_type,
+            kind=DEFAULT_KIND[SourceType.PBI],
+            url=record.url or f"{file.url}#{quote(record.id, safe='')}",
+            tags=record.tags,
+            metadata={
+                **json_able(self._options.metadata),
+                **record.facts,
+                "pbi_id": record.id,
+                **({"timestamp": record.timestamp} if record.timestamp else {}),
+                **gathering.quality(pbi_id),
+                "runs": gathering.runs(pbi_id),
+                "version": gathering.version(pbi_id),
+                **file_metadata(file),
+            },
+            created_at=created,
+            updated_at=parse_time(record.updated) or created,
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SortedOut:
-    gathering: Gathering
-    plain: list[FoundFile]
-    unread: list[FoundFile]
+class JsonSource(PbiJsonSource):
+    """One document per JSON file, except for files of PBIs, which give one per PBI."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options, extractor="json-2", holds_pbis=clearly_pbis)
+        # What is a PBI stays one, whatever the other files of the folder are called.
+        self._pbi_type = SourceType.PBI
+
+    def _known(self, gathering: Gathering, listing: FileListing) -> Listing:
+        """Paths of the files and ids of the PBIs."""
+        living = {f.external_id for f in gathering.unread if not holds_nothing(f, listing.root)}
+        living |= {f.external_id for f in gathering.plain}
+        return Listing(ids=gathering.ids | living | listing.present, complete=gathering.complete)
 
 
 def json_document(options: SourceOptions, file: FileText) -> Document | None:

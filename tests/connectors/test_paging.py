@@ -24,7 +24,7 @@ class TestPaging:
                 kind=Kind.REFERENCE,
             )
 
-        pages = list(pages_of(Entry(key=str(n), document=document(n)) for n in range(5)))
+        pages = list(pages_of(Entry(external_id=str(n), document=document(n)) for n in range(5)))
 
         assert [len(page.documents) for page in pages] == [2, 2, 1]
         assert [page.cursor for page in pages] == [{"after": "1"}, {"after": "3"}, {}]
@@ -32,7 +32,7 @@ class TestPaging:
     def test_exactly_one_full_page_is_the_last(self) -> None:
         problem = Problem(external_id="x", reason="y")
 
-        pages = list(pages_of(Entry(key=f"{n:03d}", failed=problem) for n in range(100)))
+        pages = list(pages_of(Entry(external_id=f"{n:03d}", failed=problem) for n in range(100)))
 
         assert [len(page.failed) for page in pages] == [100]
         assert pages[0].cursor == {}
