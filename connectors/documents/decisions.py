@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -100,9 +100,9 @@ class Evidence:
 
     path: str
     text: str
-    front_matter: Mapping[str, Any]
-    tags: Sequence[str]
-    headings: Sequence[Heading]
+    front_matter: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    headings: Sequence[Heading] = ()
     above: str = ""
     """The folders above `path` whose names may tell."""
 

@@ -8,24 +8,30 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
 import yaml
 from frontmatter.default_handlers import SafeLoader, YAMLHandler
 
-from connectors.documents.decisions import Evidence, kind_and_facts
-from connectors.documents.headings import Heading, code_lines, headings_of, plain_text, title_of
+from connectors.documents.decisions import Evidence
+from connectors.documents.headings import code_lines, headings_of, plain_text, title_of
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import json_able, parse_time, scalar_text, tags_of
-from connectors.files.source import FileSource, FileText
+from connectors.files.source import FileSource, FileText, file_document
 from connectors.files.walk import external_id
 from pipeline.documents import Document, SourceType
 from pipeline.errors import DocumentRejected
 
+MAX_LINKS = 100
+MAX_TITLE_LINE = 120
+ALWAYS_KEPT = ("author", "date", "created", "updated")
 _BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
+# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
+_INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
+_REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,47 +63,37 @@ def split_front_matter(text: str, name: str) -> FrontMatter:
     Raises:
         DocumentRejected: the block is no YAML, no mapping, or never closed; the message gives the line.
     """
+    none = FrontMatter(values={}, body=text)
     handler = YAMLHandler(fm_boundary=_BOUNDARY)
     lines = text.split("\n", 2)
     if lines[0].rstrip() != "---":
-        return FrontMatter(values={}, body=text)
+        return none
     try:
         head, body = handler.split(text)
     except ValueError:
-        return _unclosed(text, lines, name)
-    values = _load(handler, head, name, ruled=not lines[1].strip())
-    if values is None:
-        return FrontMatter(values={}, body=text)
+        if len(lines) > 1 and _KEY.match(lines[1]):
+            found = f"{name}: the front matter opened at line 1 is never closed"
+            raise DocumentRejected(found, fix="add a line ---") from None
+        return none  # a lone ruler
+    try:
+        values = _load(handler, head, name)
+    except DocumentRejected:
+        if lines[1].strip():
+            raise
+        return none  # a ruler with a blank line below it, and the block is just text
     return FrontMatter(values={str(k): v for k, v in values.items()}, body=body.strip("\n"))
 
 
-def _unclosed(text: str, lines: list[str], name: str) -> FrontMatter:
-    """A lone `---` on top is a ruler, unless what follows is clearly meant as keys."""
-    if len(lines) > 1 and _KEY.match(lines[1]):
-        raise DocumentRejected(
-            f"{name}: the front matter opened at line 1 is never closed", fix="add a line ---"
-        )
-    return FrontMatter(values={}, body=text)
-
-
-def _load(handler: YAMLHandler, head: str, name: str, *, ruled: bool) -> Mapping[Any, Any] | None:
-    """The mapping; None if `ruled` (a blank line follows the first ---) and the block is just text."""
+def _load(handler: YAMLHandler, head: str, name: str) -> Mapping[Any, Any]:
     try:
         values = handler.load(head, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if ruled:
-            return None
-        raise DocumentRejected(
-            f"{name}: the front matter is not valid YAML at {_where(error)}", fix="correct it"
-        ) from None
-    if values is None:
-        return {}
-    if isinstance(values, Mapping):
-        return values
-    if ruled:
-        return None
-    found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
-    raise DocumentRejected(found, fix="write it as key: value lines")
+        found = f"{name}: the front matter is not valid YAML at {_where(error)}"
+        raise DocumentRejected(found, fix="correct it") from None
+    if values is not None and not isinstance(values, Mapping):
+        found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
+        raise DocumentRejected(found, fix="write it as key: value lines")
+    return values or {}
 
 
 def _where(error: Exception) -> str:
@@ -106,27 +102,14 @@ def _where(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
 
 
-MAX_LINKS = 100
-# Both are anchored on characters that are rare in text, so that they cost time linear in its length.
-_INLINE = re.compile(r"(\]\(\s{0,10})(?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))")
-_REFERENCE = re.compile(r"( {0,3}\[[^\]\n]{1,200}\]:[ \t]*)(?:<([^<>\n]{1,1000})>|(\S{1,1000}))")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+def resolve_links(text: str, relative: str, options: SourceOptions) -> tuple[str, list[str]]:
+    """The text of the file at `relative`, and the files of the same root that it links to or shows.
 
-
-@dataclass(frozen=True, kw_only=True)
-class LinkedText:
-    """A text and the files of the same root it points to."""
-
-    text: str
-    """With the links made absolute if the root has a base url, else as it was."""
-    links: tuple[str, ...]
-    """Paths below the root, sorted, each once, at most MAX_LINKS."""
-
-
-def resolve_links(text: str, relative: str, options: SourceOptions) -> LinkedText:
-    """Follows links and images of the file at `relative`; what is in code is left alone."""
+    Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
+    below the root, sorted, each once, at most MAX_LINKS.
+    """
     if "](" not in text and "]:" not in text:
-        return LinkedText(text=text, links=())
+        return text, []
     hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
 
     def absolute(match: re.Match[str]) -> str:
@@ -143,7 +126,7 @@ def resolve_links(text: str, relative: str, options: SourceOptions) -> LinkedTex
         if not in_code and ("](" in lines[index] or "]:" in lines[index]):
             lines[index] = _outside_code(lines[index], absolute)
     links = sorted({external_id(hit) for hit in hits.values() if hit})
-    return LinkedText(text="\n".join(lines), links=tuple(links[:MAX_LINKS]))
+    return "\n".join(lines), links[:MAX_LINKS]
 
 
 def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
@@ -171,9 +154,6 @@ def _path(target: str) -> str:
     return re.split("[#?]", target, maxsplit=1)[0]
 
 
-ALWAYS_KEPT = ("author", "date", "created", "updated")
-
-
 class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
@@ -192,7 +172,6 @@ def markdown_document(options: SourceOptions, file: FileText) -> Document | None
         return None
     headings = list(headings_of(front.body))
     tags = tags_of(front.values.get("tags"))
-    source_type = options.source_type or SourceType.DOCUMENTATION
     evidence = Evidence(
         path=file.external_id,
         above=options.above,
@@ -201,43 +180,19 @@ def markdown_document(options: SourceOptions, file: FileText) -> Document | None
         tags=tags,
         headings=headings,
     )
-    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
-    linked = resolve_links(front.body, file.relative, options)
+    text, links = resolve_links(front.body, file.relative, options)
     created, updated = _times(front.values, file.modified)
-    return Document(
-        external_id=file.external_id,
-        title=_title(front, headings, file),
-        text=linked.text,
-        source_type=source_type,
-        kind=kind,
-        url=file.url,
-        tags=tags,
-        metadata={
-            **json_able(options.metadata),
-            **_kept(options, front.values, tags),
-            **facts,
-            **({"links": list(linked.links)} if linked.links else {}),
-            **file_metadata(file),
-        },
-        created_at=created,
-        updated_at=updated,
+    return file_document(
+        options,
+        file,
+        evidence,
+        SourceType.DOCUMENTATION,
+        title=plain_text(scalar_text(front.values.get("title"))) or title_of(headings),
+        text=text,
+        own={**_kept(options, front.values, tags), **({"links": links} if links else {})},
+        created=created,
+        updated=updated,
     )
-
-
-def file_metadata(file: FileText) -> dict[str, str]:
-    """`source_path`, and `encoding` if it is not UTF-8."""
-    encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
-    return {"source_path": file.external_id, **encoding}
-
-
-def file_title(file: FileText) -> str:
-    """The file's name without its suffix."""
-    return PurePosixPath(file.external_id).stem
-
-
-def _title(front: FrontMatter, headings: list[Heading], file: FileText) -> str:
-    given = plain_text(scalar_text(front.values.get("title")))
-    return given or title_of(headings) or file_title(file)
 
 
 def _kept(options: SourceOptions, values: Mapping[str, Any], tags: tuple[str, ...]) -> dict[str, Any]:
@@ -255,9 +210,6 @@ def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[dateti
     return created, updated
 
 
-MAX_TITLE_LINE = 120
-
-
 class TextSource(FileSource):
     """One document per text file; its external id is the path below the root."""
 
@@ -267,22 +219,8 @@ class TextSource(FileSource):
 
 def text_document(options: SourceOptions, file: FileText) -> Document:
     """The document of one file: the whole text as it is."""
-    source_type = options.source_type or SourceType.TEXT
-    evidence = Evidence(
-        path=file.external_id, above=options.above, text=file.text, front_matter={}, tags=(), headings=()
-    )
-    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
-    return Document(
-        external_id=file.external_id,
-        title=first_line_title(file.text) or file_title(file),
-        text=file.text,
-        source_type=source_type,
-        kind=kind,
-        url=file.url,
-        metadata={**json_able(options.metadata), **facts, **file_metadata(file)},
-        created_at=file.modified,
-        updated_at=file.modified,
-    )
+    evidence = Evidence(path=file.external_id, above=options.above, text=file.text)
+    return file_document(options, file, evidence, SourceType.TEXT, title=first_line_title(file.text))
 
 
 def first_line_title(text: str) -> str:

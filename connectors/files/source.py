@@ -6,15 +6,19 @@ import codecs
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
+from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.options import SourceOptions
-from connectors.documents.values import from_epoch
+from connectors.documents.values import from_epoch, json_able
 from connectors.files.walk import FileListing, FileTree, FoundFile
-from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
 PAGE_ENTRIES = 100
@@ -316,6 +320,53 @@ class FileSource:
         return (
             Entry(external_id=file.external_id, document=document) if document else blank(file, self._options)
         )
+
+
+def file_document(
+    options: SourceOptions,
+    file: FileText,
+    evidence: Evidence,
+    source_type: SourceType,
+    *,
+    title: str,
+    text: str = "",
+    own: Mapping[str, Any] = MappingProxyType({}),
+    created: datetime | None = None,
+    updated: datetime | None = None,
+) -> Document:
+    """The document of one file.
+
+    Args:
+        options: `source_type` and `metadata` of the source.
+        file: gives id, address, and the times if there are no others.
+        evidence: decides about the kind; also text and tags.
+        source_type: where the source is given none.
+        title: the file's name without its suffix if empty.
+        text: replaces that of the evidence.
+        own: metadata the file gives of itself; it goes before that of the source.
+        created: what the file says.
+        updated: what the file says.
+    """
+    source_type = options.source_type or source_type
+    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
+    return Document(
+        external_id=file.external_id,
+        title=title or PurePosixPath(file.external_id).stem,
+        text=text or evidence.text,
+        source_type=source_type,
+        kind=kind,
+        url=file.url,
+        tags=tuple(evidence.tags),
+        metadata={**json_able(options.metadata), **own, **facts, **file_metadata(file)},
+        created_at=created or file.modified,
+        updated_at=updated or file.modified,
+    )
+
+
+def file_metadata(file: FileText) -> dict[str, str]:
+    """`source_path`, and `encoding` if it is not UTF-8."""
+    encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
+    return {"source_path": file.external_id, **encoding}
 
 
 def walk_entries(listing: FileListing) -> list[Entry]:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.decisions import Evidence
 from connectors.documents.headings import plain_text
 from connectors.documents.options import SourceOptions
 from connectors.documents.values import (
@@ -23,12 +23,13 @@ from connectors.documents.values import (
     scalar_text,
     tags_of,
 )
-from connectors.files.markdown import file_metadata, file_title
 from connectors.files.source import (
     Entry,
     FileSource,
     FileText,
     failed,
+    file_document,
+    file_metadata,
     holds_nothing,
     read_file,
     skipped,
@@ -311,29 +312,14 @@ def json_document(options: SourceOptions, file: FileText) -> Document | None:
         return None
     keys = plain_keys(data) if isinstance(data, Mapping) else {}
     tags = tags_of(keys.get("tags"))
-    source_type = options.source_type or SourceType.DOCUMENTATION
-    evidence = Evidence(
-        path=file.external_id, above=options.above, text=text, front_matter=keys, tags=tags, headings=()
-    )
-    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
-    return Document(
-        external_id=file.external_id,
-        title=_title(keys) or file_title(file),
-        text=text,
-        source_type=source_type,
-        kind=kind,
-        url=file.url,
-        tags=tags,
-        metadata={**json_able(options.metadata), **_category(keys), **facts, **file_metadata(file)},
-        created_at=parse_time(keys.get("createdat")) or file.modified,
-        updated_at=parse_time(keys.get("updatedat")) or file.modified,
-    )
-
-
-def _title(keys: Mapping[str, Any]) -> str:
-    return next((text for key in TITLE_KEYS if (text := plain_text(scalar_text(keys.get(key))))), "")
-
-
-def _category(keys: Mapping[str, Any]) -> dict[str, str]:
     category = scalar_text(keys.get("category"))
-    return {"category": category} if category else {}
+    return file_document(
+        options,
+        file,
+        Evidence(path=file.external_id, above=options.above, text=text, front_matter=keys, tags=tags),
+        SourceType.DOCUMENTATION,
+        title=next((text for key in TITLE_KEYS if (text := plain_text(scalar_text(keys.get(key))))), ""),
+        own={"category": category} if category else {},
+        created=parse_time(keys.get("createdat")),
+        updated=parse_time(keys.get("updatedat")),
+    )
