@@ -5,11 +5,11 @@ from __future__ import annotations
 from connectors.markup.addresses import Links
 from connectors.markup.conversion import Conversion, MarkupLimits, Rendered
 from connectors.markup.elements import HTML
-from connectors.markup.storage_format import EXTENSIONS, MACROS
+from connectors.markup.storage_format import STORAGE_FORMAT
 
 __all__ = ["Links", "MarkupLimits", "Rendered", "to_markdown"]
 
-_HANDLERS = {**HTML, **MACROS, **EXTENSIONS}
+_HANDLERS = {**HTML, **STORAGE_FORMAT}
 
 
 def to_markdown(html: str, links: Links | None = None, *, limits: MarkupLimits = MarkupLimits()) -> Rendered:  # noqa: B008 (frozen)

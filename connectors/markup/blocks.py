@@ -4,75 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 from connectors.markup.inline import (
     LINK,
     STRONG,
     Inline,
+    around,
     code_fence,
     code_span,
     escape_heading,
     link,
     paragraph_lines,
-    strong,
 )
 from connectors.markup.tables import Table
 
 LINE, PARAGRAPH = 1, 2
 """What lies between two blocks: a line end, or a blank line."""
-
-
-class Sink(Protocol):
-    """Takes blocks in their order, and the quotes and lists they stand in."""
-
-    def gap(self, size: int) -> int:
-        """At least this much before the next block; how much it will be."""
-        ...
-
-    def paragraph(self, text: str) -> None:
-        """Lines of running text, escaped but for their beginnings."""
-        ...
-
-    def heading(self, level: int, text: str) -> None:
-        """One line."""
-        ...
-
-    def code(self, text: str, language: str) -> None:
-        """Every blank of it counts."""
-        ...
-
-    def rule(self) -> bool:
-        """A line across; False where none can be drawn."""
-        ...
-
-    def table(self, table: Table) -> None:
-        """Rows of cells."""
-        ...
-
-    def open_quote(self) -> None:
-        """What follows is quoted, until `close`."""
-        ...
-
-    def open_list(self, start: int | None) -> None:
-        """Items follow, numbered from `start` or with bullets, until `close`."""
-        ...
-
-    def open_item(self, box: str = "", number: int | None = None) -> None:
-        """What follows is one item, until `close`; `box` is `[ ]` or `[x]`."""
-        ...
-
-    def open_definition(self) -> None:
-        """What follows says what the term before means, until `close`."""
-        ...
-
-    def tick(self, box: str) -> bool:
-        """Gives the item just opened a box; False if it has text already, or none is open."""
-        ...
-
-    def close(self) -> None:
-        """Ends the innermost quote, list, item or definition."""
-        ...
 
 
 class CellSink:
@@ -87,9 +34,8 @@ class CellSink:
         """All that was written."""
         return " / ".join(self._pieces)
 
-    def gap(self, size: int) -> int:  # noqa: ARG002 (whatever is asked for)
+    def gap(self, size: int) -> None:
         """None: all of a cell stands on one line."""
-        return 0
 
     def paragraph(self, text: str) -> None:
         """Each line is a piece."""
@@ -105,9 +51,8 @@ class CellSink:
         for line in text.split("\n"):
             self._add(code_span(line))
 
-    def rule(self) -> bool:
+    def rule(self) -> None:
         """None is drawn: all of a cell stands on one line."""
-        return False
 
     def table(self, table: Table) -> None:
         """The whole table is a piece."""
@@ -194,10 +139,9 @@ class DocumentSink:
         """All that was written."""
         return "\n".join(self._lines).rstrip()
 
-    def gap(self, size: int) -> int:
+    def gap(self, size: int) -> None:
         """At least this much before the next block."""
         self._gap = max(self._gap, size)
-        return self._gap
 
     def paragraph(self, text: str) -> None:
         """Lines of running text."""
@@ -205,29 +149,20 @@ class DocumentSink:
 
     def heading(self, level: int, text: str) -> None:
         """One line, with a blank one before and behind."""
-        self._gap = PARAGRAPH
-        self._write([f"{'#' * level} {escape_heading(text)}"])
-        self._gap = PARAGRAPH
+        self._write_apart([f"{'#' * level} {escape_heading(text)}"])
 
     def code(self, text: str, language: str) -> None:
         """A fenced block; every blank of it counts."""
         fence = code_fence(text)
-        self._gap = PARAGRAPH
-        self._write([fence + language, *text.split("\n")], last=fence)
-        self._gap = PARAGRAPH
+        self._write_apart([fence + language, *text.split("\n")], last=fence)
 
-    def rule(self) -> bool:
+    def rule(self) -> None:
         """A line across."""
-        self._gap = PARAGRAPH
-        self._write(["---"])
-        self._gap = PARAGRAPH
-        return True
+        self._write_apart(["---"])
 
     def table(self, table: Table) -> None:
         """A table with its head."""
-        self._gap = PARAGRAPH
-        self._write(table.lines(), whole=True)
-        self._gap = PARAGRAPH
+        self._write_apart(table.lines(), whole=True)
 
     def open_quote(self) -> None:
         """What follows is quoted, until `close`."""
@@ -289,6 +224,12 @@ class DocumentSink:
             self.depth_capped = True
         self._levels.append(_Level(kind, self._levels[-1].prefix + prefix, marker))
 
+    def _write_apart(self, lines: list[str], *, last: str = "", whole: bool = False) -> None:
+        """One block with a blank line before and behind."""
+        self._gap = PARAGRAPH
+        self._write(lines, last=last, whole=whole)
+        self._gap = PARAGRAPH
+
     def _write(self, lines: list[str], *, last: str = "", whole: bool = False) -> None:
         """One block; `last` ends it even if there is no room for all of it."""
         if self.full or not lines:
@@ -343,7 +284,11 @@ class DocumentSink:
 _NO_LANGUAGE = frozenset({"none", "text", "plain", "plaintext", "noformat"})
 
 
-class Canvas:
+Sink = DocumentSink | CellSink
+"""Takes blocks in their order, and the quotes and lists they stand in."""
+
+
+class Writer:
     """Running text, code and cells on their way into a sink."""
 
     def __init__(self, sink: Sink) -> None:
@@ -391,21 +336,24 @@ class Canvas:
         if self.inline.at_line_start:
             self.flush(PARAGRAPH)
         else:
-            self.inline.line_break()
+            self.inline.literal("\n")
 
     def bold_line(self, text: str, gap: int) -> None:
         """A line of its own, such as a panel's title."""
         self.flush(gap)
-        close = self.inline.open(STRONG, strong)
-        self.text(text)
-        close()
+        with self.inline.mark(STRONG, around("**")):
+            self.text(text)
         self.flush(gap)
 
     def link(self, label: str, url: str | None) -> None:
         """A link within the line."""
-        close = self.inline.open(LINK, lambda body: link(body, url))
-        self.text(label)
-        close()
+        with self.inline.mark(LINK, lambda body: link(body, url)):
+            self.text(label)
+
+    def leave(self, gap: int) -> None:
+        """Ends the block, and the innermost quote, list, item or definition."""
+        self.flush(gap)
+        self.sink.close()
 
     def begin_code(self) -> None:
         """All text up to `end_code` is code; code within code is part of it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from connectors.markup.addresses import Addresses, Links, Target
-from connectors.markup.blocks import LINE, Canvas, DocumentSink
+from connectors.markup.blocks import LINE, DocumentSink, Writer
 from connectors.markup.scanner import Event, Sign, events
 from connectors.markup.tables import Table
 
@@ -39,7 +39,8 @@ class Rendered:
     """File names of attachments the page mentions, in the order of their first mention, each once."""
 
 
-Close = Callable[[], None]
+Opened = Iterator[None]
+"""What an element does: up to its `yield` at its start tag, the rest at its end."""
 
 BLOCKS = frozenset(
     "address article aside blockquote body center dd details dialog dir div dl dt fieldset "  # noqa: SIM905 (a list of words)
@@ -80,19 +81,13 @@ _ENDS_WITHIN: dict[str, frozenset[str]] = {
 }
 
 
-@dataclass(slots=True)
-class _Open:
-    name: str
-    close: Close | None
-
-
 class OpenElements:
     """A stack of bounded height, so that looking through it costs little whatever is nested."""
 
     def __init__(self, most: int) -> None:
         self.depth_capped = False
         self._most = most
-        self._open: list[_Open] = []
+        self._open: list[tuple[str, Opened | None]] = []
         self._count: Counter[str] = Counter()
         self._left_out: Counter[str] = Counter()
 
@@ -105,9 +100,9 @@ class OpenElements:
         """True if such an element is open anywhere."""
         return self._count[name] > 0
 
-    def push(self, name: str, close: Close | None) -> None:
-        """Opens an element; `close` is called at its end."""
-        self._open.append(_Open(name, close))
+    def push(self, name: str, opened: Opened | None) -> None:
+        """Opens an element; `opened` goes on at its end."""
+        self._open.append((name, opened))
         self._count[name] += 1
 
     def leave_out(self, name: str) -> None:
@@ -152,7 +147,7 @@ class OpenElements:
     ) -> int | None:
         found: int | None = None
         for index in range(len(self._open) - 1, -1, -1):
-            name = self._open[index].name
+            name = self._open[index][0]
             if name in names:
                 found = index
                 if not outermost:
@@ -165,10 +160,9 @@ class OpenElements:
         if index is not None:
             self._left_out.clear()  # they stood within what ends now
         while index is not None and len(self._open) > index:
-            gone = self._open.pop()
-            self._count[gone.name] -= 1
-            if gone.close is not None:
-                gone.close()
+            name, opened = self._open.pop()
+            self._count[name] -= 1
+            _go_on(opened)
 
 
 EVENTS_BETWEEN_CLOCKS = 512
@@ -194,6 +188,11 @@ class Macro:
     def keep(self, name: str, text: str) -> None:
         """Remembers a parameter."""
         self.parameters.setdefault(name, text)
+
+    @property
+    def inline(self) -> bool:
+        """True if it stands within a line."""
+        return self.first("atlassian-macro-output-type").upper() == "INLINE"
 
     def first(self, *names: str) -> str:
         """The first parameter of these names that holds anything."""
@@ -221,12 +220,12 @@ class Conversion:
 
     def __init__(self, handlers: Mapping[str, Handler], links: Links | None, limits: MarkupLimits) -> None:
         self.document = DocumentSink(limits.most_characters)
-        self.canvas = Canvas(self.document)
+        self.out = Writer(self.document)
         self.stack = OpenElements(limits.most_depth)
         self.addresses = Addresses(links)
         self.macros: list[Macro] = []
         self.targets: list[Target] = []
-        self.pictures: list[Close] = []
+        self.pictures: list[Callable[[], None]] = []
         """For each picture that is open, what shows it (once)."""
         self.tables: list[Table | None] = []
         """None for a table that is nested too deeply to be one."""
@@ -237,13 +236,18 @@ class Conversion:
         self._seconds = limits.seconds
         self._hidden: _Hidden | None = None
 
+    @property
+    def table(self) -> Table | None:
+        """The table that is open, if it can be shown as one."""
+        return self.tables[-1] if self.tables else None
+
     def run(self, html: str) -> Rendered:
         """Converts the page; can be called once."""
         in_time = self._walk(html)
         if self._hidden is not None:
             self._reveal()
         self.stack.end_all()
-        self.canvas.flush(0)
+        self.out.flush(0)
         return Rendered(
             text=self.document.text(),
             capped=self.document.full or not in_time,
@@ -270,28 +274,29 @@ class Conversion:
             elif self._hidden is not None:
                 self._hidden.text(event.value)
             else:
-                self.canvas.text(event.value)
+                self.out.text(event.value)
         return True
 
     def _start(self, event: Event) -> None:
         name = event.value
         if self._hidden is not None and not self._start_hidden(self._hidden, event):
             return
-        if self.canvas.code is not None and self._start_in_code(event):
+        if self.out.code is not None and self._start_in_code(event):
             return
         self.stack.imply_ends(name)
         lone = event.closed or name in VOID
         handler = self._handlers.get(name)
         if name in BLOCKS and self.stack.full and not lone:
             handler = None
-        close = handler(self, event.rest) if handler else None
+        opened = handler(self, event.rest) if handler else None
+        _go_on(opened)
         if self._hidden is not None:
             if lone:
                 self._reveal()
         elif lone:
-            _call(close)
+            _go_on(opened)
         else:
-            self._push(name, close)
+            self._push(name, opened)
 
     def _start_hidden(self, hidden: _Hidden, event: Event) -> bool:
         """True if the element is visible after all, because it ends an unclosed `head`."""
@@ -310,24 +315,24 @@ class Conversion:
         if ":" in name or name in _MEANT_IN_CODE:
             return False
         if name == "br":
-            self.canvas.text("\n")
+            self.out.text("\n")
         elif name in BLOCKS:
-            self.canvas.flush(LINE)
+            self.out.flush(LINE)
         elif name == "code" and not self.code_language:
             self.code_language = event.rest
         if not (event.closed or name in VOID):
             self._push(name, None)
         return True
 
-    def _push(self, name: str, close: Close | None) -> None:
+    def _push(self, name: str, opened: Opened | None) -> None:
         """An element that is too deep ends at once; its end tag is counted off."""
         if not self.stack.full:
-            self.stack.push(name, close)
+            self.stack.push(name, opened)
             return
         self.stack.leave_out(name)
-        _call(close)
+        _go_on(opened)
         if name in BLOCKS:
-            self.canvas.flush(LINE)
+            self.out.flush(LINE)
 
     def _end(self, name: str) -> None:
         hidden = self._hidden
@@ -343,9 +348,9 @@ class Conversion:
             self._reveal()  # an element around it ends, so its own end tag is missing
         found = self.stack.end(name)
         if name == "br" and not found:
-            self.canvas.line_break()  # as browsers read `</br>`
-        elif name in BLOCKS and self.canvas.code is None:
-            self.canvas.flush(LINE)
+            self.out.line_break()  # as browsers read `</br>`
+        elif name in BLOCKS and self.out.code is None:
+            self.out.flush(LINE)
 
     def _reveal(self) -> None:
         hidden, self._hidden = self._hidden, None
@@ -353,10 +358,19 @@ class Conversion:
             hidden.keep("".join(hidden.parts))
 
 
-Handler = Callable[[Conversion, str], Close | None]
-"""Handles a start tag, given what stands behind its name; what comes back is called at its end."""
+Handler = Callable[[Conversion, str], Opened | None]
+"""Handles a start tag, given what stands behind its name; None if there is nothing to do at its end."""
 
 
-def _call(close: Close | None) -> None:
-    if close is not None:
-        close()
+def hidden(element: str) -> Handler:
+    """The handler of an element whose text is not the page's text."""
+
+    def handler(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
+        page.hide(element)
+
+    return handler
+
+
+def _go_on(opened: Opened | None) -> None:
+    if opened is not None:
+        next(opened, None)

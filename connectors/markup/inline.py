@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _SUSPECT = re.compile(r"[`\\<&\]~*_\u200b\ufeff\u00ad]")
@@ -32,10 +33,9 @@ def escape_text(text: str, *, in_emphasis: bool = False, in_label: bool = False)
     """A piece of running text; code somebody typed between backticks stays code."""
     if in_label and ("[" in text or "]" in text):
         pieces = re.split(r"([\[\]])", text)
-        return "".join(
-            f"\\{piece}" if piece in ("[", "]") else escape_text(piece, in_emphasis=in_emphasis)
-            for piece in pieces
-        )
+        pieces[::2] = [escape_text(piece, in_emphasis=in_emphasis) for piece in pieces[::2]]
+        pieces[1::2] = [f"\\{bracket}" for bracket in pieces[1::2]]
+        return "".join(pieces)
     if not _SUSPECT.search(text):
         return text
     if "`" not in text:
@@ -153,8 +153,7 @@ class Inline:
         words = data.split()
         if not words:
             if data and not self._blank:
-                self._parts.append(" ")
-                self._blank = True
+                self.literal(" ")
             return False
         piece = " ".join(words)
         if not self.within(CODE):
@@ -166,34 +165,27 @@ class Inline:
         return True
 
     def literal(self, markdown: str) -> None:
-        """Takes a piece that is Markdown already and has no line break."""
+        """Takes a piece that is Markdown already; a line end makes the next text begin a line."""
         if markdown:
             self._parts.append(markdown)
             self._blank = markdown[-1].isspace()
-
-    def line_break(self) -> None:
-        """The next text begins a line."""
-        if self._parts:
-            self._parts.append("\n")
-            self._blank = True
 
     def ends_with_word(self) -> bool:
         """True if a letter, digit or bracket came last, so that `2` behind it may be an exponent."""
         last = self._parts[-1][-1:] if self._parts else ""
         return last.isalnum() or last in (")", "]")
 
-    def open(self, kind: str, wrap: Wrap) -> Callable[[], None]:
-        """Begins a mark; call what comes back at its end. A mark within its own kind, or in code, is none."""
+    @contextmanager
+    def mark(self, kind: str, wrap: Wrap) -> Iterator[None]:
+        """All text taken meanwhile is marked. A mark within its own kind, or in code, is none."""
         if self.within(kind) or self.within(CODE):
-            return lambda: None
+            yield
+            return
         mark = _Mark(kind, wrap, len(self._parts))
         self._marks.append(mark)
-        return lambda: self._close(mark)
-
-    def _close(self, mark: _Mark) -> None:
-        if mark in self._marks:
-            self._marks.remove(mark)
-            self._apply(mark)
+        yield
+        self._marks.remove(mark)
+        self._apply(mark)
 
     def _apply(self, mark: _Mark) -> None:
         content = "".join(self._parts[mark.start :])
@@ -228,24 +220,9 @@ class Inline:
         return text
 
 
-def strong(body: str) -> str:
-    """Bold."""
-    return f"**{body}**"
-
-
-def emphasis(body: str) -> str:
-    """Italics."""
-    return f"*{body}*"
-
-
-def struck(body: str) -> str:
-    """Struck out."""
-    return f"~~{body}~~"
-
-
-def code(body: str) -> str:
-    """Code within a line."""
-    return code_span(body)
+def around(sign: str) -> Wrap:
+    """The same sign on both sides, such as `**`."""
+    return lambda body: f"{sign}{body}{sign}"
 
 
 def raised(body: str) -> str:

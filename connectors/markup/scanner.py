@@ -18,7 +18,6 @@ class Sign(Enum):
     """What an event is."""
 
     TEXT = "text"
-    CDATA = "cdata"
     START = "start"
     END = "end"
 
@@ -93,8 +92,8 @@ class _Scanner:
         if self._html.startswith(_CDATA, at):
             end = self._html.find("]]>", at)
             if end < 0:  # cut off: all that is left is its text
-                return Event(Sign.CDATA, self._html[at + len(_CDATA) :]), len(self._html)
-            return Event(Sign.CDATA, self._html[at + len(_CDATA) : end]), end + 3
+                return Event(Sign.TEXT, self._html[at + len(_CDATA) :]), len(self._html)
+            return Event(Sign.TEXT, self._html[at + len(_CDATA) : end]), end + 3
         if self._html.startswith("<!--", at):
             return None, self._behind_comment(at)
         if at > self._last_end:  # no tag ends any more
