@@ -31,31 +31,25 @@ class Origin:
         Raises:
             ConfigurationError: it is no http address, or holds a user name or password.
         """
+        none = ConfigurationError("the configured address is none", fix=f"{ADDRESS}: it begins with https://")
         try:
             url = requests.Request("GET", address.strip()).prepare().url or ""
-            parts = urlsplit(url)
-            port = parts.port or PORTS.get(parts.scheme, 0)
+            scheme, host, port = _place(url)
         except (ValueError, requests.RequestException):
-            raise ConfigurationError(
-                "the configured address is none", fix=f"{ADDRESS}: it begins with https://"
-            ) from None
-        if parts.username is not None or parts.password is not None:
+            raise none from None
+        if "@" in urlsplit(url).netloc:
             fix = "write them to auth instead, where they are kept secret"
             raise ConfigurationError("the configured address holds a user name or password", fix=fix)
-        if not port or not parts.hostname:
-            raise ConfigurationError(
-                "the configured address is none", fix=f"{ADDRESS}: it begins with https://"
-            )
-        return cls(scheme=parts.scheme, host=parts.hostname, port=port)
+        if not port or not host:
+            raise none
+        return cls(scheme=scheme, host=host, port=port)
 
     def holds(self, url: str) -> bool:
         """Whether a request to `url` would go to this server and nowhere else."""
         try:
-            parts = urlsplit(url)
-            port = parts.port or PORTS.get(parts.scheme, 0)
+            return _place(url) == (self.scheme, self.host, self.port)
         except ValueError:
             return False
-        return (parts.scheme, parts.hostname, port) == (self.scheme, self.host, self.port)
 
     @staticmethod
     def shown(url: str) -> str:
@@ -75,6 +69,11 @@ class Origin:
     def __str__(self) -> str:
         port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
+
+
+def _place(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme, 0)
 
 
 CREDENTIALS = "check the user name and the token: it may be wrong, expired, or revoked"
@@ -190,9 +189,7 @@ def json_of(response: requests.Response, *, product: str, want: type = dict) -> 
     """
     kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
     if is_html(response) or (kind and "json" not in kind):
-        shown = (
-            kind if kind.replace("/", "").replace("-", "").replace("+", "").isalnum() else "something else"
-        )
+        shown = kind if re.sub("[/+-]", "", kind).isalnum() else "something else"
         raise SourceUnavailable(f"{product} answered {shown} where JSON was wanted", fix=NO_API)
     if not response.content.strip():
         raise SourceUnavailable(f"{product} gave an empty answer where JSON was wanted", fix=LASTS)
@@ -202,9 +199,8 @@ def json_of(response: requests.Response, *, product: str, want: type = dict) -> 
         # No cause: it would hold the text.
         raise SourceUnavailable(f"{product} gave broken JSON", fix=LASTS) from None
     if not isinstance(payload, want):
-        raise SourceUnavailable(
-            f"{product} gave JSON that is not {SHAPES.get(want, want.__name__)}", fix=LASTS
-        )
+        shape = SHAPES.get(want, want.__name__)
+        raise SourceUnavailable(f"{product} gave JSON that is not {shape}", fix=LASTS)
     return payload
 
 
