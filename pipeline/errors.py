@@ -66,6 +66,10 @@ class LarderError(Exception):
         """The word the specifications use for `transient`."""
         return self.transient
 
+    def to_json(self) -> dict[str, str]:
+        """`{"code", "name", "message", "fix"}`."""
+        return {"code": self.code, "name": self.name, "message": self.message, "fix": self.fix}
+
     def __str__(self) -> str:
         return f"{self.message} ({self.fix})" if self.fix else self.message
 

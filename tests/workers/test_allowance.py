@@ -17,8 +17,8 @@ from pipeline.ledger import embedding_use
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from workers import embedded, runtime
-from workers.admin import embedding_state, status, sync_now
-from workers.admin.doctor import work_checks
+from workers.admin import status, sync_now
+from workers.admin.doctor import stored_checks
 from workers.control import maintenance, pump, sync
 from workers.limits.allowance import PROBE_DOCUMENTS
 from workers.queue.app import configure
@@ -66,7 +66,7 @@ def opened(tmp_path: Path, shared_addresses: Addresses, servers: embedded.Server
 
 def state(parts: Runtime) -> Any:
     with parts.database.control() as connection:
-        return embedding_state.state(parts, connection)
+        return status.embedding_state(parts, connection)
 
 
 def room(parts: Runtime) -> int | None:
@@ -216,7 +216,7 @@ class TestWhatTheOperatorSees:
             "failures": 0,
             "today": [],
         }
-        assert work_checks.embedding(parts).health == "ok"
+        assert stored_checks.embedding(parts).status == "ok"
 
     def test_a_hold_and_what_to_do(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -227,8 +227,8 @@ class TestWhatTheOperatorSees:
         assert shown["error"] == "the key is refused (correct embedding.apiKey)"
         assert shown["since"] < shown["until"]
         assert found["next"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
-        diagnosis = work_checks.embedding(parts)
-        assert diagnosis.health == "error"
+        diagnosis = stored_checks.embedding(parts)
+        assert diagnosis.status == "error"
         assert "correct embedding.apiKey" in diagnosis.detail
 
     def test_a_hold_of_workers_with_another_configuration(self, opened: Open) -> None:
@@ -242,7 +242,7 @@ class TestWhatTheOperatorSees:
         stuck(parts, "2 hours")
         shown = state(parts)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
-        assert work_checks.embedding(parts).health == "warning"
+        assert stored_checks.embedding(parts).status == "warning"
 
     def test_a_provider_that_is_left_alone(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -253,9 +253,9 @@ class TestWhatTheOperatorSees:
     def test_held_documents_are_not_late(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "-1 hour")
-        assert work_checks.waiting(parts).health == "warning"
+        assert stored_checks.waiting(parts).status == "warning"
         held(parts)
-        assert work_checks.waiting(parts).health == "ok"
+        assert stored_checks.waiting(parts).status == "ok"
 
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)

@@ -317,6 +317,11 @@ def calm(**changes: Any) -> dict[str, Any]:
         "backlog": {"pending": 0, "oldest_due_seconds": None},
         "workers": [worker],
         "broker": "ok",
+        "broker_error": "",
+        "database_seconds": 0.001,
+        "embedding": {"state": "ok"},
+        "other_indexes": [],
+        "index_mismatch": "",
     }
 
 
@@ -344,6 +349,20 @@ ADVICE: dict[str, tuple[dict[str, Any], str]] = {
         "larder up --detach",
     ),
     "no broker": ({**calm(dead=1), "broker": "error"}, "the broker does not answer"),
+    "slow": ({**calm(dead=1), "database_seconds": 2.1}, "the database takes 2.1 s for each answer"),
+    "nothing is embedded": (
+        {**calm(last_error="no"), "embedding": {"state": "held", "error": "no key"}},
+        "nothing is embedded: no key",
+    ),
+    "a full index": (
+        {**calm(), "other_indexes": [{"status": "building", "missing": 0}], "index_mismatch": "another"},
+        "larder reindex switch",
+    ),
+    "being filled": (
+        {**calm(), "other_indexes": [{"status": "building", "missing": 1}], "index_mismatch": "another"},
+        "",
+    ),
+    "another model": ({**calm(), "index_mismatch": "another"}, "another: run larder reindex"),
     "no source": ({**calm(), "sources": []}, "larder config init"),
     "never synced, workers will do it": (calm(freshness_seconds=None), ""),
     "never synced": ({**calm(freshness_seconds=None), "workers": []}, "docs was never synced: larder index"),

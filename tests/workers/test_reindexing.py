@@ -73,8 +73,8 @@ def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -
     assert "run larder reindex" in said["next"]
     assert sentence in statuses.status(parts)["next"]
     assert sentence in reindex_status.noticed(parts), "what `larder up` and every worker say at their start"
-    found = {r.check: r.diagnosis for r in doctor.examine(parts)}["search index"]
-    assert (found.health.value, sentence in found.detail) == ("warning", True)
+    found = {r.check: r for r in doctor.examine(parts)}["search index"]
+    assert (found.status, sentence in found.detail) == ("warning", True)
     assert find(parts, "Paragraph 1 of page 2")[0] == "hashing-384", "searches go on in the old model"
 
 
@@ -155,7 +155,7 @@ def test_another_chunker_changes_counts_with_the_switch(
         select count(*) from document d where chunk_count <>
             (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
     assert wrong == (0,)
-    assert {r.check: r.diagnosis.health.value for r in doctor.examine(same)}["document chunks"] == "ok"
+    assert {r.check: r.status for r in doctor.examine(same)}["document chunks"] == "ok"
     with pytest.raises(ConfigurationError, match="does not say how to reach gemini/gemini-embedding-001"):
         reindex.begin(same, Asked(provider="gemini"))
     with pytest.raises(ConfigurationError, match="use one of") as told:
@@ -228,14 +228,14 @@ def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omnis
     reindex.begin(parts, Asked())
     fill(parts)
     omniscient.execute("delete from chunk where index_id = 2 and ord = 0")
-    found = {r.check: r.diagnosis for r in doctor.examine(parts)}
-    assert found["other indexes"].health.value == "error"
-    assert found["document chunks"].health.value == "ok"
+    found = {r.check: r for r in doctor.examine(parts)}
+    assert found["other indexes"].status == "error"
+    assert found["document chunks"].status == "ok"
     mended = {r.check: r for r in doctor.examine(parts, repair=True)}["other indexes"]
     assert mended.repaired
     fill(parts)
     assert reindex_status.status(parts)["indexes"][1]["missing"] == 0
-    assert {r.check: r.diagnosis.health.value for r in doctor.examine(parts)}["other indexes"] == "ok"
+    assert {r.check: r.status for r in doctor.examine(parts)}["other indexes"] == "ok"
 
 
 def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime, omniscient: SQL) -> None:

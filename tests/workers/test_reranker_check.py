@@ -12,8 +12,8 @@ import pytest
 from pipeline.errors import LarderError
 from tests.pipeline.reranking import tiny_model
 from workers import runtime
-from workers.admin.doctor import doctor, machine_checks
-from workers.admin.doctor.diagnosis import Diagnosis, Health
+from workers.admin.doctor import doctor, server_checks
+from workers.admin.doctor.diagnosis import Diagnosis
 from workers.runtime import Runtime
 from workers.search import retriever
 from workers.settings import load
@@ -24,7 +24,7 @@ NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 def looked(root: Path, rerank: str) -> Diagnosis:
     """What the check finds with this configuration; it needs no server."""
     with opened(root, rerank) as parts:
-        return machine_checks.reranker(parts)
+        return server_checks.reranker(parts)
 
 
 @contextmanager
@@ -44,12 +44,12 @@ def opened(root: Path, rerank: str) -> Iterator[Runtime]:
 def test_a_reranker_that_works_tells_how_long_it_takes(tmp_path: Path) -> None:
     tiny_model.write(tmp_path / "tiny")
     found = looked(tmp_path, "{enabled: true, model: ./tiny, candidates: 7}")
-    assert found.health is Health.OK
+    assert found.status == "ok"
     assert "reads 7 texts in 0." in found.detail
 
 
 def test_none_is_no_finding(tmp_path: Path) -> None:
-    assert looked(tmp_path, "{enabled: false, model: ./missing}").health is Health.OK
+    assert looked(tmp_path, "{enabled: false, model: ./missing}").status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_one_that_cannot_be_used_is_a_warning_with_the_reason(
     if folder == "tiny":
         tiny_model.write(tmp_path / folder)
     found = looked(tmp_path, rerank)
-    assert found.health is Health.WARNING
+    assert found.status == "warning"
     assert words in found.detail
     assert found.fix
 
 
 def test_the_doctor_asks() -> None:
     (check,) = [one for one in doctor.CHECKS if one.name == "reranker"]
-    assert check.look is machine_checks.reranker
+    assert check.look is server_checks.reranker
     assert not check.needs_database
 
 

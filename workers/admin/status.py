@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
 
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused
-from pipeline.ledger import overview
+from pipeline.ledger import embedding_use, overview, work
 from pipeline.search.chunk_store import active_index
-from workers.admin import embedding_state, reindex_status
+from workers.admin import reindex_status
 from workers.control import steps
+from workers.limits.tokens import Outlook
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -22,6 +26,7 @@ SLOW_LEVEL = 2
 """What workers answer at least at while the database is slow."""
 LATE_SECONDS = 600.0
 """Due work that waits longer needs a person."""
+FOREIGN = "workers that were started with another configuration meet this; restart them with the mended one"
 
 
 def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None) -> Json:
@@ -45,7 +50,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
-            "embedding": embedding_state.state(parts, connection),
+            "embedding": embedding_state(parts, connection),
             "database": "ok",
         }
         active = active_index(connection)
@@ -78,7 +83,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **_broker_facts(parts, queues),
-        "error": {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix},
+        "error": error.to_json(),
         "next": f"{error.message}: larder doctor",
     }
 
@@ -91,104 +96,108 @@ def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
     return {"broker": "refused" if why in broker.REFUSALS else "error", "broker_error": why}
 
 
-def _is_slow(status_: Json) -> bool:
-    return float(status_.get("database_seconds") or 0) > HealthOptions.slow_seconds
+def embedding_state(parts: Runtime, connection: Connection) -> Json:
+    """The entry `embedding` of `larder status --json`; `state` is ok, waiting or held."""
+    allowance = parts.allowance
+    outlook = allowance.rate.look() if allowance.rate else Outlook()
+    found: Json = {
+        "state": "ok",
+        "until": None,
+        "error": None,
+        "since": None,
+        "fingerprint": allowance.fingerprint,
+        "documents": 0,
+        "failures": outlook.failures,
+        **(_held_state(parts, connection) or _waiting_state(connection, outlook)),
+        "today": embedding_use.usage_today(connection),
+    }
+    return found
 
 
-def served(status_: Json) -> set[str]:
-    """Queues that a living worker serves."""
-    alive = [w for w in status_["workers"] if w["age_seconds"] <= DEAF_SECONDS]
-    return {queue for worker in alive for queue in worker["queues"]}
+def _held_state(parts: Runtime, connection: Connection) -> Json:
+    terms = parts.allowance.terms
+    hold = embedding_use.latest_hold(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
+    if hold is None:
+        return {}
+    foreign = hold.fingerprint != terms.fingerprint
+    return {
+        "state": "held",
+        "until": hold.probe_at.isoformat(),
+        "error": f"{hold.error}; {FOREIGN}" if foreign else hold.error,
+        "since": hold.since.isoformat(),
+        "fingerprint": hold.fingerprint,
+    }
 
 
-def advice(status_: Json) -> str:
+def _waiting_state(connection: Connection, outlook: Outlook) -> Json:
+    waiting = work.waiting(connection)
+    if waiting is not None:
+        return {
+            "state": "waiting",
+            "until": waiting.until.isoformat(),
+            "error": waiting.reason,
+            "documents": waiting.documents,
+        }
+    if outlook.closed_seconds > 0:
+        until = datetime.now(UTC) + timedelta(seconds=outlook.closed_seconds)
+        return {
+            "state": "waiting",
+            "until": until.isoformat(),
+            "error": "the embedding provider is left alone until then",
+        }
+    return {}
+
+
+def _is_slow(found: Json) -> bool:
+    return float(found.get("database_seconds") or 0) > HealthOptions.slow_seconds
+
+
+def served(workers: Sequence[Json]) -> set[str]:
+    """Queues that a living one of the `workers` of the status serves."""
+    return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
+
+
+def advice(found: Json) -> str:
     """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
-    for rule in _RULES:
-        said = rule(status_)
-        if said:
-            return said
-    return ""
+    return next((said for rules in (_of_servers, _of_work, _of_sources) for said in rules(found)), "")
 
 
-def _broker(status_: Json) -> str:
-    if status_["broker"] == "ok":
-        return ""
-    why = status_.get("broker_error") or "does not answer"
-    return f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
+def _of_servers(found: Json) -> Iterator[str]:
+    if found["broker"] != "ok":
+        why = found["broker_error"] or "does not answer"
+        yield f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
+    if _is_slow(found):
+        seconds = found["database_seconds"]
+        yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
 
 
-def _slow(status_: Json) -> str:
-    if not _is_slow(status_):
-        return ""
-    return f"the database takes {status_['database_seconds']:.1f} s for each answer: look at its load and its network"
+def _of_work(found: Json) -> Iterator[str]:
+    waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
+    lacking = sorted(set(INDEXING) - served(found["workers"]))
+    if waiting and lacking:
+        yield f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
+    if found["embedding"]["state"] == "held":
+        yield f"nothing is embedded: {found['embedding']['error']}"
+    if late > LATE_SECONDS:
+        yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
 
 
-def _workers(status_: Json) -> str:
-    waiting = status_["backlog"]["pending"]
-    lacking = sorted(set(INDEXING) - served(status_))
-    if not waiting or not lacking:
-        return ""
-    return f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
-
-
-def _embedding(status_: Json) -> str:
-    embedding = status_.get("embedding") or {}
-    return f"nothing is embedded: {embedding['error']}" if embedding.get("state") == "held" else ""
-
-
-def _dead(status_: Json) -> str:
-    counted = [(s["dead"], s["name"]) for s in status_["sources"] if s["dead"]]
-    total = sum(n for n, _ in counted)
-    return f"{total} dead letter{'' if total == 1 else 's'}: larder dead list" if total else ""
-
-
-def _held(status_: Json) -> str:
-    held = next((s for s in status_["sources"] if s["held"]), None)
-    if held is None:
-        return ""
-    return (
-        f"{held['held']} deletions of {held['name']} wait for you; "
-        f"if they are meant: larder sources release {held['name']}"
-    )
-
-
-def _failing(status_: Json) -> str:
-    bad = next((s for s in status_["sources"] if s["last_error"] and not s["removed"]), None)
-    return f"{bad['name']} cannot be read: larder sources check {bad['name']}" if bad else ""
-
-
-def _late(status_: Json) -> str:
-    oldest = status_["backlog"]["oldest_due_seconds"] or 0
-    return f"work has been due for {oldest / 60:.0f} minutes: larder doctor" if oldest > LATE_SECONDS else ""
-
-
-def _other_index(status_: Json) -> str:
-    """Another model is configured, or another index is ready to be read."""
-    building = [i for i in status_.get("other_indexes") or [] if i["status"] == "building"]
+def _of_sources(found: Json) -> Iterator[str]:
+    sources = found["sources"]
+    for bad in (s for s in sources if s["last_error"] and not s["removed"]):
+        yield f"{bad['name']} cannot be read: larder sources check {bad['name']}"
+    for s in (s for s in sources if s["held"]):
+        meant = f"if they are meant: larder sources release {s['name']}"
+        yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
+    if dead := sum(s["dead"] for s in sources):
+        yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
+    building = [i for i in found["other_indexes"] if i["status"] == "building"]
     if any(not i["missing"] for i in building):
-        return "the new search index is full: larder reindex switch"
-    said: str = status_.get("index_mismatch") or ""
-    return f"{said}: run larder reindex" if said and not building else ""
-
-
-def _empty(status_: Json) -> str:
-    if not status_["sources"]:
-        return "no source is known yet: larder config init, then larder index"
-    never = next((s for s in status_["sources"] if s["freshness_seconds"] is None), None)
-    idle = never is not None and not never["paused"] and not never["removed"] and not served(status_)
-    return f"{never['name']} was never synced: larder index" if never and idle else ""
-
-
-_RULES: tuple[Callable[[Json], str], ...] = (
-    _broker,
-    _slow,
-    _workers,
-    _embedding,
-    _late,
-    _failing,
-    _held,
-    _dead,
-    _other_index,
-    _empty,
-)
-"""Most urgent first."""
+        yield "the new search index is full: larder reindex switch"
+    elif found["index_mismatch"] and not building:
+        yield f"{found['index_mismatch']}: run larder reindex"
+    if not sources:
+        yield "no source is known yet: larder config init, then larder index"
+    for s in [s for s in sources if s["freshness_seconds"] is None][:1]:
+        if not s["paused"] and not s["removed"] and not served(found["workers"]):
+            yield f"{s['name']} was never synced: larder index"

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sqlalchemy import text
-
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import admission, embedding_use, runs, sources, work
+from pipeline.ledger import admission, embedding_use, overview, runs, sources, work
+from workers.admin.status import served
 from workers.control import steps, sync
 from workers.control.sync import start_run
 from workers.queue import broker, dispatch
@@ -278,22 +277,14 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
 # Workers for one command --------------------------------------------------------------------------
 
 
-def live_workers(parts: Runtime) -> set[str]:
-    """Queues that a living worker serves right now."""
-    with parts.database.control() as connection:
-        rows = connection.execute(
-            text("select queues from worker where seen_at > now() - interval '30 seconds'"),
-        )
-        return {q for row in rows for q in row.queues.split(",")}
-
-
 @contextmanager
 def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
     """Workers for the length of one command, if none run on this machine's embedded servers."""
     from workers.embedded.locating import uses_embedded
     from workers.processes import supervisor
 
-    lacking = sorted(set(queues) - live_workers(parts))
+    with parts.database.control() as connection:
+        lacking = sorted(set(queues) - served(overview.workers(connection)))
     if not lacking:
         yield False
         return

@@ -205,14 +205,9 @@ def resumable() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def error_json(error: LarderError) -> dict[str, str]:
-    """`{"code", "name", "message", "fix"}`."""
-    return {"code": error.code, "name": error.name, "message": error.message, "fix": error.fix}
-
-
 def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
     with suppress(OSError):  # it may be stdout that cannot be written to
-        context.answer({"success": False, "error": error_json(error)})
+        context.answer({"success": False, "error": error.to_json()})
     print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
     raise typer.Exit(error.exit_code) from None
 

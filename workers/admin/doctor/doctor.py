@@ -2,78 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from workers.admin.doctor import content_checks as content
-from workers.admin.doctor import machine_checks as machine
+from pipeline.ledger import integrity
 from workers.admin.doctor import server_checks as server
-from workers.admin.doctor import work_checks as work
-from workers.admin.doctor.diagnosis import Check, Diagnosis, Health, Reported, error
+from workers.admin.doctor import stored_checks as stored
+from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
+from workers.control.maintenance import refresh_statistics
+from workers.control.pump import pump_once
 from workers.processes.version import installed
 from workers.runtime import Runtime
 
+
+class Check(NamedTuple):
+    """One thing the doctor looks at."""
+
+    name: str
+    look: Callable[[Runtime], Diagnosis]
+    """Raises errors of ours only; each becomes a finding."""
+    repair: Callable[[Runtime], object] | None = None
+    """Repeatable, and harmless where nothing is wrong."""
+    needs_database: bool = True
+    closed_by: Collection[str] = ()
+    """After a finding of such a status no other check asks the database."""
+
+
 CHECKS: tuple[Check, ...] = (
-    Check(name="database", look=server.database, gate=True, strict=True),
-    Check(name="schema", look=server.schema, gate=True),
-    Check(name="pgvector", look=server.pgvector),
-    Check(name="roles", look=server.roles),
-    Check(name="row security", look=server.row_security),
-    Check(name="search index", look=server.search_index, repair=server.activate_index),
-    Check(name="orphaned chunks", look=content.orphans, repair=content.delete_orphans),
-    Check(name="document chunks", look=content.damaged, repair=content.requeue_damaged),
-    Check(name="other indexes", look=content.beside, repair=content.refill_beside),
-    Check(name="staged chunks", look=content.leftovers, repair=content.delete_leftovers),
-    Check(name="old texts", look=content.old_bodies, repair=content.delete_old_bodies),
-    Check(name="embedding cache", look=content.cache, repair=content.trim_cache),
-    Check(name="keyword statistics", look=content.words, repair=content.refresh_words),
-    Check(name="built indexes", look=server.deferred, repair=server.build_deferred),
-    Check(name="valid indexes", look=server.invalid_indexes),
-    Check(name="waiting documents", look=work.waiting, repair=work.pump),
-    Check(name="embedding", look=work.embedding),
-    Check(name="open runs", look=work.open_runs),
-    Check(name="workers", look=work.workers),
-    Check(name="dead letters", look=work.dead_letters),
-    Check(name="held deletions", look=work.held),
-    Check(name="audit chain", look=content.audit),
-    Check(name="clock", look=server.clock),
-    Check(name="broker", look=server.message_broker, needs_database=False),
-    Check(name="heartbeats", look=work.heartbeats, needs_database=False),
-    Check(name="model", look=machine.model, needs_database=False),
-    Check(name="reranker", look=machine.reranker, needs_database=False),
-    Check(name="sources", look=machine.sources, needs_database=False),
-    Check(name="disk", look=machine.disk, needs_database=False),
+    Check("database", server.database, closed_by=("warning", "error")),
+    Check("schema", server.schema, closed_by=("error",)),
+    Check("pgvector", server.pgvector),
+    Check("roles", server.roles),
+    Check("row security", server.row_security),
+    Check("search index", server.search_index, server.activate_index),
+    Check(
+        "orphaned chunks",
+        stored.none_of(integrity.count_orphans, "chunks belong to no living document", error),
+        stored.for_each_tenant(integrity.delete_orphans),
+    ),
+    Check("document chunks", stored.damaged, stored.and_pump(integrity.requeue_damaged)),
+    Check(
+        "other indexes",
+        stored.none_of(
+            integrity.count_damaged_beside,
+            "documents have lost, doubled or old chunks in an index beside the active one",
+            error,
+            "every index beside the active one has exactly its chunks",
+        ),
+        stored.and_pump(integrity.refill_damaged_beside),
+    ),
+    Check(
+        "staged chunks",
+        stored.none_of(integrity.count_settled_stage, "staged chunks of settled documents", warning),
+        stored.for_each_tenant(integrity.delete_settled_stage),
+    ),
+    Check(
+        "old texts",
+        stored.none_of(integrity.count_old_bodies, "texts of versions that nobody wants any more", warning),
+        stored.for_each_tenant(integrity.delete_old_bodies),
+    ),
+    Check("embedding cache", stored.cache, stored.trim_cache),
+    Check("keyword statistics", stored.statistics, refresh_statistics),
+    Check("built indexes", server.deferred, server.build_deferred),
+    Check("valid indexes", server.invalid_indexes),
+    Check("waiting documents", stored.waiting, pump_once),
+    Check("embedding", stored.embedding),
+    Check("open runs", stored.open_runs),
+    Check("workers", stored.workers),
+    Check("dead letters", stored.dead_letters),
+    Check("held deletions", stored.held),
+    Check("audit chain", stored.audit),
+    Check("clock", server.clock),
+    Check("broker", server.message_broker, needs_database=False),
+    Check("heartbeats", server.heartbeats, needs_database=False),
+    Check("model", server.model, needs_database=False),
+    Check("reranker", server.reranker, needs_database=False),
+    Check("sources", server.sources, needs_database=False),
+    Check("disk", server.disk, needs_database=False),
 )
 
 
-def examine(parts: Runtime, *, repair: bool = False, checks: Sequence[Check] = CHECKS) -> list[Reported]:
+def examine(parts: Runtime, *, repair: bool = False, checks: Sequence[Check] = CHECKS) -> list[Diagnosis]:
     """Look at everything; with `repair` mend what can be mended without loss, and look again."""
-    reported = []
+    found: list[Diagnosis] = []
     closed = False
     for check in checks:
-        if closed and check.needs_database:
-            continue
-        found = _examined(parts, check, repair=repair)
-        closed = closed or check.closes(found.diagnosis)
-        reported.append(found)
-    return reported
+        if not closed or not check.needs_database:
+            found.append(replace(_examined(parts, check, repair=repair), check=check.name))
+            closed = closed or found[-1].status in check.closed_by
+    return found
 
 
-def _examined(parts: Runtime, check: Check, *, repair: bool) -> Reported:
+def _examined(parts: Runtime, check: Check, *, repair: bool) -> Diagnosis:
     before = _looked(parts, check)
-    if before.health is Health.OK or check.repair is None or not repair:
-        return Reported(check=check.name, diagnosis=before)
+    if before.status == "ok" or check.repair is None or not repair:
+        return before
     try:
         check.repair(parts)
     except LarderError as failed:
-        after = error(f"{before.detail}; the repair failed: {failed.message}", failed.fix or before.fix)
-        return Reported(check=check.name, diagnosis=after)
+        return error(f"{before.detail}; the repair failed: {failed.message}", failed.fix or before.fix)
     after = _looked(parts, check)
-    if after.health is not Health.OK:
-        return Reported(check=check.name, diagnosis=after)
-    mended = Diagnosis(health=Health.OK, detail=f"repaired: {before.detail}")
-    return Reported(check=check.name, diagnosis=mended, repaired=True)
+    return after if after.status != "ok" else replace(fine(f"repaired: {before.detail}"), repaired=True)
 
 
 def _looked(parts: Runtime, check: Check) -> Diagnosis:
@@ -83,10 +115,10 @@ def _looked(parts: Runtime, check: Check) -> Diagnosis:
         return error(failed.message, failed.fix or "see the log of the database server")
 
 
-def report(found: Sequence[Reported]) -> Json:
+def report(found: Sequence[Diagnosis]) -> Json:
     """The document of `larder doctor --json`; `ok` unless an error remains."""
     return {
         "version": installed(),
-        "ok": all(one.diagnosis.health is not Health.ERROR for one in found),
-        "findings": [one.to_json() for one in found],
+        "ok": all(one.status != "error" for one in found),
+        "findings": [dict(vars(one)) for one in found],
     }

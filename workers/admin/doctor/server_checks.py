@@ -1,30 +1,44 @@
-"""The doctor's look at the servers: database, schema, roles, security, search index, broker, clock."""
+"""The doctor's look at servers and at this machine: database, indexes, broker, processes, models, sources, disk."""
 
 from __future__ import annotations
 
+import shutil
+import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from pipeline.database import migrations
+from pipeline.database import inspection, migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
+from pipeline.embedding import open_embedder
+from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.ledger import integrity
 from pipeline.ledger.overview import way
+from pipeline.ledger.search_indexes import activate
+from pipeline.reranking import open_reranker
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, indexes
+from workers.admin import operations
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex_status import mismatch
 from workers.control.maintenance import build_indexes
 from workers.embedded.folder import running
 from workers.embedded.locating import knock, uses_embedded
+from workers.processes import liveness
 from workers.queue import broker
 from workers.runtime import Runtime
 
 LEAST_PGVECTOR = (0, 8)
+GIGABYTE = 1_000_000_000
+LEAST_BYTES, LITTLE_BYTES = 1 * GIGABYTE, 5 * GIGABYTE
+QUESTION, TEXT = "What warns of shallow water at the bar?", "The bar is shallow at low water. " * 30
+"""As long as a usual chunk."""
 CLOCK_SECONDS = 5.0
 SLOW_SECONDS = HealthOptions.slow_seconds
 FULL_SHARE = 0.7
@@ -36,10 +50,10 @@ def database(parts: Runtime) -> Diagnosis:
         for url in (parts.addresses.database, parts.addresses.control):
             knock(url)
         with parts.database.tenant(parts.settings.tenant_id) as connection:
-            connection.execute(text("select 1"))
+            inspection.server_version(connection)
         with parts.database.control() as connection:
             seconds = way(connection)
-            version = connection.execute(text("select current_setting('server_version')")).scalar_one()
+            version = inspection.server_version(connection)
     except StoreUnavailable as failed:
         return error(failed.message, _remedy(parts, failed))
     if seconds > SLOW_SECONDS:
@@ -59,10 +73,17 @@ def _remedy(parts: Runtime, failed: StoreUnavailable) -> str:
         return failed.fix
     if not isinstance(failed, StoreSilent):
         return f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
-    found = running(parts.settings.data / "postgres") if uses_embedded(parts.settings) else None
-    if found:
-        return f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
+    if said := _stopped(parts, "postgres"):
+        return said
     return f"look at PostgreSQL at {address}: is it stopped (T in `ps`), out of memory, or cut off by the network?"
+
+
+def _stopped(parts: Runtime, server: str) -> str:
+    """What to do about an embedded server that runs and is silent; empty if it is none of ours."""
+    found = running(parts.settings.data / server) if uses_embedded(parts.settings) else None
+    if not found:
+        return ""
+    return f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
 
 
 def schema(parts: Runtime) -> Diagnosis:
@@ -87,12 +108,10 @@ def schema(parts: Runtime) -> Diagnosis:
 def pgvector(parts: Runtime) -> Diagnosis:
     """The extension can do filtered searches over its index."""
     with parts.database.control() as connection:
-        version = connection.execute(
-            text("select extversion from pg_extension where extname = 'vector'")
-        ).scalar()
+        version = inspection.vector_version(connection)
     if version is None:
         return error("the extension vector is not in this database", "larder migrate")
-    return judge_pgvector(str(version))
+    return judge_pgvector(version)
 
 
 def judge_pgvector(version: str) -> Diagnosis:
@@ -104,18 +123,12 @@ def judge_pgvector(version: str) -> Diagnosis:
     return error(f"pgvector {version}; {least} or newer is needed", fix)
 
 
-_ROLE = text("""
-    select current_user as acts, session_user as login, r.rolsuper as super, r.rolbypassrls as bypass,
-           l.rolsuper or l.rolbypassrls as strong_login
-    from pg_roles r, pg_roles l where r.rolname = current_user and l.rolname = session_user""")
-
-
 def roles(parts: Runtime) -> Diagnosis:
     """Nobody who works for a tenant may see another's rows."""
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        found = [(APP_ROLE, connection.execute(_ROLE).one())]
+        found = [(APP_ROLE, inspection.role(connection))]
     with parts.database.control() as connection:
-        found.append((CONTROL_ROLE, connection.execute(_ROLE).one()))
+        found.append((CONTROL_ROLE, inspection.role(connection)))
     for wanted, row in found:
         if row.acts != wanted:
             return error(f"{row.login} acts as {row.acts}", f"connect with a login that may act as {wanted}")
@@ -132,31 +145,20 @@ def roles(parts: Runtime) -> Diagnosis:
 def row_security(parts: Runtime) -> Diagnosis:
     """Every table of a tenant's rows shows them to that tenant only."""
     with parts.database.control() as connection:
-        rows = connection.execute(
-            text("""
-                select c.relname, c.relrowsecurity and c.relforcerowsecurity as forced from pg_class c
-                where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
-                  and (c.relname = 'tenant' or exists (
-                      select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id'
-                      and not a.attisdropped))
-                order by c.relname"""),
-        ).all()
-    open_ = [row.relname for row in rows if not row.forced]
+        tables = inspection.tables_of_tenants(connection)
+    open_ = [name for name, forced in tables.items() if not forced]
     if open_:
         fix = "as the owner: " + "; ".join(
             f"alter table {t} enable row level security, force row level security" for t in open_
         )
         return error(f"row-level security is not forced on {', '.join(open_)}", fix)
-    return fine(f"forced on {len(rows)} tables")
+    return fine(f"forced on {len(tables)} tables")
 
 
 def search_index(parts: Runtime) -> Diagnosis:
     """Searches have one index to read."""
     with parts.database.control() as connection:
-        found = indexes(connection)
-        indexed = connection.execute(
-            text("select exists (select from document where chunk_count > 0)")
-        ).scalar()
+        found, indexed = indexes(connection), integrity.holds_chunks(connection)
     active = [i for i in found if i.status == "active"]
     if len(active) == 1:
         other = mismatch(parts, active[0])
@@ -177,7 +179,7 @@ def activate_index(parts: Runtime) -> None:
         if not found or any(i.status == "active" for i in found):
             return
         newest = max(found, key=lambda i: (i.status == "building", i.id))
-        connection.execute(text("select activate_search_index(:i)"), {"i": newest.id})
+        activate(connection, newest, newest)
 
 
 def deferred(parts: Runtime) -> Diagnosis:
@@ -200,14 +202,10 @@ def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> tupl
     keyword, vector = term_statistics.build_due(
         connection, index, exact_below=r.exact_below, build_at=r.build_at
     )
-    keyword = keyword or (index.keyword_built and not _exists(connection, index, "lexemes"))
-    return keyword, vector or (index.indexed_rows is not None and not _exists(connection, index, "vector"))
-
-
-def _exists(connection: Connection, index: SearchIndex, what: str) -> bool:
-    name = f"chunk_{index.id}_{what}"
-    found = connection.execute(text("select to_regclass(:name) is not null"), {"name": name})
-    return bool(found.scalar_one())
+    lost = [not integrity.index_exists(connection, index.id, what) for what in ("lexemes", "vector")]
+    return keyword or (index.keyword_built and lost[0]), vector or (
+        index.indexed_rows is not None and lost[1]
+    )
 
 
 def build_deferred(parts: Runtime) -> None:
@@ -222,12 +220,7 @@ def build_deferred(parts: Runtime) -> None:
 def invalid_indexes(parts: Runtime) -> Diagnosis:
     """No index was left half built."""
     with parts.database.control() as connection:
-        rows = connection.execute(
-            text("""
-                select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
-                where not i.indisvalid and c.relnamespace = current_schema()::regnamespace order by 1"""),
-        )
-        names = [row.relname for row in rows]
+        names = inspection.invalid_indexes(connection)
     if names:
         fix = "as the owner: " + "; ".join(f"reindex index {name}" for name in names)
         return error(f"invalid: {', '.join(names)}", fix)
@@ -254,21 +247,101 @@ def _broker_trouble(parts: Runtime) -> tuple[str, str]:
     why = broker.trouble(parts.addresses.broker)
     if why != broker.SILENT:
         return f"the broker {why or 'gives no facts of itself'}", f"{broker.remedy(why)}; {meanwhile}"
-    found = running(parts.settings.data / "valkey") if uses_embedded(parts.settings) else None
-    if found:
-        fix = f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
-    else:
-        fix = broker.remedy(why)
-    return f"the broker {why}", f"{fix}; {meanwhile}"
+    return f"the broker {why}", f"{_stopped(parts, 'valkey') or broker.remedy(why)}; {meanwhile}"
 
 
 def clock(parts: Runtime, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Diagnosis:
     """This machine and the database agree on the time: leases and schedules are the database's."""
     with parts.database.control() as connection:
         before = now()
-        there: Any = connection.execute(text("select clock_timestamp()")).scalar_one()
+        there = inspection.server_time(connection)
         after = now()
     apart = abs((there - (before + (after - before) / 2)).total_seconds())
     if apart > CLOCK_SECONDS:
         return warning(f"this machine and the database are {apart:.0f} s apart", "synchronise both with NTP")
     return fine(f"{apart:.1f} s apart")
+
+
+# This machine -------------------------------------------------------------------------------------
+
+
+def heartbeats(parts: Runtime) -> Diagnosis:
+    """Processes on this machine that live also listen."""
+    from workers.processes import supervisor
+
+    ages = liveness.ages(parts.heartbeat_folder)
+    alive = set(supervisor.running(parts.settings.data))
+    deaf = {name: age for name, age in ages.items() if name in alive and age > liveness.DEAF_SECONDS}
+    if deaf:
+        said = ", ".join(f"{name} for {age:.0f} s" for name, age in deaf.items())
+        return error(f"alive and silent: {said}", "the supervisor restarts it; else larder down, larder up")
+    return fine(f"{len(alive & set(ages))} processes of this machine beat")
+
+
+def model(parts: Runtime) -> Diagnosis:
+    """The model's files are there and have the expected content, or its service has an address."""
+    options = parts.embedding_options
+    embedder = open_embedder(options)
+    provider = KNOWN.get(options.provider)
+    host = urlsplit(options.base_url or (provider.base_url if provider else "")).hostname
+    # A proxy knows hosts that this machine need not know.
+    if host and not getproxies() and not _known(host):
+        return warning(
+            f"the host {host} of {embedder.model} is not known here: nothing new is embedded, and searches find by"
+            " words alone (level 3)",
+            "look at the network and its name servers, or correct embedding.baseUrl",
+        )
+    return fine(f"{embedder.model}, {embedder.dimensions} dimensions")
+
+
+def _known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def reranker(parts: Runtime) -> Diagnosis:
+    """The model of the second look, if one is switched on, answers in the time it has."""
+    options = parts.rerank_options
+    if not options.enabled:
+        return fine("none is switched on")
+    try:
+        made = open_reranker(options)
+        begun = time.monotonic()
+        if made is not None:
+            made.scores(QUESTION, [TEXT] * options.candidates)
+        took = time.monotonic() - begun
+    except LarderError as failed:
+        # Searches answer without it, at level 1.
+        fix = failed.fix or "correct retrieval.rerank, or switch it off"
+        return warning(f"searches go without it: {failed.message}", fix)
+    return fine(f"{options.model} reads {options.candidates} texts in {took:.2f} of {options.seconds:g} s")
+
+
+def sources(parts: Runtime) -> Diagnosis:
+    """Every configured source can be read."""
+    checked = operations.check(parts, [])
+    bad = [one["source"] for one in checked if not one["ok"]]
+    if bad:
+        return warning(f"something is wrong with {', '.join(bad)}", f"larder sources check {bad[0]}")
+    return fine(f"{len(checked)} configured sources can be read")
+
+
+def disk(parts: Runtime) -> Diagnosis:
+    """There is room where the data lie."""
+    folder = parts.settings.data
+    while not folder.exists():
+        folder = folder.parent
+    return judge_disk(shutil.disk_usage(folder).free, str(folder))
+
+
+def judge_disk(free: int, folder: str) -> Diagnosis:
+    """Are so many free bytes enough?"""
+    detail = f"{free / GIGABYTE:.1f} GB free at {folder}"
+    if free < LEAST_BYTES:
+        return error(detail, "make room: PostgreSQL stops when its disk is full")
+    if free < LITTLE_BYTES:
+        return warning(detail, "make room soon; `larder clear` and the logs folder are places to begin")
+    return fine(detail)

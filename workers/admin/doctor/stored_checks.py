@@ -1,0 +1,192 @@
+"""The doctor's look at what is stored, and at work under way: chunks, texts, statistics, queues, workers, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from pipeline.ingest import work_in_progress
+from pipeline.ledger import dead, integrity, overview
+from pipeline.ledger import sources as ledger
+from workers.admin import status
+from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
+from workers.control import maintenance, steps
+from workers.queue import dispatch
+from workers.queue.celeryconfig import INDEXING, QUEUES
+from workers.runtime import Runtime
+
+REPAIR = "larder doctor --repair"
+NAMED = 3
+"""How many documents a finding names."""
+LONG_SECONDS = 600
+"""Due work that nobody was told of for so long."""
+LEASE_SECONDS = 60
+"""A lease that ended so long ago should have been found by the pump."""
+CANARY_SECONDS = 300
+"""Every queue does a task a minute; five missed ones mean that it does none."""
+START = "larder up --detach, or `larder worker QUEUE` for one queue"
+_Found = TypeVar("_Found")
+
+
+def _each(parts: Runtime, ask: Callable[[Connection], _Found]) -> list[_Found]:
+    """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
+    found = []
+    for tenant in maintenance.tenants(parts):
+        with parts.database.tenant(tenant) as connection:
+            found.append(ask(connection))
+    return found
+
+
+def for_each_tenant(repair: Callable[[Connection], None]) -> Callable[[Runtime], object]:
+    """A repair that is made for every tenant."""
+    return lambda parts: _each(parts, repair)
+
+
+def and_pump(repair: Callable[[Connection], None]) -> Callable[[Runtime], object]:
+    """The same, after which workers are told of what has to be done again."""
+
+    def run(parts: Runtime) -> None:
+        _each(parts, repair)
+        dispatch.send("larder.pump", expires=10)
+
+    return run
+
+
+def none_of(
+    count: Callable[[Connection], int],
+    what: str,
+    judge: Callable[[str, str], Diagnosis],
+    otherwise: str = "none",
+) -> Callable[[Runtime], Diagnosis]:
+    """A check that finds nothing to count, over all tenants."""
+
+    def look(parts: Runtime) -> Diagnosis:
+        found = sum(_each(parts, count))
+        return judge(f"{found} {what}", REPAIR) if found else fine(otherwise)
+
+    return look
+
+
+def damaged(parts: Runtime) -> Diagnosis:
+    """Every finished document has exactly its own chunks, all of one version."""
+    rows = [row for found in _each(parts, integrity.damaged) for row in found]
+    if not rows:
+        return fine("every finished document has exactly its chunks")
+    lost_text = not all(row.has_body for row in rows)
+    fix = "larder index --force, since the text of some is not in the ledger" if lost_text else REPAIR
+    named = ", ".join(row.external_id for row in rows[:NAMED])
+    named += f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
+
+
+def cache(parts: Runtime) -> Diagnosis:
+    """The vectors kept for reuse stay within their limit."""
+    most = parts.rag.embedding.cache.max_size
+    sizes = [size / 1e6 for size in _each(parts, integrity.cache_bytes)]
+    if any(size > most for size in sizes):
+        return warning(f"the embedding cache of a tenant has {max(sizes):.0f} MB, allowed are {most}", REPAIR)
+    return fine(f"{sum(sizes):.0f} MB, allowed are {most} per tenant")
+
+
+def trim_cache(parts: Runtime) -> None:
+    """Drop the longest unused vectors."""
+    most = parts.rag.embedding.cache.max_size
+    _each(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=most))
+
+
+def statistics(parts: Runtime) -> Diagnosis:
+    """Keyword search knows how common the words of the newest chunks are."""
+    old = sum(_each(parts, integrity.statistics_are_old))
+    if old:
+        return warning(f"keyword statistics of {old} tenants are older than their chunks", REPAIR)
+    return fine("as new as the chunks")
+
+
+def audit(parts: Runtime) -> Diagnosis:
+    """No entry of the audit chains was changed or taken out of the middle."""
+    rows = _each(parts, integrity.audit_chain)
+    broken = [row for row in rows if row.broken]
+    if broken:
+        return error(
+            f"{sum(row.broken for row in broken)} entries do not fit their chain, the first is {broken[0].first}",
+            "somebody with the owner's rights changed the table audit; compare it with a backup",
+        )
+    return fine(f"{sum(row.entries for row in rows)} entries fit")
+
+
+# Work under way -----------------------------------------------------------------------------------
+
+
+def embedding(parts: Runtime) -> Diagnosis:
+    """The embedder takes our key, model and plan, and is not waited for."""
+    with parts.database.control() as connection:
+        found = status.embedding_state(parts, connection)
+    if found["state"] == "held":
+        fix = "mend it and restart; it is tried again by itself"
+        return error(f"nothing is embedded: {found['error']}", fix)
+    if found["state"] == "waiting":
+        said = f"{found['documents']} documents wait until {found['until']}: {found['error']}"
+        return warning(said, "nothing to do: they go on by themselves")
+    return fine("nothing waits for the embedder")
+
+
+def waiting(parts: Runtime) -> Diagnosis:
+    """Due documents have a message under way, and no lease is forgotten."""
+    with parts.database.control() as connection:
+        unsent, expired = integrity.forgotten(
+            connection,
+            due=LONG_SECONDS,
+            lease=LEASE_SECONDS,
+            resend=steps.limits(parts.rag).resend + LEASE_SECONDS,
+            embedding=parts.allowance.room(connection) is None,  # what must not be sent is not late
+        )
+    said = [f"{unsent} documents have been due for long without a message"] if unsent else []
+    said += [f"{expired} leases have run out"] if expired else []
+    if not said:
+        return fine("all due documents are under way")
+    return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
+
+
+def open_runs(parts: Runtime) -> Diagnosis:
+    """Syncs that were begun have workers that can end them."""
+    with parts.database.control() as connection:
+        names = integrity.sources_being_synced(connection)
+        lacking = sorted(set(INDEXING) - status.served(overview.workers(connection)))
+    if names and lacking:
+        return error(f"syncs of {', '.join(names)} wait for workers of {', '.join(lacking)}", START)
+    return fine(f"{len(names)} syncs under way")
+
+
+def workers(parts: Runtime) -> Diagnosis:
+    """Every queue is served, or none: then nothing was started on purpose."""
+    with parts.database.control() as connection:
+        live = status.served(overview.workers(connection))
+        stuck = integrity.silent_queues(connection, seconds=CANARY_SECONDS)
+    lacking = sorted(set(QUEUES) - live)
+    if live and lacking:
+        return error(f"no worker serves {', '.join(lacking)}", START)
+    if lacking:
+        return warning("no worker is running; schedules do not run", START)
+    if stuck:
+        fix = "see that beat runs, and that queue's log"
+        return warning(f"{', '.join(stuck)} did no task for minutes", fix)
+    return fine(f"{', '.join(QUEUES)} are served")
+
+
+def dead_letters(parts: Runtime) -> Diagnosis:
+    """No document was given up on."""
+    with parts.database.control() as connection:
+        found = dead.count(connection)
+    return warning(f"{found} documents were given up on", "larder dead list") if found else fine("none")
+
+
+def held(parts: Runtime) -> Diagnosis:
+    """No deletions wait for a person."""
+    with parts.database.control() as connection:
+        rows = [row for row in ledger.listed(connection) if row.held]
+    if not rows:
+        return fine("none")
+    said = ", ".join(f"{row.held} of {row.name}" for row in rows)
+    return warning(f"deletions wait: {said}", f"if they are meant: larder sources release {rows[0].name}")
