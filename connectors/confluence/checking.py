@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from connectors.confluence.faults import PERMISSION, Missing, Refused, ServerFault
+from connectors.confluence.client import (
+    PERMISSION,
+    ConfluenceClient,
+    ConfluenceNotFound,
+    ConfluenceRefused,
+    Deployment,
+    cql_texts,
+    missing_keys,
+)
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
-from connectors.confluence.scope import Scope
-from connectors.confluence.search import quoted
-from connectors.confluence.site import Place, Site
-from connectors.confluence.spaces import unseen, visible_spaces
-from connectors.confluence.walk_policy import Tactics
+from connectors.confluence.reader import ContentFilter
+from connectors.web import ServerFault
 from pipeline.documents import Finding
 from pipeline.errors import LarderError, SourceDenied
 
@@ -18,7 +23,7 @@ SHOWN_SPACES = 20
 WRONG_ADDRESS = "check baseUrl: on Cloud https://NAME.atlassian.net/wiki, on a Server with its context path"
 
 
-def findings(site: Site, options: ConfluenceOptions, tactics: Tactics) -> list[Finding]:
+def findings(client: ConfluenceClient, options: ConfluenceOptions) -> list[Finding]:
     """What was tried, what came back, what to do.
 
     Raises:
@@ -26,15 +31,15 @@ def findings(site: Site, options: ConfluenceOptions, tactics: Tactics) -> list[F
     """
     subject = f"sign in at {options.base_url}"
     try:
-        place = site.place
-    except (SourceDenied, Missing, ServerFault) as error:
+        deployment = client.deployment
+    except (SourceDenied, ConfluenceNotFound, ServerFault) as error:
         return [_sign_in_problem(subject, error)]
-    found = [_deployment(subject, place, options), _clock(place)]
-    if place.looks_cloud != place.cloud:
+    found = [_deployment(subject, deployment, options), _clock(deployment)]
+    if deployment.looks_cloud != deployment.cloud:
         return found  # what else goes wrong follows from that
     try:
-        found += _contents(site, options, tactics)
-    except (Refused, Missing) as error:
+        found += _contents(client, options)
+    except (ConfluenceRefused, ConfluenceNotFound) as error:
         found.append(Finding(ok=False, subject="spaces", detail=error.message, fix=error.fix))
     return found
 
@@ -42,50 +47,52 @@ def findings(site: Site, options: ConfluenceOptions, tactics: Tactics) -> list[F
 def _sign_in_problem(subject: str, error: LarderError) -> Finding:
     if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page that says Not Found)
         raise error
-    if isinstance(error, Missing | ServerFault):
+    if isinstance(error, ConfluenceNotFound | ServerFault):
         detail = f"there is no API of {PRODUCT} at this address (404)"
         return Finding(ok=False, subject=subject, detail=detail, fix=WRONG_ADDRESS)
-    if isinstance(error, Refused) and error.status == 403:  # noqa: PLR2004 (Forbidden)
+    if isinstance(error, ConfluenceRefused) and error.status == 403:  # noqa: PLR2004 (Forbidden)
         fix = f"{PERMISSION}; on Cloud check that auth.username and auth.apiToken are both given"
         return Finding(ok=False, subject=subject, detail=error.message, fix=fix)
     return Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)
 
 
-def _deployment(subject: str, place: Place, options: ConfluenceOptions) -> Finding:
-    kind = _name(cloud=place.looks_cloud)
-    if place.looks_cloud != place.cloud:
+def _deployment(subject: str, deployment: Deployment, options: ConfluenceOptions) -> Finding:
+    kind = _name(cloud=deployment.looks_cloud)
+    if deployment.looks_cloud != deployment.cloud:
         detail = f"{kind} answers, and deployment says {options.deployment}"
-        fix = f"set deployment to {'cloud' if place.looks_cloud else 'server'}, or to auto"
+        fix = f"set deployment to {'cloud' if deployment.looks_cloud else 'server'}, or to auto"
         return Finding(ok=False, subject=subject, detail=detail, fix=fix)
-    return Finding(ok=True, subject=subject, detail=f"{kind} accepts the credentials, API at {place.base}")
+    return Finding(
+        ok=True, subject=subject, detail=f"{kind} accepts the credentials, API at {deployment.base}"
+    )
 
 
 def _name(*, cloud: bool) -> str:
     return "Confluence Cloud" if cloud else "Confluence Server or Data Center"
 
 
-def _clock(place: Place) -> Finding:
-    if place.zone:
-        return Finding(ok=True, subject="time zone", detail=f"the account's is {place.zone.key}")
+def _clock(deployment: Deployment) -> Finding:
+    if deployment.zone:
+        return Finding(ok=True, subject="time zone", detail=f"the account's is {deployment.zone.key}")
     detail = "the account's is not shown; each sync looks at 26 hours more than it would have to"
     return Finding(ok=True, subject="time zone", detail=f"{detail}; set timezone to save that")
 
 
-def _contents(site: Site, options: ConfluenceOptions, tactics: Tactics) -> Iterator[Finding]:
-    found = visible_spaces(site, tactics, options.space_keys)
-    for key in unseen(found, options.space_keys):
+def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[Finding]:
+    found = client.spaces(options.space_keys)
+    for key in missing_keys(found, options.space_keys):
         detail = "does not exist, or this account may not see it"
         fix = f"check the key in spaceKeys (it stands in the space's address), or {PERMISSION}"
         yield Finding(ok=False, subject=f"space {key}", detail=detail, fix=fix)
-    scope = Scope(options)
+    content_filter = ContentFilter(options)
     if options.space_keys:
         for key in sorted(found)[:SHOWN_SPACES]:
-            count = _count(site, options, f"{scope.narrow_clause()} and space in ({quoted([key])})")
+            count = client.count(f"{content_filter.page_clause()} and space in ({cql_texts([key])})")
             archived = found[key].get("status") == "archived" and not options.include_archived
             fix = "set includeArchived, or leave the space out" if archived else ""
             state = "is archived; " if archived else ""
             yield Finding(ok=not archived, subject=f"space {key}", detail=f"{state}{_pages(count)}", fix=fix)
-    count = _count(site, options, scope.narrow_clause())
+    count = client.count(content_filter.page_clause())
     # A list of configured spaces that are all invisible has been said already.
     ok = bool(found)
     detail = f"{len(found)} spaces visible, {_pages(count)}{_cap(count, options)}"
@@ -102,9 +109,3 @@ def _cap(count: int, options: ConfluenceOptions) -> str:
 
 def _pages(count: int) -> str:
     return f"{count} page{'' if count == 1 else 's'} found by search"
-
-
-def _count(site: Site, options: ConfluenceOptions, cql: str) -> int:
-    archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
-    total = site.json("rest/api/search", {"cql": cql, "limit": 1, **archived}).get("totalSize")
-    return total if isinstance(total, int) else 0

@@ -1,4 +1,4 @@
-"""Reads pages by their ids: what became of each."""
+"""Reads pages by their ids, with comments and files: what became of each, and which belong to the source."""
 
 from __future__ import annotations
 
@@ -6,46 +6,63 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from connectors.confluence.addresses import address
-from connectors.confluence.attachments import Annex, Annexes
-from connectors.confluence.files import Files, is_text_file
-from connectors.confluence.item import FULL, WALK, Item, item_of
-from connectors.confluence.missing_pages import Vanished
+from connectors.confluence.client import (
+    BY_ID,
+    CURRENT_USER,
+    MOST_ROWS,
+    ConfluenceClient,
+    ConfluenceNotFound,
+    ConfluenceRefused,
+    cql_ids,
+    cql_texts,
+)
+from connectors.confluence.document import (
+    COMMENT_FULL,
+    COMMENT_WALK,
+    FILE,
+    PAGE_FULL,
+    PAGE_WALK,
+    Content,
+    Layers,
+    PageAttachments,
+    address,
+    file_document,
+    is_text_file,
+    page_document,
+)
 from connectors.confluence.options import MOST_PER_PAGE, ConfluenceOptions
-from connectors.confluence.page_document import page_document
 from connectors.confluence.restrictions import Restrictions
-from connectors.confluence.scope import Scope
-from connectors.confluence.search import Query, Rows, numbers
-from connectors.confluence.site import Site
-from connectors.confluence.walk_policy import Tactics
+from connectors.files.source import Unreadable, decode
 from connectors.web import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
+from pipeline.errors import DocumentRejected, SourceDenied
+
+GONE = frozenset({"", "trashed", "archived", "draft", "deleted", "historical"})
+"""Statuses of a page that is no longer there."""
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class ReadResult:
     """What became of the ids of one batch."""
 
     documents: list[Document] = field(default_factory=list)
     failed: list[Problem] = field(default_factory=list)
     skipped: list[Problem] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    """What is gone, or is none of ours any more."""
+    """What is gone, or does not belong to the source any more."""
     admitted: int = 0
     """Pages that qualify, read or not."""
     rows: dict[str, datetime | None] = field(default_factory=dict)
     """`id:version` of all that was read, comments and attachments too, and when it changed."""
 
     def pages(self, before: Cursor, after: Cursor) -> Iterator[Page]:
-        """At most 50 documents each; only the last one's cursor stands behind them."""
-        parts = [
-            self.documents[at : at + MOST_PER_PAGE] for at in range(0, len(self.documents), MOST_PER_PAGE)
-        ]
-        for part in parts[:-1]:
-            yield Page(cursor=before, documents=tuple(part))
+        """At most 50 documents each; only the last page has the cursor behind them."""
+        last = max(0, len(self.documents) - 1) // MOST_PER_PAGE * MOST_PER_PAGE
+        for at in range(0, last, MOST_PER_PAGE):
+            yield Page(cursor=before, documents=tuple(self.documents[at : at + MOST_PER_PAGE]))
         yield Page(
             cursor=after,
-            documents=tuple(parts[-1]) if parts else (),
+            documents=tuple(self.documents[last:]),
             failed=tuple(self.failed),
             skipped=tuple(self.skipped),
             deleted=tuple(dict.fromkeys(self.deleted)),
@@ -53,32 +70,29 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """A page as it came, judged."""
+class _FetchedPage:
+    """A page as it came."""
 
-    item: Item
-    annex: Annex
+    page: Content
+    attached: PageAttachments
     broken: str = ""
     """Why its body could not be had."""
 
 
-class Reader:
+class PageReader:
     """Turns ids into documents, with a request or two for fifty of them."""
 
-    def __init__(self, site: Site, options: ConfluenceOptions, tactics: Tactics) -> None:
-        self._site = site
+    def __init__(self, client: ConfluenceClient, options: ConfluenceOptions) -> None:
+        self._client = client
         self._options = options
-        self._tactics = tactics
-        self.scope = Scope(options)
-        self.restrictions = Restrictions(site, tactics, archived=options.include_archived)
-        self.annexes = Annexes(site, options, tactics)
-        self._files = Files(site, options)
-        self._vanished = Vanished(site, options)
+        self.filter = ContentFilter(options)
+        self.restrictions = Restrictions(client)
         self._base = ""
+        self._files_elsewhere = False
 
     def read(
         self, ids: Sequence[str], *, only: Collection[str] | None = None, until: datetime | None = None
-    ) -> Outcome:
+    ) -> ReadResult:
         """The pages with these ids, at most 50, and their text files.
 
         Args:
@@ -86,121 +100,228 @@ class Reader:
             only: ids of the pages and attachments that documents are wanted of; None: of all.
             until: pages made later are passed over: they lie beyond the cap.
         """
-        outcome = Outcome()
+        result = ReadResult()
         wanted = list(dict.fromkeys(ids))
         found = self._fetch(wanted)
-        missing = [key for key in wanted if key not in {f.item.id for f in found}]
-        if missing:
-            gone, found_late, failed = self._sort_out(missing)
-            outcome.deleted += gone
-            outcome.failed += failed
-            found += found_late
-        found = [f for f in found if until is None or f.item.created is None or f.item.created <= until]
-        self.restrictions.learn([f.item for f in found if self.scope.holds(f.item)])
+        found += self._missing([key for key in wanted if key not in {f.page.id for f in found}], result)
+        found = [f for f in found if until is None or f.page.created is None or f.page.created <= until]
+        self.restrictions.learn([f.page for f in found if self.filter.holds(f.page)])
         for fetched in found:
-            self._take(fetched, only, outcome)
-        return outcome
+            self._take(fetched, only, result)
+        return result
 
-    def qualifies(self, item: Item) -> bool:
-        """One of ours that may be stored; its restrictions were learnt before."""
-        if not self.scope.holds(item):
+    def qualifies(self, page: Content) -> bool:
+        """Whether a page belongs to the source and may be stored; its restrictions were learnt before."""
+        if not self.filter.holds(page):
             return False
-        return self._options.include_restricted or not self.restrictions.layers(item)
+        return self._options.include_restricted or not self.restrictions.layers(page)
 
-    def _take(self, fetched: Fetched, only: Collection[str] | None, outcome: Outcome) -> None:
-        item, annex = fetched.item, fetched.annex
-        for part in (item, *annex.comments, *annex.files):
-            outcome.rows[part.row] = part.changed
-        if not self.qualifies(item):
-            outcome.deleted += [item.id, *(file.id for file in annex.files)]
-            return
-        layers = self.restrictions.layers(item)
-        outcome.admitted += 1
-        if only is None or item.id in only:
-            self._take_page(fetched, layers, outcome)
-        for file in annex.files:
-            if only is None or file.id in only:
-                self._take_file(file, item, layers, outcome)
+    def comments_and_files(
+        self, pages: Sequence[str] | None, *, texts: bool = False
+    ) -> tuple[dict[str, PageAttachments], bool]:
+        """What is attached to these pages, or to all (None), with or without texts; whether the lists are complete.
 
-    def _take_file(self, file: Item, page: Item, layers: list[list[str]], outcome: Outcome) -> None:
-        if not is_text_file(file, self._options):
-            # It may have been one before it grew or got another name.
-            outcome.deleted.append(file.id)
-            return
-        read = self._files.read(self.base, file, page, layers)
-        outcome.documents += [read.document] if read.document else []
-        outcome.failed += [read.failed] if read.failed else []
-        outcome.skipped += [read.skipped] if read.skipped else []
+        They are searched for: the endpoints per page are gone from Cloud, or cost a request each.
 
-    def _take_page(self, fetched: Fetched, layers: list[list[str]], outcome: Outcome) -> None:
-        item = fetched.item
-        url = address(self.base, item)
-        if fetched.broken:
-            reason = f"page {item.title!r} {fetched.broken}"
-            outcome.failed.append(Problem(external_id=item.id, reason=reason, url=url))
-            return
-        document = page_document(self._options, self.base, item, layers, fetched.annex)
-        if document is not None:
-            outcome.documents.append(document)
-            return
-        reason = f"page {item.title!r} holds no text; nothing of it can be found"
-        outcome.skipped.append(Problem(external_id=item.id, reason=reason, url=url))
-        outcome.deleted.append(item.id)
+        Raises:
+            SourceUnavailable: a list for given pages broke off.
+        """
+        found = {page: PageAttachments() for page in pages or ()}
+        complete = True
+        for kind in self._options.annex_types:
+            comments = COMMENT_FULL if texts else COMMENT_WALK
+            where = self.filter.clause([kind])
+            if pages is not None:
+                where = f"type = {kind} and container in ({cql_ids(pages)})"
+            search = self._client.search(
+                f"{where} order by created asc",
+                comments if kind == "comment" else FILE,
+                limit=MOST_PER_PAGE if texts and kind == "comment" else MOST_ROWS,
+                key=BY_ID,
+            )
+            for content in search.contents() if pages is None else search.all():
+                found.setdefault(content.container, PageAttachments()).add(content)
+            complete = complete and search.complete
+        return found, complete
+
+    # -- requests --------------------------------------------------------------------------------------
 
     @property
     def base(self) -> str:
         """What links for people start with."""
-        return self._base or self._site.place.base
+        return self._base or self._client.deployment.base
 
-    def _fetch(self, ids: Sequence[str]) -> list[Fetched]:
+    def _fetch(self, ids: Sequence[str]) -> list[_FetchedPage]:
         """With bodies; a page that breaks its batch is found by halving and comes without."""
-        found: list[Fetched] = []
+        found: list[_FetchedPage] = []
         waiting, proven = [list(ids)] if ids else [], False
         while waiting:
             batch = waiting.pop()
             try:
-                found += self._fetch_batch(batch)
+                pages = self._search(batch, PAGE_FULL)
+                attached = self._attached(pages, texts=True)
+                found += [_FetchedPage(page=page, attached=attached[page.id]) for page in pages]
             except (ServerFault, AnswerTooLarge) as error:
                 # Of the errors only 500 is known to come from a page; the others are the service's own.
                 if isinstance(error, ServerFault) and error.status != 500:  # noqa: PLR2004 (Internal Server Error)
                     raise
-                light = self._search(batch, WALK) if len(batch) == 1 or not proven else []
+                light = self._search(batch, PAGE_WALK) if len(batch) == 1 or not proven else []
                 proven = True  # without bodies it answers: it is not the service that is ill
-                if len(batch) == 1:
-                    annexes = self.annexes.of_pages(batch, texts=False)
-                    found += [Fetched(item=i, annex=annexes[i.id], broken=_why(error)) for i in light]
-                else:
+                if len(batch) > 1:
                     middle = len(batch) // 2
                     waiting += [batch[middle:], batch[:middle]]
+                    continue
+                attached = self._attached(light, texts=False)
+                found += [
+                    _FetchedPage(page=p, attached=attached[p.id], broken=_why_broken(error)) for p in light
+                ]
         place = {key: n for n, key in enumerate(ids)}
-        return sorted(found, key=lambda fetched: place.get(fetched.item.id, 0))
+        return sorted(found, key=lambda fetched: place.get(fetched.page.id, 0))
 
-    def _fetch_batch(self, ids: Sequence[str]) -> list[Fetched]:
-        items = self._search(ids, FULL)
-        annexes = self.annexes.of_pages([item.id for item in items])
-        return [Fetched(item=item, annex=annexes[item.id]) for item in items]
+    def _attached(self, pages: Sequence[Content], *, texts: bool) -> dict[str, PageAttachments]:
+        return self.comments_and_files([page.id for page in pages], texts=texts)[0] if pages else {}
 
-    def _search(self, ids: Sequence[str], expand: tuple[str, ...]) -> list[Item]:
-        query = Query(
-            cql=f"id in ({numbers(ids)})",
-            expand=expand,
-            limit=MOST_PER_PAGE,
-            archived=self._options.include_archived,
-        )
-        rows = Rows(self._site, query, self._tactics)
-        items = [item_of(row) for row in rows.all()]
-        self._base = rows.base or self._base
-        return [item for item in items if item.id in ids and item.is_page]
+    def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
+        search = self._client.search(f"id in ({cql_ids(ids)})", expand, limit=MOST_PER_PAGE)
+        found = search.all()
+        self._base = search.base or self._base
+        return [content for content in found if content.id in ids and content.is_page]
 
-    def _sort_out(self, missing: Sequence[str]) -> tuple[list[str], list[Fetched], list[Problem]]:
-        """Search does not know them: gone, or not shown just now?"""
-        gone, failed = self._vanished.ask(missing)
-        late = self._fetch(gone) if gone else []
-        back = {fetched.item.id for fetched in late}
-        return [key for key in gone if key not in back], late, failed
+    def _missing(self, ids: Sequence[str], result: ReadResult) -> list[_FetchedPage]:
+        """Pages that search does not show: gone, or only not shown just now? Those that come late."""
+        gone: list[str] = []
+        for key in ids:
+            try:
+                if self._client.page_status(key) in GONE:
+                    gone.append(key)
+                    continue
+                reason = f"page {key} is there, but search does not show it; the next full walk looks again"
+            except ConfluenceRefused as error:
+                reason = f"{error.message}; it is left as it is until it can be looked at"
+            result.failed.append(Problem(external_id=key, reason=reason))
+        late = self._fetch(gone)  # a 404 alone is not believed
+        back = {fetched.page.id for fetched in late}
+        result.deleted += [key for key in gone if key not in back]
+        return late
+
+    # -- documents -------------------------------------------------------------------------------------
+
+    def _take(self, fetched: _FetchedPage, only: Collection[str] | None, result: ReadResult) -> None:
+        page, attached = fetched.page, fetched.attached
+        for content in (page, *attached.comments, *attached.files):
+            result.rows[content.row] = content.changed
+        if not self.qualifies(page):
+            result.deleted += [page.id, *(file.id for file in attached.files)]
+            return
+        layers = self.restrictions.layers(page)
+        result.admitted += 1
+        if only is None or page.id in only:
+            self._take_page(fetched, layers, result)
+        for file in attached.files:
+            if only is not None and file.id not in only:
+                continue
+            if is_text_file(file, self._options):
+                self._take_file(file, page, layers, result)
+            else:  # it may have been one before it grew or got another name
+                result.deleted.append(file.id)
+
+    def _take_page(self, fetched: _FetchedPage, layers: Layers, result: ReadResult) -> None:
+        page, url = fetched.page, address(self.base, fetched.page)
+        if fetched.broken:
+            reason = f"page {page.title!r} {fetched.broken}"
+            result.failed.append(Problem(external_id=page.id, reason=reason, url=url))
+        elif document := page_document(self._options, self.base, page, layers, fetched.attached):
+            result.documents.append(document)
+        else:
+            reason = f"page {page.title!r} holds no text; nothing of it can be found"
+            result.skipped.append(Problem(external_id=page.id, reason=reason, url=url))
+            result.deleted.append(page.id)
+
+    def _take_file(self, file: Content, page: Content, layers: Layers, result: ReadResult) -> None:
+        """Downloads one text file.
+
+        Raises:
+            SourceDenied: the credentials are refused altogether.
+            SourceUnavailable: the service does not answer.
+        """
+        problems, reason = result.failed, ""
+        try:
+            text, _ = decode(self._download(file))
+            document = file_document(self._options, self.base, file, page, layers, text)
+        except AnswerTooLarge:
+            problems, reason = result.skipped, "is larger than the limit; split it"
+        except (Unreadable, DocumentRejected) as error:
+            reason = str(error)
+        except (ConfluenceNotFound, SourceDenied) as error:
+            self._prove_credentials(error)
+            reason = f"cannot be downloaded: {error.message}"
+        else:
+            if document:
+                result.documents.append(document)
+                return
+            problems, reason = result.skipped, "holds no text"
+        url = address(self.base, file)
+        problems.append(Problem(external_id=file.id, reason=f"{file.title} {reason}", url=url))
+
+    def _download(self, file: Content) -> bytes:
+        if not file.download:
+            raise Unreadable("has no address to download it from")
+        data = self._client.download(file.download, html=file.suffix == ".html")
+        if len(data) > self._options.attachment_max_bytes:
+            raise AnswerTooLarge
+        return data
+
+    def _prove_credentials(self, error: ConfluenceNotFound | SourceDenied) -> None:
+        """A refusal of this one file (it lies on another host) is no refusal of our credentials."""
+        if self._files_elsewhere or isinstance(error, ConfluenceNotFound | ConfluenceRefused):
+            return
+        try:
+            self._client.json(CURRENT_USER)
+        except SourceDenied:
+            raise error from None
+        self._files_elsewhere = True
 
 
-def _why(error: Exception) -> str:
+def _why_broken(error: Exception) -> str:
     if isinstance(error, AnswerTooLarge):
         return "is larger than the limit of one answer; split it"
     return "cannot be read: Confluence fails with 500 when its text is asked for; open and save it there"
+
+
+class ContentFilter:
+    """The configured spaces, types, labels and trees: as CQL, and as a look at one page."""
+
+    def __init__(self, options: ConfluenceOptions) -> None:
+        self._options = options
+        self._spaces = frozenset(key.casefold() for key in options.space_keys)
+        self._include = frozenset(label.casefold() for label in options.labels_include)
+        self._exclude = frozenset(label.casefold() for label in options.labels_exclude)
+        self._roots = frozenset(options.ancestors)
+
+    def clause(self, types: Sequence[str]) -> str:
+        """Everything of these types in the spaces; what does not qualify is told apart by `holds`."""
+        spaces = f" and space in ({cql_texts(self._options.space_keys)})" if self._spaces else ""
+        return f"type in ({', '.join(types)}){spaces}"
+
+    def page_clause(self) -> str:
+        """Pages and blog posts only, and no more of them than need be: for walks over all of them."""
+        found = self.clause(self._options.page_types)
+        if self._include:
+            found += f" and label in ({cql_texts(sorted(self._include))})"
+        if self._roots:
+            roots = cql_ids(self._options.ancestors)
+            found += f" and (ancestor in ({roots}) or id in ({roots}))"
+        return found
+
+    def holds(self, page: Content) -> bool:
+        """Whether it belongs to the source; restrictions are not looked at."""
+        labels = {label.casefold() for label in page.labels}
+        tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
+        return (
+            page.kind in self._options.page_types
+            and page.status == "current"
+            and (not self._spaces or page.space_key.casefold() in self._spaces)
+            and (not self._include or bool(labels & self._include))
+            and not labels & self._exclude
+            and (not self._roots or bool(tree & self._roots))
+        )

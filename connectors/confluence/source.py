@@ -1,21 +1,26 @@
-"""Confluence as a source."""
+"""Confluence as a source: syncs by `walk`, the id walk, and reading by ids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from connectors.confluence.checking import findings
-from connectors.confluence.chosen import Chosen
-from connectors.confluence.id_walk import Census
-from connectors.confluence.missing_pages import Vanished
+from connectors.confluence.client import BY_ID, ConfluenceClient, ConfluenceRefused
+from connectors.confluence.document import (
+    PAGE_WALK,
+    Content,
+    PageAttachments,
+    file_fingerprint,
+    is_text_file,
+    page_fingerprint,
+)
 from connectors.confluence.options import ConfluenceOptions
-from connectors.confluence.position import Position
-from connectors.confluence.reader import Reader
-from connectors.confluence.site import Site
-from connectors.confluence.spaces import prove_some
-from connectors.confluence.walk_policy import Tactics
-from connectors.confluence.walks import Walks
-from pipeline.documents import Cursor, Finding, Listing, Page
+from connectors.confluence.reader import PageReader, ReadResult
+from connectors.confluence.walk import PageWalk
+from pipeline.documents import Cursor, Finding, Listing, Page, Problem
+
+PAGES_AT_ONCE = 1000
+"""Pages of the id walk whose restrictions are asked for together."""
 
 
 class ConfluenceSource:
@@ -24,48 +29,129 @@ class ConfluenceSource:
     extractor = "confluence-2"
     walks_all = False
 
-    def __init__(self, options: ConfluenceOptions, tactics: Tactics | None = None) -> None:
-        """`tactics` is for tests that put a wrong one in place; the default is right."""
+    def __init__(self, options: ConfluenceOptions) -> None:
         self._options = options
-        self._tactics = tactics or Tactics()
-        self._site = Site(options)
-        self._reader = Reader(self._site, options, self._tactics)
-        self._census = Census(self._site, options, self._tactics, self._reader)
+        self._client = ConfluenceClient(options)
+        self._reader = PageReader(self._client, options)
+        self._owners: dict[str, str] = {}
+        """Attachment -> page, as far as an id walk has shown."""
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """First everything, oldest first; later what search shows as changed since the cursor."""
         self._reader.restrictions.forget()
-        position = Position.read(self._tactics.resume(since), self._options.selection)
         try:
-            if position is None:
-                prove_some(self._site, self._tactics, self._options.space_keys)
-            yield from Walks(self._site, self._options, self._tactics, self._reader).pages(position)
+            yield from PageWalk(self._client, self._options, self._reader).pages(since)
         finally:
-            self._site.close()
+            self._client.close()
 
     def ids(self) -> Listing:
-        """Everything that is there now, with fingerprints, at 200 items a request."""
+        """The id walk: everything that is there now, with fingerprints, at 200 contents a request.
+
+        Complete only if every list reached its end, all spaces are visible and the cap was not met.
+        """
         self._reader.restrictions.forget()
         try:
-            return self._census.listing()
+            spaces = self._client.sees_all_spaces()
+            pages, pages_complete = self._all_pages()
+            attached, attached_complete = self._reader.comments_and_files(None)
         finally:
-            self._site.close()
+            self._client.close()
+        versions: dict[str, str] = {}
+        for page in pages:
+            versions |= self._fingerprints(page, attached.get(page.id, PageAttachments()))
+        complete = spaces and pages_complete and attached_complete
+        return Listing(ids=frozenset(versions), complete=complete, versions=versions)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These pages and attachments as they are now."""
-        chosen = Chosen(self._options, self._reader, Vanished(self._site, self._options), self._census.owners)
         try:
-            yield from chosen.pages(ids)
+            yield from self._read(ids)
         finally:
-            self._site.close()
+            self._client.close()
 
     def check(self) -> list[Finding]:
         """Address, credentials, deployment, spaces, number of pages."""
         try:
-            return findings(self._site, self._options, self._tactics)
+            return findings(self._client, self._options)
         finally:
-            self._site.close()
+            self._client.close()
 
     def stamp(self) -> None:
         """Nothing cheaper than a sync tells whether something changed."""
         return
+
+    # -- the id walk -----------------------------------------------------------------------------------
+
+    def _all_pages(self) -> tuple[list[Content], bool]:
+        """Those that qualify, oldest first up to the cap, and whether they are all."""
+        reader, most = self._reader, self._options.max_pages
+        search = self._client.search(
+            f"{reader.filter.page_clause()} order by created asc", PAGE_WALK, key=BY_ID
+        )
+        found: list[Content] = []
+        waiting: list[Content] = []
+        for batch in search:
+            waiting += filter(reader.filter.holds, batch)
+            if len(waiting) >= PAGES_AT_ONCE:
+                found += self._qualified(waiting)
+                waiting = []
+                if most is not None and len(found) > most:
+                    return found[:most], False
+        found += self._qualified(waiting)
+        return found[:most], search.complete and (most is None or len(found) <= most)
+
+    def _qualified(self, pages: Sequence[Content]) -> Iterator[Content]:
+        self._reader.restrictions.learn(pages)
+        return filter(self._reader.qualifies, pages)
+
+    def _fingerprints(self, page: Content, attached: PageAttachments) -> dict[str, str]:
+        layers = self._reader.restrictions.layers(page)
+        files = [file for file in attached.files if is_text_file(file, self._options)]
+        self._owners |= {file.id: page.id for file in files}
+        found = {page.id: page_fingerprint(page, layers, attached)}
+        return found | {file.id: file_fingerprint(file, page, layers) for file in files}
+
+    # -- reading by ids --------------------------------------------------------------------------------
+
+    def _read(self, ids: Sequence[str]) -> Iterator[Page]:
+        """What became of each id, a batch a page; the page of each attachment is found first."""
+        pages = [key for key in ids if _is_page_id(key)]
+        owners: dict[str, str] = {}
+        problems: list[Problem] = []
+        for key in ids:
+            if not _is_page_id(key):
+                try:
+                    owners[key] = self._owner(key)
+                except ConfluenceRefused as error:
+                    reason = f"{error.message}; it is left as it is until it can be looked at"
+                    problems.append(Problem(external_id=key, reason=reason))
+        gone = tuple(key for key, owner in owners.items() if not owner)
+        if gone or problems:
+            yield Page(cursor={}, deleted=gone, failed=tuple(problems))
+        todo = list(dict.fromkeys((*pages, *filter(None, owners.values()))))
+        wanted = frozenset(ids)
+        for at in range(0, len(todo), self._options.batch):
+            batch = todo[at : at + self._options.batch]
+            result = self._reader.read(batch, only=wanted)
+            _note_detached(result, {key: owner for key, owner in owners.items() if owner in batch})
+            yield from result.pages({}, {})
+
+    def _owner(self, key: str) -> str:
+        """The page an attachment hangs on; empty if it is gone, or attachments are not wanted."""
+        if not self._options.include_attachments:
+            return ""
+        return self._owners.get(key) or self._client.page_of_attachment(key)
+
+
+def _note_detached(result: ReadResult, owners: Mapping[str, str]) -> None:
+    """Files that hang no more on a page that could be looked at are gone, and so are those of a page that is."""
+    present = {row.rpartition(":")[0] for row in result.rows}
+    unread = {problem.external_id for problem in result.failed}
+    for key, owner in owners.items():
+        looked_at = (owner in present and owner not in unread) or owner in result.deleted
+        if key not in present and looked_at:
+            result.deleted.append(key)
+
+
+def _is_page_id(key: str) -> bool:
+    return key.isascii() and key.isdigit()

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from atlassian.confluence import ConfluenceServer
 
-from connectors.confluence.site import Site
+from connectors.confluence.client import ConfluenceClient
 from pipeline.errors import ConfigurationError, RateLimited, SourceUnavailable
 from tests.connectors.confluence.world import Store, confluence_world, options_for, source_for, truth
 from tests.fakes.confluence import FakeConfluence
@@ -28,7 +28,7 @@ def test_the_library_reads_html_as_text_and_we_do_not(fake: FakeConfluence) -> N
     fake.faults.next(Fault.truncated())
 
     with pytest.raises(SourceUnavailable):
-        _ = Site(options_for(fake)).place
+        _ = ConfluenceClient(options_for(fake)).deployment
 
 
 def test_the_library_reads_an_empty_answer_as_nothing_and_we_do_not(fake: FakeConfluence) -> None:
@@ -38,7 +38,7 @@ def test_the_library_reads_an_empty_answer_as_nothing_and_we_do_not(fake: FakeCo
     fake.faults.next(empty)
 
     with pytest.raises(SourceUnavailable):
-        _ = Site(options_for(fake)).place
+        _ = ConfluenceClient(options_for(fake)).deployment
 
 
 def test_nothing_sleeps_or_is_asked_again_inside_a_call(fake: FakeConfluence) -> None:
@@ -47,7 +47,7 @@ def test_nothing_sleeps_or_is_asked_again_inside_a_call(fake: FakeConfluence) ->
         fake.faults.next(Fault.status(status, headers={"Retry-After": "300"}), times=None)
         before, started = len(fake.log), time.monotonic()
         with pytest.raises(Exception, match=str(status)) as caught:
-            _ = Site(options_for(fake)).place
+            _ = ConfluenceClient(options_for(fake)).deployment
         assert time.monotonic() - started < 60
         assert len(fake.log) - before == 1
         if status == 429:
@@ -104,11 +104,11 @@ def test_cursors_go_back_as_they_came(cloud: FakeConfluence) -> None:
 
 
 def test_a_link_that_ends_with_a_slash_keeps_it(cloud: FakeConfluence) -> None:
-    site = Site(options_for(cloud))
-    _ = site.place
+    client = ConfluenceClient(options_for(cloud))
+    _ = client.deployment
 
     with pytest.raises(Exception, match="404"):
-        site.follow(f"{cloud.base}/rest/api/nothing?cursor=ab/")
+        client.follow(f"{cloud.base}/rest/api/nothing?cursor=ab/")
 
     assert cloud.log[-1].first("cursor") == "ab/"
 
@@ -117,11 +117,11 @@ def test_names_and_tokens_may_hold_any_letter(server: FakeConfluence) -> None:
     server.account, server.password = "jürgen", "pässwörd€"
     options = options_for(server, token="", username="jürgen", api_token="pässwörd€")
 
-    assert Site(options).place.base == server.base
+    assert ConfluenceClient(options).deployment.base == server.base
 
 
 def test_a_token_with_a_line_break_is_said_to_be_wrong(server: FakeConfluence) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        _ = Site(options_for(server, token="to\nken")).place
+        _ = ConfluenceClient(options_for(server, token="to\nken")).deployment
 
     assert "to\nken" not in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 import requests
 from atlassian import errors as sdk_errors
 
-from connectors.confluence.faults import CATCH, by_status, ours
+from connectors.confluence.client import CATCH, by_status, translated
 from connectors.web import Access, LocalRequestLimiter
 from pipeline.errors import LarderError, RateLimited, SourceDenied
 from tests.connectors.confluence.world import Store, source_for, truth
@@ -144,7 +144,7 @@ def test_a_redirect_to_another_host_is_refused_and_no_token_goes_there(fake: Fak
         assert elsewhere.log == []
 
 
-def test_links_to_another_host_are_followed_on_ours(cloud: FakeConfluence) -> None:
+def test_links_to_another_host_are_followed_on_translated(cloud: FakeConfluence) -> None:
     for n in range(230):
         cloud.add_page("ENG", f"Page {n}", "<p>x</p>")
     with FakeServer() as elsewhere:
@@ -175,7 +175,7 @@ def test_every_error_of_the_client_has_a_translation(kind: type[Exception]) -> N
     error = kind("the body of the page with token=secret")
 
     assert isinstance(error, CATCH)
-    made = ours(error)
+    made = translated(error)
 
     assert isinstance(made, LarderError)
     assert made.fix
@@ -193,7 +193,7 @@ def test_every_error_of_requests_has_a_translation(kind: type[Exception]) -> Non
         else kind("token=secret")
     )
 
-    made = ours(error)
+    made = translated(error)
 
     assert isinstance(made, LarderError)
     assert "secret" not in str(made)
@@ -204,7 +204,7 @@ def test_an_error_that_the_client_wraps_keeps_its_meaning() -> None:
     wrapped = kind("x")
     wrapped.reason = requests.exceptions.ReadTimeout("slow")  # type: ignore[attr-defined]
 
-    assert ours(wrapped).transient
+    assert translated(wrapped).transient
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 413])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectors.confluence.item import item_of
+from connectors.confluence.client import ConfluenceClient
+from connectors.confluence.document import content_of
 from connectors.confluence.restrictions import Restrictions
-from connectors.confluence.site import Site
-from connectors.confluence.walk_policy import Tactics
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
 from tests.fakes.confluence import FakeConfluence
@@ -150,22 +149,22 @@ def test_each_walk_asks_anew_about_pages_above_that_are_not_its_own(fake: FakeCo
 
 
 def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None:
-    restrictions = Restrictions(Site(options_for(fake)), Tactics(), archived=False)
+    restrictions = Restrictions(ConfluenceClient(options_for(fake)))
     open_to_all: Json = {"read": {"restrictions": {"user": {"results": []}, "group": {"results": []}}}}
     row = {"id": "1", "space": {"key": "ENG"}, "ancestors": [{"title": "?"}], "restrictions": open_to_all}
-    item = item_of(row)
-    restrictions.learn([item])
+    page = content_of(row)
+    restrictions.learn([page])
 
-    assert restrictions.layers(item) == [["space:ENG"], ["nobody"]]
-    assert restrictions.layers(item_of({**row, "id": "2"}))[-1] == ["nobody"]
+    assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]
+    assert restrictions.layers(content_of({**row, "id": "2"}))[-1] == ["nobody"]
 
 
 def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
-    restrictions = Restrictions(Site(options_for(fake)), Tactics(), archived=False)
+    restrictions = Restrictions(ConfluenceClient(options_for(fake)))
     hidden = {
         "read": {"restrictions": {"user": {"results": [{"type": "unknown"}]}, "group": {"results": []}}}
     }
-    item = item_of({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
-    restrictions.learn([item])
+    page = content_of({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
+    restrictions.learn([page])
 
-    assert restrictions.layers(item) == [["space:ENG"], ["nobody"]]
+    assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from connectors.confluence import ConfluenceOptions, ConfluenceSource
-from connectors.confluence.walk_policy import Tactics
 from connectors.web import Access, LocalRequestLimiter
 from pipeline.documents import Page, Source
 from pipeline.errors import LarderError
@@ -37,11 +36,9 @@ def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: 
     return ConfluenceOptions(**{**given, **changes})
 
 
-def source_for(
-    fake: FakeConfluence, *, tactics: Tactics | None = None, clock: Clock | None = None, **changes: Any
-) -> ConfluenceSource:
+def source_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceSource:
     """Opened anew, as another process would."""
-    return ConfluenceSource(options_for(fake, clock=clock, **changes), tactics)
+    return ConfluenceSource(options_for(fake, clock=clock, **changes))
 
 
 class Store(SourceStore):

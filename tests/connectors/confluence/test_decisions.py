@@ -7,8 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from connectors.confluence.position import Position, minute
-from connectors.confluence.walk_policy import literal, next_address
+from connectors.confluence.client import next_address
+from connectors.confluence.walk import OVERLAP, ConfluenceCursor, minute, time_literal
+from connectors.documents.cursors import cursor_json, read_cursor
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -16,13 +17,13 @@ NEW_YORK = ZoneInfo("America/New_York")
 def test_a_time_is_written_as_the_wall_clock_of_the_account_without_seconds() -> None:
     moment = datetime(2025, 3, 3, 12, 34, 56, tzinfo=UTC)
 
-    assert literal(moment, ZoneInfo("UTC")) == "2025-03-03 12:34"
-    assert literal(moment, NEW_YORK) == "2025-03-03 07:34"
-    assert literal(moment, ZoneInfo("Asia/Kolkata")) == "2025-03-03 18:04"
+    assert time_literal(moment, ZoneInfo("UTC")) == "2025-03-03 12:34"
+    assert time_literal(moment, NEW_YORK) == "2025-03-03 07:34"
+    assert time_literal(moment, ZoneInfo("Asia/Kolkata")) == "2025-03-03 18:04"
 
 
 def test_an_unknown_zone_is_taken_for_the_farthest() -> None:
-    assert literal(datetime(2025, 3, 3, 12, 34, tzinfo=UTC), None) == "2025-03-02 10:34"
+    assert time_literal(datetime(2025, 3, 3, 12, 34, tzinfo=UTC), None) == "2025-03-02 10:34"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_however_a_literal_is_read_it_is_never_later_than_the_moment(zone: str) 
     clock = ZoneInfo(zone)
     moment = datetime(2025, 1, 1, tzinfo=UTC)
     while moment.year == 2025:
-        text = literal(moment, clock)
+        text = time_literal(moment, clock)
         for fold in (0, 1):
             read = datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=clock, fold=fold)
             assert read <= moment
@@ -78,9 +79,8 @@ def test_no_link_is_the_end(payload: dict[str, object]) -> None:
     assert next_address("https://x.net/wiki", payload) is None
 
 
-def test_a_position_survives_json_and_forgets_what_is_past() -> None:
+def test_a_cursor_survives_json_and_forgets_what_is_past() -> None:
     at = datetime(2025, 3, 3, 12, 0, 30, tzinfo=UTC)
-    overlap = timedelta(minutes=10)
     rows = [
         ("1:1", at),
         ("2:1", at - timedelta(minutes=9)),
@@ -88,9 +88,32 @@ def test_a_position_survives_json_and_forgets_what_is_past() -> None:
         ("4:1", None),
     ]
 
-    position = Position(selection="s", at=at).having_seen(rows, overlap)
+    cursor = ConfluenceCursor(selection="s", at=at).having_seen(rows)
 
-    assert set(position.seen) == {"1:1", "2:1", "4:1"}
-    assert position.horizon(overlap) == minute(at) - overlap
-    assert Position.read(position.to_json(), "s") == position
-    assert Position.read(position.to_json(), "another") is None
+    assert set(cursor.seen) == {"1:1", "2:1", "4:1"}
+    assert cursor.horizon == minute(at) - OVERLAP
+    assert read_cursor(ConfluenceCursor, cursor_json(cursor), "s") == cursor
+
+
+def test_a_cursor_of_before_is_still_read() -> None:
+    stored = {
+        "selection": "s",
+        "walking": True,
+        "created": "2025-03-03T12:00:30.123000+00:00",
+        "read_then": ["2", "1"],
+        "admitted": 2,
+        "at": "2025-03-03T12:00:30+00:00",
+        "seen": {"1:1": 1741003230},
+    }
+
+    cursor = read_cursor(ConfluenceCursor, stored, "s")
+
+    assert cursor == ConfluenceCursor(
+        selection="s",
+        walking=True,
+        created=datetime(2025, 3, 3, 12, 0, 30, 123000, tzinfo=UTC),
+        read_then=("2", "1"),
+        admitted=2,
+        at=datetime(2025, 3, 3, 12, 0, 30, tzinfo=UTC),
+        seen={"1:1": 1741003230},
+    )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from connectors.confluence.walk_policy import Tactics
-from pipeline.documents import Cursor, Json
+from connectors.confluence import client
+from pipeline.documents import Json
 from pipeline.errors import LarderError
 from tests.connectors.confluence.world import Store, confluence, source_for, truth
 from tests.fakes.confluence import FakeConfluence
+
+RIGHT_ADDRESS = client.next_address
 
 
 def _host_root(base: str, payload: Json) -> str | None:
@@ -23,7 +24,7 @@ def _host_root(base: str, payload: Json) -> str | None:
 
 
 def _encoded_again(base: str, payload: Json) -> str | None:
-    link = Tactics().next_address(base, payload)
+    link = RIGHT_ADDRESS(base, payload)
     return None if link is None else link.replace("%", "%25")
 
 
@@ -52,24 +53,24 @@ def _our_clock(_before: datetime | None, _row: datetime | None) -> datetime | No
     return datetime.now(UTC)
 
 
-def _from_the_start(_since: Cursor | None) -> Cursor | None:
+def _from_the_start(*_stored: object) -> None:
     return None
 
 
-RIGHT = Tactics()
-WRONG: dict[str, Tactics] = {
-    "the next link loses the context": replace(RIGHT, next_address=_host_root),
-    "the next link is encoded twice": replace(RIGHT, next_address=_encoded_again),
-    "fewer than asked for is the end": replace(RIGHT, is_last=_fewer_is_the_end),
-    "the start counts what was asked for": replace(RIGHT, next_start=_own_count),
-    "later than the minute": replace(RIGHT, since_clause=_later_than, overlap=timedelta(0)),
-    "no overlap": replace(RIGHT, overlap=timedelta(0)),
-    "times with seconds": replace(RIGHT, literal=_with_seconds),
-    "times of another clock": replace(RIGHT, literal=_utc),
-    "our clock": replace(RIGHT, reached=_our_clock),
-    "the cursor is ignored": replace(RIGHT, resume=_from_the_start),
-    "no look whether the list moved": replace(RIGHT, rows_again=0),
+WRONG: dict[str, Mapping[str, object]] = {
+    "the next link loses the context": {"client.next_address": _host_root},
+    "the next link is encoded twice": {"client.next_address": _encoded_again},
+    "fewer than asked for is the end": {"client.is_last": _fewer_is_the_end},
+    "the start counts what was asked for": {"client.next_start": _own_count},
+    "later than the minute": {"walk.since_clause": _later_than, "walk.OVERLAP": timedelta(0)},
+    "no overlap": {"walk.OVERLAP": timedelta(0)},
+    "times with seconds": {"walk.time_literal": _with_seconds},
+    "times of another clock": {"walk.time_literal": _utc},
+    "our clock": {"walk.reached": _our_clock},
+    "the cursor is ignored": {"walk.read_cursor": _from_the_start},
+    "no look whether the list moved": {"client.ROWS_AGAIN": 0},
 }
+"""Module and name below `connectors.confluence` -> what stands there instead."""
 KIND = {
     "the start counts what was asked for": "server",
     "no look whether the list moved": "server",
@@ -77,7 +78,7 @@ KIND = {
 }
 
 
-def _life(fake: FakeConfluence, tactics: Tactics) -> tuple[object, object, int]:
+def _life(fake: FakeConfluence) -> tuple[object, object, int]:
     """Two syncs and a counting with changes between; what is in the store, what should be, and documents read."""
     made = []
     for n in range(620):
@@ -94,46 +95,44 @@ def _life(fake: FakeConfluence, tactics: Tactics) -> tuple[object, object, int]:
 
     fake.on_request(trash_behind_the_reader)
     try:
-        store.sync(source_for(fake, tactics=tactics))
+        store.sync(source_for(fake))
         fake.on_request(None)
         fake.hide_from_index(minutes=5)
         fake.edit(made[500], "<p>late</p>")
         fake.hide_from_index(minutes=0)
         fake.advance(minutes=1)
         fake.edit(made[501], "<p>early</p>")
-        store.sync(source_for(fake, tactics=tactics))
+        store.sync(source_for(fake))
         fake.advance(seconds=5)
         fake.edit(made[502], "<p>same minute</p>")
         fake.advance(minutes=1)
         fake.edit(made[501], "<p>again</p>")
-        store.sync(source_for(fake, tactics=tactics))
+        store.sync(source_for(fake))
         fake.advance(minutes=8)
         for page in made[:20]:
             store.documents.pop(page, None)
-        store.sync(source_for(fake, tactics=tactics))
+        store.sync(source_for(fake))
     except LarderError as error:
         return error, truth(fake), len(store.read)
     return store.seen(), truth(fake), len(store.read)
 
 
-def _outcome(name: str, tactics: Tactics) -> tuple[object, object, int]:
-    with confluence(KIND.get(name, "cloud")) as fake:
-        fake.add_space("ENG")
-        return _life(fake, tactics)
-
-
 @pytest.mark.parametrize("kind", ["cloud", "server"])
-def test_the_right_tactics_end_with_the_truth(kind: str) -> None:
+def test_the_right_decisions_end_with_the_truth(kind: str) -> None:
     with confluence(kind) as fake:
         fake.add_space("ENG")
-        store, expected, read = _life(fake, RIGHT)
+        store, expected, read = _life(fake)
 
     assert store == expected
     assert read < 640
 
 
 @pytest.mark.parametrize("name", sorted(WRONG))
-def test_a_wrong_decision_shows(name: str) -> None:
-    store, expected, read = _outcome(name, WRONG[name])
+def test_a_wrong_decision_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, wrong in WRONG[name].items():
+        monkeypatch.setattr(f"connectors.confluence.{place}", wrong)
+    with confluence(KIND.get(name, "cloud")) as fake:
+        fake.add_space("ENG")
+        store, expected, read = _life(fake)
 
     assert store != expected or read > 1000

@@ -1,0 +1,480 @@
+"""The client of one Confluence: requests, searches by CQL, spaces, single contents, and errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+import requests
+from atlassian import errors as theirs
+from atlassian.confluence import ConfluenceServer
+from requests.auth import HTTPBasicAuth
+
+from connectors.confluence.document import Content, content_of
+from connectors.confluence.options import PRODUCT, ConfluenceOptions
+from connectors.web import FOREIGN, ServerFault, is_html, json_of, open_session, results_of, translate
+from pipeline.documents import Json
+from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
+
+CURRENT_USER = "rest/api/user/current"
+SEARCH = "rest/api/content/search"
+CLOUD_CONTEXT = "/wiki"
+MOST_ROWS = 200
+"""Rows given at once when anything but bodies is asked for."""
+MOST_SPACE_KEYS = 50
+MOST_RESTARTS = 5
+MOST_STEPS_BACK = 20
+ROWS_AGAIN = 3
+"""Rows of the answer before that are asked for once more, to see that the list did not move in between."""
+PERMISSION = "give the account permission to view these spaces, and permission to use Confluence"
+
+BY_ID = attrgetter("id")
+BY_ID_AND_VERSION = attrgetter("row")
+"""An edited page comes again at the end of a list by time of change."""
+
+
+# -- errors ----------------------------------------------------------------------------------------------
+
+
+class ConfluenceRefused(SourceDenied):
+    """Confluence understood the request and will not answer it."""
+
+    def __init__(self, message: str = "", *, status: int = 0, **more: Any) -> None:
+        """`status` is the HTTP status; the rest as in LarderError."""
+        super().__init__(message, **more)
+        self.status = status
+
+
+class ConfluenceNotFound(SourceUnavailable):
+    """There is nothing at this address, or nothing that this account may see."""
+
+
+FOREIGN_ERRORS: dict[type[Exception], int] = {
+    theirs.ApiNotFoundError: 404,
+    theirs.ApiPermissionError: 403,
+    theirs.ApiError: 400,
+    theirs.JsonRPCError: 400,
+}
+"""What the library raises on its own -> the HTTP status it stands for; all else is `FOREIGN`."""
+CATCH = (*FOREIGN, *FOREIGN_ERRORS)
+MEANINGS: dict[int, tuple[str, str]] = {
+    400: (
+        ": it does not understand the search",
+        "check spaceKeys, labels and ancestors for signs that are no part of a key",
+    ),
+    403: (": not permitted", PERMISSION),
+    404: (
+        "",
+        "check baseUrl; if single items are missing, they were removed or are hidden from this account",
+    ),
+    410: (
+        ": this part of its API is gone",
+        "set deployment to cloud if this is Confluence Cloud, else update Larder",
+    ),
+}
+"""Of a status that is no success: what it says, and what to do."""
+
+
+def translated(error: Exception) -> LarderError:
+    """Our error for one of `CATCH`; texts of theirs hold what the service said and are left out."""
+    reason = getattr(error, "reason", None)
+    status = next((FOREIGN_ERRORS[kind] for kind in type(error).__mro__ if kind in FOREIGN_ERRORS), 0)
+    if not status:
+        return translate(error, PRODUCT)
+    if type(error) is theirs.ApiError and isinstance(reason, FOREIGN):
+        return translate(reason, PRODUCT)
+    return by_status(status)
+
+
+def by_status(status: int) -> LarderError:
+    """The error for an answer other than 2xx that the guarded session let pass."""
+    said, fix = MEANINGS.get(status, ("", "check baseUrl, deployment and the account's permissions"))
+    if status == requests.codes.not_found:
+        return ConfluenceNotFound(f"{PRODUCT} answered 404", fix=fix)
+    return ConfluenceRefused(f"{PRODUCT} answered {status}{said}", fix=fix, status=status)
+
+
+# -- requests --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What was found at the configured address."""
+
+    cloud: bool
+    base: str
+    """scheme://host[:port][/context], without a slash at its end."""
+    zone: ZoneInfo | None
+    """Of the account; CQL reads dates in it. None: not known."""
+    looks_cloud: bool
+    """What answers, whatever is configured."""
+
+
+class ConfluenceClient:
+    """Sends requests to one Confluence; each method raises errors of pipeline.errors only."""
+
+    def __init__(self, options: ConfluenceOptions) -> None:
+        self._options = options
+        self._session = open_session(options.access)
+        if options.username:
+            # As bytes: text would have to be Latin-1.
+            self._session.auth = HTTPBasicAuth(options.username.encode(), options.api_token.encode())
+        self._libraries: dict[str, Any] = {}
+        self._deployment: Deployment | None = None
+        self._archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
+        # The library logs whole answers, which are other people's documents, at this level.
+        logging.getLogger("atlassian").setLevel(logging.INFO)
+
+    @property
+    def deployment(self) -> Deployment:
+        """Found out by the first use, with one to three requests."""
+        if self._deployment is None:
+            self._deployment = self._find_deployment()
+        return self._deployment
+
+    def json(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
+        """The object at `path`, relative to the base.
+
+        Raises:
+            ConfluenceNotFound: 404 of the API.
+            ConfluenceRefused: another refusal.
+        """
+        return self._json(self.deployment.base, path, params)
+
+    def follow(self, link: str) -> Json:
+        """The object at a whole address that an answer gave, kept exactly as it was sent."""
+        # The library cuts slashes off at the end, and a cursor may end with one.
+        address = f"{link}&" if link.endswith("/") else link
+        return _object(self._get(self.deployment.base, address, absolute=True))
+
+    def download(self, path: str, *, html: bool) -> bytes:
+        """The bytes at `path`, relative to the base; redirects stay on the host.
+
+        Args:
+            path: as the answer gave it.
+            html: whether a web page may be what was asked for; else it is a sign-in page or the like.
+
+        Raises:
+            ConfluenceNotFound: it is not there.
+            ConfluenceRefused: something else came.
+        """
+        accept = {"Accept": "text/html, */*" if html else "*/*"}
+        response = self._get(self.deployment.base, path, headers=accept)
+        if response.status_code != requests.codes.ok or (is_html(response) and not html):
+            raise by_status(response.status_code)
+        return bytes(response.content)
+
+    def search(
+        self,
+        cql: str,
+        expand: Iterable[str],
+        *,
+        limit: int = MOST_ROWS,
+        key: Callable[[Content], str] = BY_ID_AND_VERSION,
+    ) -> CqlSearch:
+        """The contents that a query finds; nothing is sent yet. `key` tells two rows apart."""
+        params = {"cql": cql, "expand": ",".join(expand), "limit": limit, **self._archived}
+        return CqlSearch(self, params, key)
+
+    def count(self, cql: str) -> int:
+        """How many contents a query finds."""
+        total = self.json("rest/api/search", {"cql": cql, "limit": 1, **self._archived}).get("totalSize")
+        return total if isinstance(total, int) else 0
+
+    def spaces(self, keys: Sequence[str]) -> dict[str, Json]:
+        """The visible spaces by key, spelled as Confluence does; all there are if no keys are given."""
+        found: dict[str, Json] = {}
+        for at in range(0, max(1, len(keys)), MOST_SPACE_KEYS):
+            for space in self._spaces(list(keys[at : at + MOST_SPACE_KEYS])):
+                found[str(space.get("key"))] = space
+        return found
+
+    def sees_all_spaces(self) -> bool:
+        """Whether all configured spaces are visible.
+
+        Raises:
+            SourceDenied: none is; a search would show an empty Confluence.
+        """
+        keys = self._options.space_keys
+        hidden = missing_keys(self.spaces(keys), keys) if keys else []
+        if hidden and len(hidden) == len(keys):
+            said = f"{PRODUCT} shows this account none of the configured spaces ({', '.join(hidden[:10])})"
+            raise SourceDenied(said, fix=f"check spaceKeys, and {PERMISSION}")
+        return not hidden
+
+    def page_status(self, page: str) -> str:
+        """`current`, `trashed` or the like; empty if there is no such page or blog post, or it is not shown."""
+        if not page.isascii() or not page.isdigit():
+            return ""
+        kinds = ("pages", "blogposts") if self._options.include_blog_posts else ("pages",)
+        cloud = self.deployment.cloud
+        for path in [f"api/v2/{kind}/{page}" for kind in kinds] if cloud else [f"rest/api/content/{page}"]:
+            try:
+                answer = self.json(path, {} if cloud else {"status": "any"})
+            except ConfluenceNotFound:
+                continue
+            return str(answer.get("status") or "current")
+        return ""
+
+    def page_of_attachment(self, key: str) -> str:
+        """Id of the page an attachment hangs on; empty if there is no such attachment.
+
+        Raises:
+            ConfluenceRefused: it is not shown to us.
+        """
+        try:
+            if self.deployment.cloud:
+                return str(self.json(f"api/v2/attachments/{key}").get("pageId") or "")
+            return content_of(self.json(f"rest/api/content/{key}", {"expand": "container"})).container
+        except ConfluenceNotFound:
+            return ""
+
+    def close(self) -> None:
+        """Give the connections back; the client may be used again."""
+        self._session.close()
+
+    def _spaces(self, keys: list[str]) -> list[Json]:
+        cloud = self.deployment.cloud
+        path = "api/v2/spaces" if cloud else "rest/api/space"
+        params: dict[str, Any] = {"limit": MOST_ROWS}
+        if keys:
+            params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": keys}
+        rows: list[Json] = []
+        answer = self.json(path, params)
+        while True:
+            new = results_of(answer, "results", PRODUCT)
+            rows += new
+            link = next_address(self.deployment.base, answer)
+            if not new or link is None:
+                return rows
+            answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
+
+    def _json(self, base: str, path: str, params: Mapping[str, Any] | None = None) -> Json:
+        return _object(self._get(base, path, params=dict(params or {})))
+
+    def _get(self, base: str, path: str, **more: Any) -> requests.Response:
+        if base not in self._libraries:
+            # The class for Server: of the library's classes the only one that finds v1 on Cloud as well.
+            credentials = {"token": self._options.token} if self._options.token else {}
+            library: Any = ConfluenceServer
+            self._libraries[base] = library(
+                base, session=self._session, retry_with_header=False, backoff_and_retry=False, **credentials
+            )
+        try:
+            answer: requests.Response = self._libraries[base].get(path, advanced_mode=True, **more)
+        except LarderError:
+            raise
+        except CATCH as error:
+            raise translated(error) from None
+        return answer
+
+    def _find_deployment(self) -> Deployment:
+        *first, last = _bases(self._options)
+        for base in first:
+            try:
+                return self._deployment_at(base)
+            except (ConfluenceNotFound, ServerFault) as error:
+                # A gateway's 5xx says nothing about the address; a web page with 404 does.
+                if isinstance(error, ServerFault) and error.status != requests.codes.not_found:
+                    raise
+        return self._deployment_at(last)
+
+    def _deployment_at(self, base: str) -> Deployment:
+        options, user = self._options, self._json(base, CURRENT_USER)
+        if user.get("type") == "anonymous" and (options.username or options.token):
+            fix = "check auth: use username and apiToken, or on a Server token"
+            raise SourceDenied(f"{PRODUCT} takes us for an anonymous visitor", fix=fix)
+        looks_cloud = "accountId" in user
+        cloud = looks_cloud if options.deployment == "auto" else options.deployment == "cloud"
+        return Deployment(cloud=cloud, base=base, zone=options.zone or _zone(user), looks_cloud=looks_cloud)
+
+
+def missing_keys(found: Mapping[str, Json], keys: Sequence[str]) -> list[str]:
+    """The configured keys that are not among these spaces."""
+    seen = {key.casefold() for key in found}
+    return [key for key in keys if key.casefold() not in seen]
+
+
+def _object(response: requests.Response) -> Json:
+    if response.status_code != requests.codes.ok:
+        raise by_status(response.status_code)
+    found: Json = json_of(response, product=PRODUCT)
+    return found
+
+
+def _bases(options: ConfluenceOptions) -> list[str]:
+    """Where the API may be, most likely first; at least one."""
+    base = options.base_url.strip().rstrip("/")
+    with_context = base if base.endswith(CLOUD_CONTEXT) else base + CLOUD_CONTEXT
+    host = urlsplit(base).hostname or ""
+    if options.deployment == "server":
+        return [base]
+    if options.deployment == "cloud" or host.endswith((".atlassian.net", "api.atlassian.com")):
+        return [with_context]
+    return list(dict.fromkeys((base, with_context)))
+
+
+def _zone(user: Json) -> ZoneInfo | None:
+    name = user.get("timeZone")
+    try:
+        return ZoneInfo(name) if isinstance(name, str) and name else None
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+# -- searches --------------------------------------------------------------------------------------------
+
+
+def cql_texts(values: Iterable[str]) -> str:
+    """A list of texts for `in`."""
+    escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return ", ".join(f'"{value}"' for value in escaped)
+
+
+def cql_ids(ids: Iterable[str]) -> str:
+    """A list of page ids for `in`; what is none is left out, so that no text gets into a query."""
+    return ", ".join(i for i in ids if i.isascii() and i.isdigit()) or "0"
+
+
+def next_address(base: str, answer: Json) -> str | None:
+    """The whole address of the next answer on Cloud; None at the end.
+
+    v1 leaves the context path out of its links and v2 does not. The host is always ours: what an answer
+    calls its base may be a public name that is not to be contacted.
+    """
+    link = (answer.get("_links") or {}).get("next")
+    if not isinstance(link, str) or not link:
+        return None
+    parts = urlsplit(base)
+    if "://" in link:
+        found = urlsplit(link)
+        link = f"{found.path}?{found.query}"
+    link = link if link.startswith("/") else f"/{link}"
+    context = parts.path
+    above, _, last = context.rpartition("/")
+    if last and link.startswith(f"/{last}/"):
+        link = above + link  # Atlassian's gateway puts a path of its own before that of Cloud
+    elif context and not link.startswith(f"{context}/"):
+        link = context + link
+    return f"{parts.scheme}://{parts.netloc}{link}"
+
+
+def is_last(answer: Json, _asked: int) -> bool:
+    """Whether the list ends here; few rows are no end, because the service lowers limits silently."""
+    return not (answer.get("_links") or {}).get("next")
+
+
+def next_start(start: int, rows: Sequence[Content], _answer: Json) -> int:
+    """Where the next answer of a Server begins; its own count may be too small."""
+    return start + len(rows)
+
+
+class CqlSearch:
+    """The contents of one query, a list for each answer, each once.
+
+    Raises while iterating:
+        ConfluenceRefused, SourceUnavailable: what the service answers.
+    """
+
+    def __init__(
+        self, client: ConfluenceClient, params: Mapping[str, Any], key: Callable[[Content], str]
+    ) -> None:
+        self._client = client
+        self._params = params
+        self._key = key
+        self._seen: set[str] = set()
+        self.complete = False
+        """True once the end is proven."""
+        self.base = ""
+        """What links for people are relative to."""
+
+    def __iter__(self) -> Iterator[list[Content]]:
+        return self._by_link() if self._client.deployment.cloud else self._by_offset()
+
+    def contents(self) -> Iterator[Content]:
+        """One after the other."""
+        return (content for batch in self for content in batch)
+
+    def all(self) -> list[Content]:
+        """Every content at once.
+
+        Raises:
+            SourceUnavailable: the list broke off.
+        """
+        found = list(self.contents())
+        if not self.complete:
+            raise SourceUnavailable(
+                f"{PRODUCT} broke a list off with an empty page", fix="it is tried again by itself"
+            )
+        return found
+
+    def _by_link(self) -> Iterator[list[Content]]:
+        """Cloud: by the link of each answer; `start` means nothing there."""
+        link: str | None = None
+        followed: set[str] = set()
+        restarts, known = 0, -1
+        while True:
+            try:
+                answer = (
+                    self._client.json(SEARCH, self._params) if link is None else self._client.follow(link)
+                )
+            except (ConfluenceRefused, ConfluenceNotFound):
+                # A cursor grows old; then the list begins again, and what was seen is passed over.
+                if link is None or restarts >= MOST_RESTARTS or len(self._seen) == known:
+                    raise
+                link, restarts, known = None, restarts + 1, len(self._seen)
+                followed.clear()
+                continue
+            rows = self._rows(answer)
+            yield self._new(rows)
+            if self._ends(answer, rows):
+                return
+            link = next_address(self._client.deployment.base, answer)
+            if link is None or link in followed:
+                return
+            followed.add(link)
+
+    def _by_offset(self) -> Iterator[list[Content]]:
+        """Server: by counting, in a list that may move meanwhile.
+
+        Each answer begins with rows of the one before. If it does not, rows before it went away or moved
+        to the end, others took their places, and we go back as far as it takes.
+        """
+        start, back, steps_back = 0, 0, 0
+        while steps_back < MOST_STEPS_BACK:
+            at = max(0, start - back)
+            answer = self._client.json(SEARCH, {**self._params, "start": at} if at else self._params)
+            rows = self._rows(answer)
+            last = is_last(answer, self._params["limit"])
+            if at and back and (last or rows) and not (rows and self._key(rows[0]) in self._seen):
+                back, steps_back = back * 4, steps_back + 1
+                continue
+            new = self._new(rows)
+            yield new
+            if self._ends(answer, rows):
+                return
+            steps_back = 0 if new else steps_back
+            start = next_start(at, rows, answer)
+            back = min(ROWS_AGAIN, len(rows) // 2)
+
+    def _rows(self, answer: Json) -> list[Content]:
+        base = (answer.get("_links") or {}).get("base")
+        if isinstance(base, str) and base.startswith(("http://", "https://")):
+            self.base = base.rstrip("/")
+        return [content_of(row) for row in results_of(answer, "results", PRODUCT)]
+
+    def _new(self, rows: list[Content]) -> list[Content]:
+        new = {self._key(row): row for row in rows if self._key(row) not in self._seen}
+        self._seen.update(new)
+        return list(new.values())
+
+    def _ends(self, answer: Json, rows: list[Content]) -> bool:
+        if is_last(answer, self._params["limit"]):
+            self.complete = True
+            return True
+        return not rows  # an empty page that promises more would be followed for ever

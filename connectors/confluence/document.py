@@ -1,0 +1,390 @@
+"""One content of Confluence as a record, and the documents made of pages and of text files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus, urlencode, urljoin, urlsplit
+
+from connectors.confluence.options import ConfluenceOptions
+from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.headings import headings_of
+from connectors.documents.redaction import redact
+from connectors.documents.values import clean_text, json_able, json_text, parse_json, parse_time
+from connectors.files.source import is_blank
+from connectors.markup import to_markdown
+from pipeline.documents import DEFAULT_KIND, Document, Json, Kind, SourceType
+
+READERS = ("restrictions.read.restrictions.user", "restrictions.read.restrictions.group")
+PAGE_WALK = ("version", "history", "ancestors", "metadata.labels", "space", *READERS)
+"""What is expanded of a page; all but the body."""
+PAGE_FULL = ("body.storage", "history.lastUpdated", *PAGE_WALK)
+COMMENT_WALK = ("version", "container", "extensions.resolution")
+COMMENT_FULL = ("body.storage", "history", "ancestors", *COMMENT_WALK)
+FILE = ("version", "history", "container", "extensions", "metadata")
+
+NOBODY = ("nobody",)
+"""Readers of a page whose restrictions could not be found out."""
+TEXT_SUFFIXES = (".md", ".txt", ".csv", ".json", ".html")
+MOST_DEPTH = 6
+"""Replies to replies beyond this are indented no further."""
+FINGERPRINT_LENGTH = 24
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+# `/display/SPACE/Title` cannot carry these; Confluence itself falls back to the longer form then.
+_UNFIT = frozenset('/\\?%;+&"<>:#')
+
+Readers = tuple[str, ...]
+"""Who passes one restriction: `user:ID` and `group:NAME`; empty: everybody."""
+Layers = Sequence[Sequence[str]]
+"""Restrictions from the space down to the page; whoever reads it passes all of them. Empty: everybody in the space."""
+
+
+# -- the record ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """A page, blog post, comment or attachment; what an answer did not hold is empty."""
+
+    id: str
+    kind: str
+    """`page`, `blogpost`, `comment` or `attachment`."""
+    status: str
+    title: str
+    space_key: str
+    space_name: str
+    version: int
+    changed: datetime | None
+    created: datetime | None
+    author: str
+    """Display name of who made it."""
+    people: tuple[tuple[str, str], ...]
+    """Ids of the persons in it, and their names."""
+    ancestors: tuple[tuple[str, str], ...]
+    """Ids and titles, outermost first; of a reply the comments above it."""
+    labels: tuple[str, ...]
+    container: str
+    """Id of what a comment or an attachment hangs on."""
+    container_kind: str
+    webui: str
+    """Relative to the base."""
+    readers: Readers | None
+    """Of its own restriction; None if it was not shown."""
+    inline: bool
+    """A comment that stands at a place in the text."""
+    resolved: bool
+    """An inline comment that somebody has ticked off."""
+    size: int
+    """Bytes of an attachment, if told."""
+    download: str
+    """Where an attachment is, relative to the base."""
+    body: str | None
+    """Storage format; None if it was not asked for."""
+
+    @property
+    def row(self) -> str:
+        """Names it in this version."""
+        return f"{self.id}:{self.version}"
+
+    @property
+    def is_page(self) -> bool:
+        """Page or blog post."""
+        return self.kind in ("page", "blogpost")
+
+    @property
+    def suffix(self) -> str:
+        """Of a file's name, such as `.txt`."""
+        return PurePosixPath(self.title).suffix.lower()
+
+
+def content_of(row: Json) -> Content:
+    """Reads one result of v1; nothing in it is relied on but its id."""
+    by, creator = _value(row, "version", "by"), _value(row, "history", "createdBy")
+    number, size = _value(row, "version", "number"), _value(row, "extensions", "fileSize")
+    body = _value(row, "body", "storage", "value")
+    location = _value(row, "extensions", "location")
+    labels = _objects(_value(row, "metadata", "labels", "results"))
+    return Content(
+        id=_text(row, "id"),
+        kind=_text(row, "type"),
+        status=_text(row, "status") or "current",
+        title=" ".join(_text(row, "title").split()),
+        space_key=_text(row, "space", "key"),
+        space_name=_text(row, "space", "name"),
+        version=number if isinstance(number, int) else 0,
+        changed=parse_time(_value(row, "version", "when")),
+        created=parse_time(_value(row, "history", "createdDate")),
+        author=_text(creator, "displayName") or _text(by, "displayName"),
+        people=tuple(dict.fromkeys((*_names(creator), *_names(by)))),
+        ancestors=tuple((_text(a, "id"), _text(a, "title")) for a in _objects(_value(row, "ancestors"))),
+        # `my:` labels are one person's favourites and say nothing about the page.
+        labels=tuple(
+            sorted({_text(label, "name") for label in labels if _text(label, "prefix") != "my"} - {""})
+        ),
+        container=_text(row, "container", "id"),
+        container_kind=_text(row, "container", "type"),
+        webui=_text(row, "_links", "webui"),
+        readers=readers_of(_value(row, "restrictions", "read", "restrictions")),
+        inline=location in ("inline", "resolved"),
+        resolved="resolved" in (location, _value(row, "extensions", "resolution", "status")),
+        size=size if isinstance(size, int) else 0,
+        download=_text(row, "_links", "download"),
+        body=body if isinstance(body, str) else None,
+    )
+
+
+def readers_of(restrictions: Any) -> Readers | None:
+    """The users and groups of a restriction; None if the answer does not hold both lists."""
+    users, groups = (_value(restrictions, kind, "results") for kind in ("user", "group"))
+    if not isinstance(users, list) or not isinstance(groups, list):
+        return None
+    names = [f"user:{keys[0]}" if (keys := _user_keys(user)) else "" for user in users]
+    names += [f"group:{name}" if (name := _text(group, "name")) else "" for group in groups]
+    return tuple(sorted(filter(None, names))) or (NOBODY if names else ())
+
+
+def _value(row: Any, *names: str) -> Any:
+    """The value at the end of nested objects; None if one of them is missing."""
+    for name in names:
+        row = row.get(name) if isinstance(row, dict) else None
+    return row
+
+
+def _text(row: Any, *names: str) -> str:
+    value = _value(row, *names)
+    return clean_text(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _objects(value: Any) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _user_keys(user: Any) -> list[str]:
+    return [key for name in ("accountId", "username", "userKey") if (key := _text(user, name))]
+
+
+def _names(user: Any) -> list[tuple[str, str]]:
+    name = _text(user, "displayName")
+    return [(key, name) for key in _user_keys(user)] if name else []
+
+
+@dataclass(kw_only=True)
+class PageAttachments:
+    """Comments and attached files of one page, oldest first."""
+
+    comments: list[Content] = field(default_factory=list)
+    files: list[Content] = field(default_factory=list)
+
+    def add(self, content: Content) -> None:
+        """Takes one in."""
+        (self.comments if content.kind == "comment" else self.files).append(content)
+
+
+def is_text_file(file: Content, options: ConfluenceOptions) -> bool:
+    """Whether it becomes a document: by its name, and within the limit as far as the size is told."""
+    return file.suffix in TEXT_SUFFIXES and file.size <= options.attachment_max_bytes
+
+
+# -- fingerprints: what changes with or without a new version, as far as it is seen without the body ---------
+
+
+def page_fingerprint(page: Content, layers: Layers, attached: PageAttachments) -> str:
+    """Version, title, place, labels, who may read, comments and attachments."""
+    # That an inline comment is resolved makes no version.
+    comments = sorted(f"c{comment.row}{'r' if comment.resolved else ''}" for comment in attached.comments)
+    files = sorted(f"f{file.row}" for file in attached.files)
+    return _fingerprint(page, layers, [page.version, page.labels, [*comments, *files]])
+
+
+def file_fingerprint(file: Content, page: Content, layers: Layers) -> str:
+    """The file's version and name, and the place of its page."""
+    return _fingerprint(page, layers, [file.row, file.title])
+
+
+def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
+    place = [page.kind, page.title, page.space_key, page.space_name, page.ancestors, layers]
+    text = json.dumps([*place, *more], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:FINGERPRINT_LENGTH]
+
+
+# -- documents -------------------------------------------------------------------------------------------
+
+
+def page_document(
+    options: ConfluenceOptions, base: str, page: Content, layers: Layers, attached: PageAttachments
+) -> Document | None:
+    """The document of a page; None if neither the page nor its comments say anything."""
+    links = PageLinks(base, page)
+    rendered = to_markdown(page.body or "", links)
+    unread = [f"- {file.title}" for file in attached.files if not is_text_file(file, options)]
+    sections = (
+        rendered.text,
+        _section("Comments", comment_lines(attached.comments, links)),
+        _section("Attachments", unread),  # those without a document of their own
+    )
+    text = redact(clean_text("\n\n".join(filter(None, sections))))
+    if is_blank(text):
+        return None
+    own_text = redact(rendered.text)
+    titles = (title.replace("/", "-") for title in (*(title for _, title in page.ancestors), page.title))
+    evidence = Evidence(
+        path="/".join((page.space_key, *titles)),
+        text=own_text,
+        front_matter={},
+        tags=page.labels,
+        headings=list(headings_of(own_text)),
+    )
+    source_type = options.source_type or SourceType.CONFLUENCE
+    kind, facts = kind_and_facts(options.decisions, evidence, source_type)
+    capped = {"capped": True} if rendered.capped else {}
+    metadata = {"labels": list(page.labels), **facts, **capped}
+    fingerprint = page_fingerprint(page, layers, attached)
+    return _document(options, base, page, page, layers, text, kind, metadata, fingerprint)
+
+
+def file_document(
+    options: ConfluenceOptions, base: str, file: Content, page: Content, layers: Layers, decoded: str
+) -> Document | None:
+    """The document of a text file on a page; None if it holds no text.
+
+    Raises:
+        DocumentRejected: it is broken JSON.
+    """
+    text = decoded
+    if file.suffix == ".html":
+        text = to_markdown(decoded, PageLinks(base, page)).text
+    elif file.suffix == ".json":
+        text = json_text(parse_json(decoded, file.title))
+    text = redact(clean_text(text))
+    if is_blank(text):
+        return None
+    kind = DEFAULT_KIND[options.source_type or SourceType.CONFLUENCE]
+    metadata = {"page_id": page.id, "page_title": redact(page.title)}
+    fingerprint = file_fingerprint(file, page, layers)
+    return _document(options, base, file, page, layers, text, kind, metadata, fingerprint)
+
+
+def _document(
+    options: ConfluenceOptions, base: str, content: Content, page: Content, layers: Layers,
+    text: str, kind: Kind, metadata: Mapping[str, Any], fingerprint: str,
+) -> Document:  # fmt: skip
+    """What the documents of a page and of its files have in common: where it is, whose it is, who may read it."""
+    url = address(base, content)
+    above = [*page.ancestors, *([] if content is page else [(page.id, page.title)])]
+    place = {
+        "space": page.space_key,
+        "space_name": page.space_name,
+        "breadcrumb": [redact(title) for _, title in above],
+        "author": content.author,
+        "version": content.version,
+        # Only if not everybody in the space may read it.
+        **({"acl": [list(layer) for layer in layers]} if layers else {}),
+    }
+    return Document(
+        external_id=content.id,
+        title=redact(content.title) or f"{'Page' if content is page else 'File'} {content.id}",
+        text=text,
+        source_type=options.source_type or SourceType.CONFLUENCE,
+        kind=kind,
+        url=url,
+        tags=page.labels if content is page else (),
+        metadata={**json_able(options.metadata), **place, **metadata, "source_path": url},
+        created_at=content.created,
+        updated_at=content.changed,
+        fingerprint=fingerprint,
+    )
+
+
+def _section(heading: str, lines: Sequence[str]) -> str:
+    return "\n".join((f"## {heading}", "", *lines)) if lines else ""
+
+
+def comment_lines(comments: Sequence[Content], links: PageLinks) -> list[str]:
+    """A list of comments: who, when, what state; replies below what they answer."""
+    known = {comment.id for comment in comments}
+    replies: dict[str, list[Content]] = {}
+    for comment in sorted(comments, key=lambda c: (c.created or c.changed or _BEGINNING, c.id)):
+        # Below the nearest comment above it that is there.
+        above = (key for key, _ in reversed(comment.ancestors) if key in known and key != comment.id)
+        replies.setdefault(next(above, ""), []).append(comment)
+    lines: list[str] = []
+    # Each comment before its replies, without recursion: threads may be long.
+    waiting = [(comment, 0) for comment in reversed(replies.get("", []))]
+    while waiting:
+        comment, depth = waiting.pop()
+        lines += _comment(comment, "  " * min(depth, MOST_DEPTH), links)
+        waiting += [(reply, depth + 1) for reply in reversed(replies.get(comment.id, []))]
+    return lines
+
+
+def _comment(comment: Content, indent: str, links: PageLinks) -> Iterator[str]:
+    text = to_markdown(comment.body or "", links).text
+    if not text.strip():
+        return
+    moment = comment.created or comment.changed
+    said_by = [comment.author or "Unknown", f"{moment:%Y-%m-%d}" if moment else ""]
+    if comment.inline and not comment.ancestors:
+        said_by.append("inline, resolved" if comment.resolved else "inline")
+    first, *rest = text.split("\n")
+    yield f"{indent}- **{', '.join(filter(None, said_by))}**: {first}"
+    yield from (f"{indent}  {line}" if line else "" for line in rest)
+
+
+# -- addresses -------------------------------------------------------------------------------------------
+
+
+def address(base: str, content: Content) -> str:
+    """Where a person opens it; `webui` never holds the context path, `base` always does.
+
+    Titles are part of it. One with a secret in it gives way to the page's id.
+    """
+    if content.webui.startswith("/") and not _holds_secret(unquote_plus(content.webui)):
+        return f"{base}{content.webui}"
+    return f"{base}/pages/viewpage.action?pageId={content.container or content.id}"
+
+
+def _holds_secret(text: str) -> bool:
+    return redact(text) != text
+
+
+class PageLinks:
+    """Finds what one page's text points to, without a request: the same text gives the same addresses."""
+
+    def __init__(self, base: str, page: Content) -> None:
+        self._base = base
+        self._page = page
+        self._names = dict(page.people)
+
+    def page(self, title: str, space: str | None) -> str | None:
+        """By title, as Confluence resolves it itself when it is opened."""
+        key = space or self._page.space_key
+        if not title or not key or _holds_secret(title):
+            return None
+        if _UNFIT & set(title):
+            query = urlencode({"spaceKey": key, "title": title})
+            return f"{self._base}/pages/viewpage.action?{query}"
+        return f"{self._base}/display/{quote(key, safe='~')}/{quote_plus(title)}"
+
+    def attachment(self, name: str, page_title: str | None) -> str | None:
+        """Of this page; where a file of another page lies is not known."""
+        if page_title is not None and page_title != self._page.title:
+            return None
+        return f"{self._base}/download/attachments/{self._page.id}/{quote(name)}"
+
+    def user(self, key: str) -> str | None:
+        """Those who wrote the page."""
+        return self._names.get(key)
+
+    def href(self, href: str) -> str | None:
+        """Made absolute; a place on the page itself leads nowhere in a text."""
+        if href.startswith("#"):
+            return None
+        try:
+            return href if urlsplit(href).scheme else urljoin(f"{self._base}/", href)
+        except ValueError:
+            return None

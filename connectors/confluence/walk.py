@@ -1,0 +1,264 @@
+"""The two walks of a sync, over all pages once and then over what changed, and the cursor between them.
+
+The decisions that a walk depends on are small functions of their own here and in `client`, so that tests can put a
+wrong one in the place of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Self
+from zoneinfo import ZoneInfo
+
+from connectors.confluence.client import BY_ID, ConfluenceClient, CqlSearch
+from connectors.confluence.document import Content
+from connectors.confluence.options import ConfluenceOptions
+from connectors.confluence.reader import PageReader, ReadResult
+from connectors.documents.cursors import cursor_json, read_cursor
+from pipeline.documents import Cursor, Page, Problem
+
+UNKNOWN_ZONE = timedelta(hours=26)
+"""No two places on earth are further apart."""
+OVERLAP = timedelta(minutes=10)
+"""How late the search index may show a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfluenceCursor:
+    """Where a sync stands: first in all pages by time of creation, which no edit disturbs; then in what changed."""
+
+    selection: str
+    walking: bool = False
+    """The first walk is not over."""
+    created: datetime | None = None
+    """First walk: of the last page read."""
+    read_then: tuple[str, ...] = ()
+    """First walk: ids of the pages read that were created in the same minute as the last one, sorted."""
+    admitted: int = 0
+    """First walk: pages that count towards the cap."""
+    until: datetime | None = None
+    """Creation of the last page within the cap, if the cap was met; later ones are passed over."""
+    at: datetime | None = None
+    """The newest change dealt with. During the first walk: what was the newest when it began."""
+    seen: Mapping[str, int] = field(default_factory=dict)
+    """`id:version` of what was dealt with in the last minutes before `at`, with its time in epoch seconds."""
+
+    @property
+    def horizon(self) -> datetime | None:
+        """From here on changes are looked at once more, because search may show them late."""
+        return minute(self.at - OVERLAP) if self.at else None
+
+    def having_seen(self, rows: Iterable[tuple[str, datetime | None]]) -> Self:
+        """With these rows dealt with; what lies before the horizon is forgotten."""
+        now = self.at.timestamp() if self.at else 0
+        seen = {**self.seen, **{key: int(moment.timestamp() if moment else now) for key, moment in rows}}
+        since = self.horizon.timestamp() if self.horizon else 0
+        return replace(self, seen={key: at for key, at in seen.items() if at >= since})
+
+    def after_first_walk(self, until: datetime | None) -> Self:
+        """At the beginning of the changes; `until` if the cap was met."""
+        return replace(self, walking=False, created=None, read_then=(), admitted=0, until=until)
+
+
+def minute(moment: datetime) -> datetime:
+    """The beginning of its minute."""
+    return moment.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+def since_clause(name: str, literal: str) -> str:
+    """With `>` the rest of that minute would be lost."""
+    return f'{name} >= "{literal}"'
+
+
+def time_literal(moment: datetime, zone: ZoneInfo | None) -> str:
+    """A time as CQL reads it: the account's wall clock in whole minutes, never later than the moment."""
+    if zone is None:
+        return f"{moment - UNKNOWN_ZONE:%Y-%m-%d %H:%M}"
+    local = moment.astimezone(zone)
+    while local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset():
+        # In the hour that comes twice the service may read either one.
+        moment -= timedelta(minutes=30)
+        local = moment.astimezone(zone)
+    return f"{local:%Y-%m-%d %H:%M}"
+
+
+def reached(before: datetime | None, row: datetime | None) -> datetime | None:
+    """How far the cursor stands behind a row: by the service's clock, never by ours."""
+    return max((moment for moment in (before, row) if moment), default=None)
+
+
+class PageWalk:
+    """Yields the pages of one sync, from a stored cursor on."""
+
+    def __init__(self, client: ConfluenceClient, options: ConfluenceOptions, reader: PageReader) -> None:
+        self._client = client
+        self._options = options
+        self._reader = reader
+
+    def pages(self, since: Cursor | None) -> Iterator[Page]:
+        """From the cursor, or from the very beginning.
+
+        Raises:
+            SourceDenied: none of the configured spaces is visible; it is looked at in the beginning.
+        """
+        cursor = read_cursor(ConfluenceCursor, since, self._options.selection)
+        if cursor is None:
+            self._client.sees_all_spaces()
+            cursor = self._beginning()
+        if cursor.walking:
+            cursor = yield from self._all_pages(cursor)
+        if not cursor.walking:
+            yield from self._changes(cursor)
+
+    # -- all pages -------------------------------------------------------------------------------------
+
+    def _beginning(self) -> ConfluenceCursor:
+        """Remembers what is the newest now: what changes during the walk is looked for behind it."""
+        newest = self._client.search(f"{self._all_types()} order by lastmodified desc", ("version",), limit=1)
+        first = next(iter(newest), [])
+        at = first[0].changed if first else None
+        return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
+
+    def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
+        clause = self._reader.filter.page_clause()
+        if cursor.created:
+            # As if no zone were known: some rows more, and nothing hangs on the right one.
+            clause += f" and {since_clause('created', time_literal(cursor.created, None))}"
+        search = self._client.search(f"{clause} order by created asc", ("version", "history"), key=BY_ID)
+        waiting: list[Content] = []
+        since = minute(cursor.created) if cursor.created else None
+        for content in search.contents():
+            if content.id in cursor.read_then or _before(content.created, since):
+                continue
+            if self._room(cursor) == 0:
+                return (yield from self._capped(cursor))
+            waiting.append(content)
+            if len(waiting) >= min(self._options.batch, self._room(cursor)):
+                cursor = yield from self._read(cursor, waiting)
+                waiting = []
+        if waiting:
+            cursor = yield from self._read(cursor, waiting)
+        if not search.complete or cursor.at is None:
+            return cursor
+        cursor = cursor.after_first_walk(until=None)
+        yield Page(cursor=cursor_json(cursor))
+        return cursor
+
+    def _read(
+        self, cursor: ConfluenceCursor, contents: Sequence[Content]
+    ) -> Generator[Page, None, ConfluenceCursor]:
+        result = self._reader.read([content.id for content in contents])
+        result.deleted.clear()  # nothing of it was ever taken in
+        created = reached(cursor.created, contents[-1].created)
+        then = minute(created) if created else None
+        same_minute = {content.id for content in contents if not _before(content.created, then)}
+        if cursor.created and minute(cursor.created) == then:
+            same_minute.update(cursor.read_then)
+        after = replace(
+            cursor,
+            created=created,
+            read_then=tuple(sorted(same_minute)),
+            admitted=cursor.admitted + result.admitted,
+        ).having_seen(result.rows.items())
+        yield from result.pages(cursor_json(cursor), cursor_json(after))
+        return after
+
+    def _capped(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
+        most = self._options.max_pages
+        cursor = cursor.after_first_walk(until=cursor.created)
+        reason = (
+            f"there are more than maxPages {most} pages; only the {most} that were created first are "
+            "read, and pages that were removed stay: raise syncOptions.maxPages, or name fewer spaces"
+        )
+        problem = Problem(external_id="maxPages", reason=reason, url=self._client.deployment.base)
+        yield Page(cursor=cursor_json(cursor), skipped=(problem,))
+        return cursor
+
+    def _room(self, cursor: ConfluenceCursor) -> int:
+        most = self._options.max_pages
+        return self._options.batch if most is None else max(0, most - cursor.admitted)
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    def _changes(self, cursor: ConfluenceCursor) -> Iterator[Page]:
+        horizon = cursor.horizon
+        if horizon is None:
+            return
+        rows: list[Content] = []
+        pages: dict[str, None] = {}
+        for row in self._changed(cursor, horizon):
+            if _before(row.changed, horizon):
+                continue
+            rows.append(row)
+            if row.row not in cursor.seen and _may_concern(row, cursor):
+                pages.setdefault(row.id if row.is_page else row.container)
+            if len(pages) >= self._options.batch:
+                cursor = yield from self._read_changed(cursor, rows, list(pages))
+                rows, pages = [], {}
+        yield from self._read_changed(cursor, rows, list(pages))
+
+    def _read_changed(
+        self, cursor: ConfluenceCursor, rows: Sequence[Content], pages: Sequence[str]
+    ) -> Generator[Page, None, ConfluenceCursor]:
+        """Reads pages for rows; no page comes if there are none and the cursor stays where it is."""
+        result = self._reader.read(pages, until=cursor.until) if pages else ReadResult()
+        at = cursor.at
+        for row in rows:
+            at = reached(at, row.changed)
+        seen = {**result.rows, **{row.row: row.changed for row in rows}}
+        after = replace(cursor, at=at).having_seen(seen.items())
+        if pages or after != cursor:
+            yield from result.pages(cursor_json(cursor), cursor_json(after))
+        return after
+
+    def _changed(self, cursor: ConfluenceCursor, horizon: datetime) -> Iterator[Content]:
+        """Rows since the horizon; if nothing familiar is among the first, we may have misread the clock."""
+        zone = self._client.deployment.zone
+        if zone is None:
+            yield from self._changed_backwards(horizon)
+            return
+        familiar = {key.rpartition(":")[0] for key in cursor.seen}
+        for number, rows in enumerate(self._changed_rows(horizon, zone, "asc")):
+            if number == 0 and familiar and not familiar & {row.id for row in rows}:
+                yield from self._changed_backwards(horizon)
+                return
+            yield from rows
+
+    def _changed_backwards(self, horizon: datetime) -> Iterator[Content]:
+        """The same without a known zone: from the newest back to the horizon, by the service's own times.
+
+        A literal that is early enough for any zone would show the changes of a day and more every time.
+        """
+        found: list[Content] = []
+        search = self._changed_rows(horizon, None, "desc")
+        for rows in search:
+            found += [row for row in rows if not _before(row.changed, horizon)]
+            if any(_before(row.changed, horizon) for row in rows):
+                break
+        else:
+            if not search.complete:
+                # What is missing is the oldest: it must not be passed over.
+                yield from self._changed_rows(horizon, None, "asc").contents()
+                return
+        yield from reversed(found)
+
+    def _changed_rows(self, horizon: datetime, zone: ZoneInfo | None, order: str) -> CqlSearch:
+        since = since_clause("lastmodified", time_literal(horizon, zone))
+        cql = f"{self._all_types()} and {since} order by lastmodified {order}"
+        return self._client.search(cql, ("version", "history", "container"))
+
+    def _all_types(self) -> str:
+        return self._reader.filter.clause((*self._options.page_types, *self._options.annex_types))
+
+
+def _before(moment: datetime | None, limit: datetime | None) -> bool:
+    return moment is not None and limit is not None and moment < limit
+
+
+def _may_concern(row: Content, cursor: ConfluenceCursor) -> bool:
+    """Not a page behind the cap, and no comment or file of a space's description: those hang on no page."""
+    if row.is_page:
+        return not (cursor.until and row.created and row.created > cursor.until)
+    return bool(row.container) and row.container_kind in ("page", "blogpost")
