@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
@@ -16,16 +18,15 @@ from sqlalchemy import Connection
 from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
-from pipeline.enrichment.degradation import DegradationLevel
-from pipeline.enrichment.request import PROJECT_KEYS, EnrichmentRequest, plain_keys
+from pipeline.enrichment.degradation import CACHED, FULL
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, sources
-from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow, submission_key
-from pipeline.search.cache import MemoryCache
+from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from workers.admin import feedback
-from workers.enrichment.notifications import Waking
-from workers.enrichment.publisher import Bell
+from workers.enrichment.notifications import JobNotifications
+from workers.enrichment.publisher import JobPublisher
 from workers.processes import metrics
 
 if TYPE_CHECKING:
@@ -54,11 +55,73 @@ AWAY_SECONDS = 10.0
 """Whoever asks for an answer now, and not for a job by its id, waits that long for a database to come back."""
 
 
+class EnrichmentFailed(SearchError):
+    """The enrichment failed."""
+
+
+class EnrichmentExpired(SearchError):
+    """No worker took the enrichment before its deadline."""
+
+
+class NoAnswerYet(SearchError):
+    """The enrichment is still under way."""
+
+    transient = True
+
+
+class UnknownJob(SearchError):
+    """There is no such enrichment, or no longer."""
+
+
+class AnswerCache:
+    """The last answers of one process, bounded and in its memory; texts of documents go nowhere else."""
+
+    def __init__(
+        self, *, entries: int = 100, seconds: float = 900, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`entries` answers are kept for at most `seconds` each; those not used for the longest time go first."""
+        self._entries = entries
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, cache: ResultCacheSettings) -> Self:
+        """As large and as long as the searches' own cache; nothing is kept where that is switched off."""
+        return cls(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl)
+
+    def keep(self, project: UUID, request: Json, answer: Json) -> None:
+        """Remember an answer, unless its degradation level is 2 or worse."""
+        level = answer.get("degradation_level", FULL)
+        if isinstance(level, int) and level < CACHED:
+            self._put(
+                jobs.submission_key(project, request), self._clock() + self._seconds, json.dumps(answer)
+            )
+
+    def get(self, project: UUID, request: Json) -> Json | None:
+        """The answer to the very same request, with level 2; None if it is not remembered."""
+        key = jobs.submission_key(project, request)
+        with self._lock:
+            until, kept = self._kept.pop(key, (0.0, ""))
+        if not kept or until <= self._clock():
+            return None
+        self._put(key, until, kept)
+        return {**json.loads(kept), "degradation_level": int(CACHED)}
+
+    def _put(self, key: bytes, until: float, answer: str) -> None:
+        with self._lock:
+            self._kept[key] = until, answer
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._entries:
+                self._kept.popitem(last=False)
+
+
 class Client:
     """Enrichments of one tenant's project; one object serves all threads of a process.
 
-    It needs PostgreSQL. With the broker's address it rings the workers itself; without, or while the broker is away,
-    the pump does so at its next stroke.
+    It needs PostgreSQL. With the broker's address it tells the workers itself; without, or while the broker is away,
+    the pump does so the next time it looks.
     """
 
     def __init__(
@@ -70,7 +133,7 @@ class Client:
         project: str = "default",
         deadline: float = 120.0,
         patience: float = 5.0,
-        answers: CachedAnswers | None = None,
+        answers: AnswerCache | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
@@ -89,15 +152,14 @@ class Client:
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline
-        self.answers = answers or CachedAnswers()
+        self.answers = answers or AnswerCache()
         self._names = (tenant, project)
         self._known = self._closed = False
         self._database = Database(database_url, pool_size=AT_ONCE, patience=patience)
         self._patience = patience
         self._resting_until = 0.0
-        self._waking = Waking(self._database, self.tenant, database_url, patience=patience)
-        self._bell = Bell(broker_url) if broker_url else None
-        self._lock = threading.Lock()
+        self._notifications = JobNotifications(self._database, self.tenant, database_url, patience=patience)
+        self._publisher = JobPublisher(broker_url) if broker_url else None
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -118,7 +180,7 @@ class Client:
             tenant=settings.tenant,
             project=settings.project,
             deadline=settings.rag.enrichment.deadline_seconds,
-            answers=CachedAnswers.of(settings.rag.retrieval.cache),
+            answers=AnswerCache.of(settings.rag.retrieval.cache),
         )
 
     def submit(
@@ -145,19 +207,17 @@ class Client:
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
-        asked = dict(request) if "pbi" in request else {"pbi": dict(request), "scores": {}}
-        asked = self._in_project(asked, project, projects)
-        own = project_id(self.tenant, str(asked["project"]))
-        return self.ask(ENRICH, asked, project=own, priority=priority, deadline=deadline)
+        return self._submit(self._request(request, project, projects), priority, deadline)
 
-    def _in_project(self, request: Json, project: str | None, projects: Sequence[str]) -> Json:
-        """The request, checked, with the names of the projects that it is about."""
-        given: Json = {"project": project} if project else {}
-        given |= {"projects": projects} if projects else {}
-        asked = EnrichmentRequest.from_json({**_without(request, given), **given})
-        named: Json = {"project": asked.project or self._names[1]}
-        named |= {"projects": list(asked.projects)} if asked.projects else {}
-        return {**_without(request, ("project", "projects")), **named}
+    def _submit(self, request: Json, priority: int, deadline: float | None) -> UUID:
+        own = project_id(self.tenant, request["project"])
+        return self.ask(ENRICH, request, project=own, priority=priority, deadline=deadline)
+
+    def _request(self, request: Mapping[str, Any], project: str | None, projects: Sequence[str]) -> Json:
+        """The request, checked and in one form, with the project that it is about."""
+        asked = EnrichmentRequest.from_json(request)
+        named = project or asked.project or self._names[1]
+        return replace(asked, project=named, projects=tuple(projects) or asked.projects).to_json()
 
     def ask(
         self,
@@ -182,17 +242,15 @@ class Client:
                 task=task,
                 priority=priority,
                 seconds=seconds,
-                sends=self._bell is not None,
+                sends=self._publisher is not None,
             )
         self._known = True
-        if self._bell is not None and job.new:
-            self._ring(self._bell, task, job.id, priority, seconds)
+        if self._publisher is not None and job.new:
+            told = self._publisher.publish(self.tenant, job.id, priority=priority, expires=seconds, task=task)
+            if not told:
+                with self._store() as connection:
+                    jobs.unsent(connection, job.id)
         return job.id
-
-    def _ring(self, bell: Bell, task: str, job_id: UUID, priority: int, seconds: float) -> None:
-        if not bell.ring(self.tenant, job_id, priority=priority, expires=seconds, task=task):
-            with self._store() as connection:
-                jobs.unsent(connection, job_id)
 
     @contextmanager
     def _store(self) -> Iterator[Connection]:
@@ -241,24 +299,24 @@ class Client:
             StoreUnavailable: the database does not answer.
         """
         if wait <= 0:
-            return answer_of(self.job(job_id))
+            return _answer_of(self.job(job_id))
         return self._wait(job_id, time.monotonic() + wait, away=wait)
 
     def _wait(self, job_id: UUID | str, end: float, *, away: float) -> Json:
         """The answer, until `end`; a database may be away for `away` seconds of it."""
         found = self._look(job_id, end, away)
         if found.ended:
-            return answer_of(found)
-        with self._waking.watch(found.id) as rung:
+            return _answer_of(found)
+        with self._notifications.watch(found.id) as ended:
             while True:
                 found = self._look(job_id, end, away)
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
-                    return answer_of(found)
+                    return _answer_of(found)
                 if self._closed:
                     raise CancelledError("the client was closed")
-                rung.wait(min(left, LOOK_SECONDS))
-                rung.clear()
+                ended.wait(min(left, LOOK_SECONDS))
+                ended.clear()
 
     def _look(self, job_id: UUID | str, end: float, away: float) -> JobRow:
         end = min(end, time.monotonic() + away)
@@ -294,10 +352,11 @@ class Client:
             StoreUnavailable: the database does not answer.
         """
         seconds = self.deadline if deadline is None else deadline
-        request = (
-            dict(pbi) if scores is None and "pbi" in pbi else {"pbi": dict(pbi), "scores": dict(scores or {})}
+        request = self._request(
+            pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}},
+            project,
+            projects,
         )
-        request = self._in_project(request, project, projects)
         try:
             found = self._asked(request, priority, seconds)
         except LarderError as error:
@@ -311,7 +370,7 @@ class Client:
 
     def _asked(self, request: Json, priority: int, seconds: float) -> Json:
         end = time.monotonic() + seconds
-        job_id = self.submit(request, priority=priority, deadline=seconds)
+        job_id = self._submit(request, priority, seconds)
         try:
             return self._wait(job_id, end, away=AWAY_SECONDS)
         except NoAnswerYet:
@@ -349,9 +408,9 @@ class Client:
     def close(self) -> None:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
         self._closed = True
-        self._waking.close()
-        if self._bell is not None:
-            self._bell.close()
+        self._notifications.close()
+        if self._publisher is not None:
+            self._publisher.close()
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -361,81 +420,18 @@ class Client:
         self.close()
 
 
-def _without(request: Json, names: Collection[str]) -> Json:
-    """The request without what says `project` or `projects`, however it is spelt."""
-    keys = {key for name in names for key in (PROJECT_KEYS if name == "project" else (name,))}
-    return {key: value for key, value in request.items() if not plain_keys({key: 1}).keys() & keys}
-
-
-class EnrichmentFailed(SearchError):
-    """The enrichment failed."""
-
-
-class EnrichmentExpired(SearchError):
-    """No worker took the enrichment before its deadline."""
-
-
-class NoAnswerYet(SearchError):
-    """The enrichment is still under way."""
-
-    transient = True
-
-
-class UnknownJob(SearchError):
-    """There is no such enrichment, or no longer."""
-
-
-def answer_of(job: JobRow) -> Json:
-    """The answer of a job that is done; of any other the error."""
+def _answer_of(job: JobRow) -> Json:
+    """The answer of a job that is done; of any other the error is raised."""
     if job.state == "done":
         return dict(job.result or {})
-    raise _why(job)
-
-
-def _why(job: JobRow) -> LarderError:
     if job.state == "failed":
-        return EnrichmentFailed(
+        raise EnrichmentFailed(
             f"the enrichment failed: {job.error}",
             fix=f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else "",
         )
     if job.state == "expired":
-        return EnrichmentExpired(
+        raise EnrichmentExpired(
             f"the enrichment expired: {job.error}", fix="see `larder status`, or allow more time"
         )
     state = "waits for a worker" if job.state == "queued" else "is being worked on"
-    return NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")
-
-
-class CachedAnswers:
-    """Bounded, in the memory of the process that asked; texts of documents go nowhere else."""
-
-    def __init__(
-        self, *, entries: int = 100, seconds: float = 900, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`entries` answers are kept for at most `seconds` each."""
-        self._kept = MemoryCache(entries=entries, seconds=seconds, clock=clock)
-
-    @classmethod
-    def of(cls, cache: ResultCacheSettings) -> Self:
-        """As large and as long as the searches' own cache; nothing is kept where that is switched off."""
-        return cls(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl)
-
-    def keep(self, project: UUID, request: Json, answer: Json) -> None:
-        """Remember an answer, unless it was one of need itself."""
-        level = answer.get("degradation_level", DegradationLevel.FULL_RAG)
-        if isinstance(level, int) and level < DegradationLevel.CACHED_ONLY:
-            self._kept.put(_SPACE, _key(project, request), json.dumps(answer).encode())
-
-    def get(self, project: UUID, request: Json) -> Json | None:
-        """The answer to the very same request, with level 2; None if it is not remembered."""
-        kept = self._kept.get(_SPACE, _key(project, request))
-        if kept is None:
-            return None
-        return {**json.loads(kept), "degradation_level": int(DegradationLevel.CACHED_ONLY)}
-
-
-_SPACE = "answers"
-
-
-def _key(project: UUID, request: Json) -> str:
-    return submission_key(project, request).hex()
+    raise NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")

@@ -35,7 +35,7 @@ from workers import embedded
 from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.control import maintenance, pump, steps
 from workers.enrichment import job as enriching
-from workers.enrichment.notifications import Waking
+from workers.enrichment.notifications import JobNotifications
 from workers.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ with Client({addresses.app!r}) as client:
     assert found.stdout.strip() == "[]"
 
 
-def test_ringing_the_workers_loads_no_celery_either(addresses: Addresses, servers: embedded.Servers) -> None:
+def test_telling_the_workers_loads_no_celery_either(addresses: Addresses, servers: embedded.Servers) -> None:
     script = f"""
 import sys
 from workers.client import Client
@@ -156,7 +156,7 @@ def test_a_waiter_is_woken_at_once(
     client: Client, parts: Runtime, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.LOOK_SECONDS", 240.0)  # so that looking by itself would come too late
-    client._waking._poll = 240.0
+    client._notifications._poll = 240.0
     job = client.submit(PBI)
     waits = []
 
@@ -172,7 +172,7 @@ def test_a_waiter_is_woken_at_once(
     done = time.monotonic()
     thread.join(120)
     assert waits[0] - done < 60
-    client._waking._closed.set()
+    client._notifications._closed.set()
     omniscient.execute(f"notify {jobs.CHANNEL}, ''")  # or closing would wait for the next look
 
 
@@ -186,7 +186,7 @@ def test_a_notification_that_is_lost_costs_a_second(
         time.sleep(0.5)
         # The listener's connection dies, and with it the notification.
         omniscient.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'larder-waking'"
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'larder-notifications'"
             " and datname = current_database()"
         )
         work(parts, job)
@@ -216,7 +216,7 @@ def test_many_in_flight_share_one_listening_connection(
         waiting = [pool.submit(client.result, job, wait=30) for job in made]
         time.sleep(0.5)
         count = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
-        assert omniscient.execute(count, ("larder-waking",)).fetchone() == (1,)
+        assert omniscient.execute(count, ("larder-notifications",)).fetchone() == (1,)
         for job in reversed(made):
             work(parts, job)
         assert [w.result(20)["title"] for w in waiting] == [str(n) for n in range(30)]
@@ -390,12 +390,12 @@ def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime
 
 
 def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
-    waking = Waking(parts.database, parts.settings.tenant_id, addresses.app, poll=0.2)
-    with waking.watch(uuid4()):
+    notifications = JobNotifications(parts.database, parts.settings.tenant_id, addresses.app, poll=0.2)
+    with notifications.watch(uuid4()):
         pass
-    waking.close()
-    assert waking._thread is not None
-    assert not waking._thread.is_alive()
+    notifications.close()
+    assert notifications._thread is not None
+    assert not notifications._thread.is_alive()
 
 
 def test_what_is_no_request_is_refused_before_anybody_is_asked() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -20,8 +19,8 @@ POLL_SECONDS = 1.0
 READY_SECONDS = 2.0
 
 
-class Waking:
-    """Rings an event when a job has ended; starts its thread with the first waiter."""
+class JobNotifications:
+    """Sets an event when a job has ended; starts its thread with the first waiter."""
 
     def __init__(
         self, database: Database, tenant: UUID, url: str, *, patience: float = 5.0, poll: float = POLL_SECONDS
@@ -41,65 +40,60 @@ class Waking:
     @contextmanager
     def watch(self, job_id: UUID) -> Iterator[threading.Event]:
         """An event that is set soon after the job has ended; look at the job once before waiting for it."""
-        rung = threading.Event()
+        ended = threading.Event()
         with self._lock:
-            self._waiting.setdefault(job_id, []).append(rung)
+            self._waiting.setdefault(job_id, []).append(ended)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="larder-waking", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="larder-notifications", daemon=True)
                 self._thread.start()
         self._ready.wait(READY_SECONDS)
         try:
-            yield rung
+            yield ended
         finally:
             with self._lock:
-                events = self._waiting[job_id]
-                events.remove(rung)
-                if not events:
+                self._waiting[job_id].remove(ended)
+                if not self._waiting[job_id]:
                     del self._waiting[job_id]
 
     def close(self) -> None:
         """End the thread; whoever still waits is woken a last time."""
         self._closed.set()
-        with self._lock:
-            for event in [event for events in self._waiting.values() for event in events]:
-                event.set()
+        for job_id in list(self._waiting):
+            self._wake(job_id)
         if self._thread is not None:
             self._thread.join(2 * self._poll + 1)
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            try:
-                with PatientConnection.opened(
-                    self._patience, self._url, autocommit=True, application_name="larder-waking"
-                ) as connection:
-                    connection.execute(f"listen {jobs.CHANNEL}")
-                    self._ready.set()
-                    self._listen(connection)
-            except psycopg.Error:
-                self._look()
-                self._closed.wait(self._poll)
-
-    def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        while not self._closed.is_set():
-            for notification in connection.notifies(timeout=self._poll):
-                with suppress(ValueError):
-                    self._ring(UUID(notification.payload))
-                if self._closed.is_set():
-                    return
+            with suppress(psycopg.Error):
+                self._listen()
             self._look()
+            self._closed.wait(self._poll)
 
-    def _ring(self, job_id: UUID) -> None:
+    def _listen(self) -> None:
+        with PatientConnection.opened(
+            self._patience, self._url, autocommit=True, application_name="larder-notifications"
+        ) as connection:
+            connection.execute(f"listen {jobs.CHANNEL}")
+            self._ready.set()
+            while not self._closed.is_set():
+                for notification in connection.notifies(timeout=self._poll):
+                    with suppress(ValueError):
+                        self._wake(UUID(notification.payload))
+                    if self._closed.is_set():
+                        return
+                self._look()
+
+    def _wake(self, job_id: UUID) -> None:
         with self._lock:
             for event in self._waiting.get(job_id, ()):
                 event.set()
 
     def _look(self) -> None:
-        with self._lock:
-            waiting = list(self._waiting)
-        if not waiting:
-            return
-        with suppress(LarderError):
-            with self._database.tenant(self._tenant) as connection:
-                ended = jobs.ended(connection, waiting)
-            for job_id in ended:
-                self._ring(job_id)
+        """Ask the database which of the jobs have ended meanwhile."""
+        if waiting := list(self._waiting):
+            with suppress(LarderError):
+                with self._database.tenant(self._tenant) as connection:
+                    ended = jobs.ended(connection, waiting)
+                for job_id in ended:
+                    self._wake(job_id)

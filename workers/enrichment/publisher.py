@@ -17,10 +17,19 @@ SECONDS = 3.0
 """Longer is not worth waiting for: the pump sends what could not be sent."""
 REST_SECONDS = 5.0
 """A broker that is away is left alone for a while, so that many askers do not wait for it one by one."""
+OPTIONS = {
+    "socket_timeout": SECONDS,
+    "socket_connect_timeout": SECONDS,
+    # Left to itself it would try for 12 seconds.
+    "max_retries": 0,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+}
 
 
-class Bell:
-    """One connection to the broker, opened at the first ring, for all threads of a process."""
+class JobPublisher:
+    """One connection to the broker, opened with the first message, for all threads of a process."""
 
     def __init__(self, broker_url: str) -> None:
         self._url = broker_url
@@ -28,17 +37,21 @@ class Bell:
         self._connection: Any = None
         self._resting_until = 0.0
 
-    def ring(
-        self, tenant: UUID, job_id: UUID, *, priority: int, expires: float | None, task: str = ENRICH
+    def publish(
+        self, tenant: UUID, job_id: UUID, *, priority: int, expires: float, task: str = ENRICH
     ) -> bool:
-        """Tell the workers of a job; False if the broker does not take the message."""
+        """Send the workers a message of a job, which they drop `expires` seconds later.
+
+        False if the broker does not take the message.
+        """
+        message = _message(task, [str(tenant), str(job_id)], expires)
         with self._lock:
             if time.monotonic() < self._resting_until:
                 return False
             # A connection that lay idle may have been closed by the server: that alone deserves a second try.
             for _ in range(1 if self._connection is None else 2):
                 try:
-                    self._publish(task, [str(tenant), str(job_id)], priority, expires)
+                    self._send(message, priority)
                 except Exception:  # noqa: BLE001 (kombu's errors, the client's, the socket's: nobody can list them)
                     self._drop()
                 else:
@@ -47,57 +60,20 @@ class Bell:
         return False
 
     def close(self) -> None:
-        """Give the connection back; a later ring connects anew."""
+        """Give the connection back; a later message connects anew."""
         with self._lock:
             self._drop()
 
-    def _publish(self, task: str, arguments: list[str], priority: int, expires: float | None) -> None:
+    def _send(self, message: dict[str, Any], priority: int) -> None:
         from kombu.connection import Connection
-        from kombu.messaging import Producer
-
-        connect, make = cast("Any", Connection), cast("Any", Producer)  # kombu is not annotated
 
         if self._connection is None:
-            options = {
-                "socket_timeout": SECONDS,
-                "socket_connect_timeout": SECONDS,
-                # Left to itself it would try for 12 seconds.
-                "max_retries": 0,
-                "interval_start": 0,
-                "interval_step": 0,
-                "interval_max": 0,
-            }
-            self._connection = connect(self._url, transport_options=options, connect_timeout=SECONDS)
-        producer: Any = make(self._connection.default_channel)
-        message_id = str(uuid4())
-        # The second version of Celery's message protocol, to the queue itself and not by an exchange.
-        producer.publish(
-            (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}),
-            routing_key=QUEUE,
-            exchange="",
-            serializer="json",
-            priority=priority,
-            correlation_id=message_id,
-            delivery_mode=2,
-            headers={
-                "lang": "py",
-                "task": task,
-                "id": message_id,
-                "root_id": message_id,
-                "parent_id": None,
-                "group": None,
-                "retries": 0,
-                "timelimit": [None, None],
-                "argsrepr": repr(tuple(arguments)),
-                "kwargsrepr": "{}",
-                "origin": f"client@{socket.gethostname()}",
-                "ignore_result": True,
-                "eta": None,
-                "expires": None
-                if expires is None
-                else (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
-            },
-            retry=False,
+            self._connection = cast("Any", Connection)(  # kombu is not annotated
+                self._url, transport_options=OPTIONS, connect_timeout=SECONDS
+            )
+        # To the queue itself and not by an exchange.
+        self._connection.Producer(auto_declare=False).publish(
+            **message, routing_key=QUEUE, exchange="", serializer="json", priority=priority, retry=False
         )
 
     def _drop(self) -> None:
@@ -105,3 +81,26 @@ class Bell:
         if connection is not None:
             with suppress(Exception):  # it is broken already
                 connection.release()
+
+
+def _message(task: str, arguments: list[str], expires: float) -> dict[str, Any]:
+    """The second version of Celery's message protocol."""
+    message_id = str(uuid4())
+    headers = {
+        "lang": "py",
+        "task": task,
+        "id": message_id,
+        "root_id": message_id,
+        "parent_id": None,
+        "group": None,
+        "retries": 0,
+        "timelimit": [None, None],
+        "argsrepr": repr(tuple(arguments)),
+        "kwargsrepr": "{}",
+        "origin": f"client@{socket.gethostname()}",
+        "ignore_result": True,
+        "eta": None,
+        "expires": (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
+    }
+    body: Any = (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None})
+    return {"body": body, "headers": headers, "correlation_id": message_id, "delivery_mode": 2}

@@ -19,7 +19,7 @@ from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
 from workers.admin.projects import Scope, left_out, unknown
-from workers.client import BULK, INTERACTIVE, CachedAnswers, Client
+from workers.client import BULK, INTERACTIVE, AnswerCache, Client
 from workers.runtime import Runtime
 
 MOST_INTERACTIVE = 20
@@ -228,7 +228,7 @@ def _client(parts: Runtime) -> Client:
         tenant=parts.settings.tenant,
         project=parts.settings.project,
         deadline=parts.rag.enrichment.deadline_seconds,
-        answers=CachedAnswers.of(parts.rag.retrieval.cache),
+        answers=AnswerCache.of(parts.rag.retrieval.cache),
     )
 
 

@@ -15,7 +15,7 @@ from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
-from workers.client import CachedAnswers, Client, EnrichmentExpired
+from workers.client import AnswerCache, Client, EnrichmentExpired
 from workers.processes import metrics
 from workers.settings.models import ResultCacheSettings
 
@@ -26,7 +26,7 @@ ANSWER: Json = {"similar_work": [{"ref": "PBI-7"}], "degradation_level": 0}
 
 
 def test_the_very_same_question_gets_its_answer_again_with_level_2() -> None:
-    answers = CachedAnswers()
+    answers = AnswerCache()
     answers.keep(PROJECT, ASKED, ANSWER)
     again = {"scores": {"risk": 2, "overall": 1}, "pbi": PBI}
     assert answers.get(PROJECT, again) == {**ANSWER, "degradation_level": 2}
@@ -35,7 +35,7 @@ def test_the_very_same_question_gets_its_answer_again_with_level_2() -> None:
 
 
 def test_answers_are_copies() -> None:
-    answers = CachedAnswers()
+    answers = AnswerCache()
     given = {"similar_work": [], "degradation_level": 0}
     answers.keep(PROJECT, ASKED, given)
     given["similar_work"] = ["changed"]
@@ -49,20 +49,20 @@ def test_answers_are_copies() -> None:
     ("level", "kept"), [(0, True), (1, True), (2, False), (3, False), (4, False), (5, False)]
 )
 def test_an_answer_of_need_is_not_kept(level: int, kept: bool) -> None:
-    answers = CachedAnswers()
+    answers = AnswerCache()
     answers.keep(PROJECT, ASKED, {**ANSWER, "degradation_level": level})
     assert (answers.get(PROJECT, ASKED) is not None) is kept
 
 
 def test_time_and_number_are_those_of_the_cache_settings() -> None:
     now = 100.0
-    answers = CachedAnswers(entries=2, seconds=60, clock=lambda: now)
+    answers = AnswerCache(entries=2, seconds=60, clock=lambda: now)
     for n in range(3):
         answers.keep(PROJECT, {**ASKED, "n": n}, ANSWER)
     assert [answers.get(PROJECT, {**ASKED, "n": n}) is not None for n in range(3)] == [False, True, True]
     now += 61
     assert answers.get(PROJECT, {**ASKED, "n": 2}) is None
-    off = CachedAnswers.of(ResultCacheSettings(enabled=False))
+    off = AnswerCache.of(ResultCacheSettings(enabled=False))
     off.keep(PROJECT, ASKED, ANSWER)
     assert off.get(PROJECT, ASKED) is None
 
