@@ -122,7 +122,6 @@ class Models:
     @cached_property
     def rewording(self) -> Rewording:
         """Who words answers, and how this process fared with it."""
-        from pipeline.enrichment import Rewording, RewordingOptions, open_wording
+        from pipeline.enrichment import Rewording, open_wording
 
-        options = self.wording_options
-        return Rewording(open_wording(options), RewordingOptions(seconds=options.timeout))
+        return Rewording(open_wording(self.wording_options))

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.enricher import Enricher
-from pipeline.enrichment.found import PgTexts, Texts
+from pipeline.enrichment.found import PgTexts
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.wording import (
-    GENERATORS,
-    Rewording,
-    RewordingOptions,
-    Wording,
-    WordingOptions,
-    open_wording,
-)
+from pipeline.enrichment.wording import GENERATORS, Rewording, WordingOptions, open_wording
 
 __all__ = [
     "GENERATORS",
@@ -23,9 +16,6 @@ __all__ = [
     "EnrichmentRequest",
     "PgTexts",
     "Rewording",
-    "RewordingOptions",
-    "Texts",
-    "Wording",
     "WordingOptions",
     "open_wording",
     "prompt_block",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.documents import Json
@@ -31,18 +31,10 @@ def prompt_block(context: EnrichedContext | Json) -> str:
     if not lines:
         return NOTHING_FOUND
     body = "\n".join(lines)
-    fence = _fence(body)
+    # A line that the text cannot have foreseen, and does not hold.
+    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    fence = f"=== context {digest} ==="
     return "\n".join([PRIORITISE, DATA_ONLY.format(fence=fence), fence, body, fence])
-
-
-def _fence(body: str) -> str:
-    """A line that the text cannot have foreseen, and does not hold."""
-    seed = body
-    while True:
-        fence = f"=== context {hashlib.sha256(seed.encode('utf-8', 'surrogatepass')).hexdigest()[:16]} ==="
-        if fence not in body:
-            return fence
-        seed += fence
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -55,17 +47,15 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         status = ", status unknown" if known == UNKNOWN else f", {known}"
         by = f" by {flat(str(item['superseded_by']))}" if item.get("superseded_by") else ""
         yield f"Decision: {_name(item)}{status}{by}"
-        yield from _sentences([item.get("decision")], item, every=True)
+        if item.get("decision"):
+            yield f"- {_cited(item['decision'], item['citations'])}"
     for item in data.get("technical_docs") or ():
         yield f"Documentation: {_name(item)}"
         yield from _sentences(item.get("relevant_sections"), item)
     for item in data.get("suggestion_details") or ():
         if item.get("citations"):
-            yield from (
-                f"Suggestion: {line[2:]}" for line in _sentences([item.get("text")], item, every=True)
-            )
-    sources = data.get("citations") or ()
-    if sources:
+            yield f"Suggestion: {_cited(item['text'], item['citations'])}"
+    if sources := data.get("citations"):
         yield "Sources:"
         yield from (f"[{c['n']}] {_name(c)}{_address(c)}" for c in sources)
 
@@ -79,9 +69,11 @@ def _address(item: Mapping[str, Any]) -> str:
     return f", {link}" if link not in ("", "#") else ""
 
 
-def _sentences(texts: Any, item: Mapping[str, Any], *, every: bool = False) -> Iterator[str]:
-    """Each text on one line with its number; `every` gives a single text all numbers."""
-    numbers = list(item.get("citations") or ())
-    for n, text in enumerate(text for text in texts or () if text):
-        own = numbers if every else numbers[n : n + 1]
-        yield f"- {flat(str(text))}" + "".join(f" [{number}]" for number in own)
+def _sentences(texts: Sequence[str] | None, item: Mapping[str, Any]) -> Iterator[str]:
+    """Each text on a line with its number."""
+    for n, text in enumerate(texts or ()):
+        yield f"- {_cited(text, (item.get('citations') or ())[n : n + 1])}"
+
+
+def _cited(text: str, numbers: Sequence[int] | None) -> str:
+    return flat(text) + "".join(f" [{number}]" for number in numbers or ())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.enrichment import Rewording, RewordingOptions, WordingOptions, open_wording
+from pipeline.enrichment import Rewording, WordingOptions, open_wording
 from tests.fakes.gemini_text import FakeGeminiText
 from tests.pipeline.enrichment.worded import (
     BETTER,
@@ -38,6 +38,6 @@ def rewording(fake: FakeGeminiText, clock: Clock) -> Iterator[Rewording]:
         WordingOptions(generator="gemini", base_url=fake.address, api_key=KEY, model=fake.model)
     )
     assert wording is not None
-    yield Rewording(wording, RewordingOptions(), clock=clock, now=lambda: NOW)
+    yield Rewording(wording, clock=clock, now=lambda: NOW)
     if "_client" in vars(wording):
         vars(wording)["_client"].close()
