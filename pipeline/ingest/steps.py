@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 from uuid import UUID
 
 import numpy as np
@@ -15,14 +16,66 @@ from pipeline.chunking.prose import prose_of
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
-from pipeline.errors import DocumentRejected, LarderError, StoreRejected
+from pipeline.embedding.budget import BudgetedEmbedder
+from pipeline.errors import DocumentRejected, LarderError, StoreRejected, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import Decide, Decision, EmbedStep, Step, Terms
-from pipeline.ledger import Item, Stage, search_indexes, work
+from pipeline.ingest.embed import SHARED_SECONDS, Terms, Texts, missing
+from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.chunks import Replacement, StoredDocument
 
-__all__ = ["Decide", "Decision", "Indexer", "Step", "centroid"]
+HELD_SECONDS = 5.0
+"""How soon a worker with another configuration may try what this one's hold stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What an error means for the documents that met it."""
+
+    delay: float
+    """Seconds until the next try."""
+    dead: bool
+    """True: no further try."""
+
+
+class Decide(Protocol):
+    """`workers.queue.retry.decide`: a pure question, error and number of tries in, decision out."""
+
+    def __call__(self, error: LarderError, attempts: int) -> Decision:
+        """The decision for the `attempts`-th try that failed, or the `attempts`-th wait."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step leaves to send: documents ready for the next stage, and some to be embedded once more."""
+
+    ready: list[Item] = field(default_factory=list)
+    stage: Stage = Stage.DONE
+    again: list[Item] = field(default_factory=list)
+    sizes: dict[UUID, int] = field(default_factory=dict)
+    """Chunks per document, for cutting messages of even weight."""
+
+
+@dataclass(kw_only=True)
+class _Todo:
+    """The texts of the documents to embed, and how far they are."""
+
+    claim: work.Claim
+    hashes: dict[UUID, list[bytes]]
+    wanted: set[bytes]
+    """Have no vector yet."""
+    texts: dict[bytes, str]
+    """Those of `wanted` that are ours to embed."""
+    done: set[bytes] = field(default_factory=set)
+    cut: set[bytes] = field(default_factory=set)
+    """Those of `done` that were longer than the model reads."""
+    refused: set[bytes] = field(default_factory=set)
+    calls: int = 0
+
+    def of(self, hashes: set[bytes], ids: Sequence[UUID]) -> list[UUID]:
+        """Those of the documents that have one of these texts."""
+        return [i for i in ids if not hashes.isdisjoint(self.hashes[i])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +99,12 @@ class Indexer:
     terms: Terms = field(default_factory=Terms)
     """Under which the embedder is asked."""
 
+    # -- chunk -------------------------------------------------------------------------------------
+
     def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Cut documents into staged chunks."""
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(
-                connection, tenant, Stage.FETCHED, items, lease=self.lease, crashes=self.crashes
-            )
+            claim = self._claim(connection, tenant, Stage.FETCHED, items)
             bodies = work_in_progress.bodies(connection, claim.ids)
         pieces: dict[UUID, list[Chunk]] = {}
         failed: dict[UUID, LarderError] = {}
@@ -62,70 +115,175 @@ class Indexer:
             except LarderError as error:
                 failed[i] = error
         with self.database.tenant(tenant, durable=False) as connection:
-            ours = work.still_ours(connection, claim)
-            kept = {i: pieces[i] for i in ours if i in pieces}
+            kept = {i: pieces[i] for i in work.still_ours(connection, claim) if i in pieces}
             versions = {i: claim.documents[i].version for i in kept}
             work_in_progress.stage_chunks(connection, tenant, kept, versions)
             for i, fault in failed.items():
-                self._fail(connection, claim, [i], fault)
+                self._decided(connection, claim, [i], fault)
             ready = work.advance(connection, claim, list(kept), Stage.CHUNKED)
         return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in kept.items()})
 
+    def _claim(self, connection: Connection, tenant: UUID, stage: Stage, items: Sequence[Item]) -> work.Claim:
+        return work.claim(connection, tenant, stage, items, lease=self.lease, crashes=self.crashes)
+
+    def _decided(
+        self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
+    ) -> None:
+        """Wait or fail; documents that have been tried differently often are decided about one by one."""
+        tried = claim.waits if error.waits else claim.attempts
+        for count in sorted({tried[i] for i in ids}):
+            same = [i for i in ids if tried[i] == count]
+            decision = self.decide(error, count + 1)
+            if error.waits:
+                work.wait(connection, claim, same, delay=decision.delay, reason=str(error))
+            else:
+                work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
+
+    # -- embed -------------------------------------------------------------------------------------
+
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
-        """Make the vectors that the cache does not have."""
-        return EmbedStep(
-            database=self.database,
-            embedder=self.embedder,
-            model=self.model,
-            index=self.index,
-            decide=self.decide,
-            lease=self.lease,
-            crashes=self.crashes,
-            slice_seconds=self.slice_seconds,
-            terms=self.terms,
-        ).run(tenant, items)
+        """Make the vectors that the cache lacks: documents whose texts all have one go on, the others wait or fail."""
+        with self.database.tenant(tenant, durable=False) as connection:
+            claim = self._claim(connection, tenant, Stage.CHUNKED, items)
+            if not claim.ids:
+                return Step()
+            todo = self._todo(connection, claim)
+            held = self._held(connection) if todo.texts else None
+        error = self._embed_all(todo) if todo.texts and held is None else None
+        return self._embedded(todo, error, held)
+
+    def _todo(self, connection: Connection, claim: work.Claim) -> _Todo:
+        work_in_progress.refill(connection, claim.tenant_id, self.model, self.index(connection).id, claim.ids)
+        hashes = work_in_progress.staged_hashes(connection, claim.ids)
+        every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
+        lease = self.lease if self.terms.budget else None
+        wanted, ours = missing(connection, claim, self.model, every, lease=lease)
+        texts = work_in_progress.texts(connection, claim.ids, list(ours))
+        return _Todo(claim=claim, hashes=hashes, wanted=wanted, texts=texts)
+
+    def _held(self, connection: Connection) -> embedding_use.Hold | None:
+        """The hold on this configuration, unless this step is the one that tries again."""
+        name, seconds = self.terms.fingerprint, self.terms.probe_seconds
+        held = embedding_use.hold_on(connection, name, probe_seconds=seconds)
+        if held and embedding_use.claim_probe(connection, name, probe_seconds=seconds):
+            return None
+        return held
+
+    def _embed_all(self, todo: _Todo) -> LarderError | None:
+        """Note the hashes embedded and refused, until all are, the slice of time is over, or an error comes."""
+        claim = todo.claim
+        try:
+            embedder = self.embedder()
+            tokens = embedder.limits.tokens
+            if self.terms.budget:
+                budget = self.terms.budget(claim.tenant_id)
+                embedder = BudgetedEmbedder(embedder, budget)
+                tokens = min(filter(None, (tokens, budget.tokens)), default=None)
+            calls = Texts(tenant=claim.tenant_id, model=self.model, texts=todo.texts).embed(
+                self.database,
+                embedder,
+                tokens=tokens,
+                seconds=self.slice_seconds,
+                renew=lambda connection: self._renew(connection, claim),
+                every=self.lease / 3,
+            )
+            for call in calls:
+                todo.calls += 1
+                todo.done |= set(call.embedded)
+                todo.refused |= set(call.refused)
+                todo.cut |= {h for h in call.embedded if _is_cut(embedder, todo.texts[h])}
+        except LarderError as error:
+            return error
+        return None
+
+    def _renew(self, connection: Connection, claim: work.Claim) -> None:
+        work.renew(connection, claim, lease=self.lease)
+        if self.terms.budget:
+            embedding_use.renew_texts(connection, claim, lease=self.lease)
+
+    def _embedded(self, todo: _Todo, error: LarderError | None, held: embedding_use.Hold | None) -> Step:
+        claim, late = todo.claim, todo.wanted - todo.done - todo.refused
+        meter = embedding_use.Meter(
+            tenant_id=claim.tenant_id, provider=self.terms.provider, model=self.model, kind="document"
+        )
+        embedded, reused = _attributed(todo.hashes, todo.done, late)
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            ours = work.still_ours(connection, claim)
+            bad = todo.of(todo.refused, ours)
+            slow = todo.of(late, [i for i in ours if i not in bad])
+            cut_short, _ = _attributed(todo.hashes, todo.cut, late)
+            ready_made = {i: n for i, n in reused.items() if i not in slow}
+            work.count_texts(connection, claim, embedded, ready_made, cut_short)
+            if bad:
+                refusal = TextRejected("the embedding provider refuses one of its texts")
+                self._decided(connection, claim, bad, refusal)
+            again = self._put_back(connection, todo, slow, error, held)
+            fine = [i for i in ours if i not in bad and i not in slow]
+            ready = work.advance(connection, claim, fine, Stage.EMBEDDED)
+            self._note_health(connection, todo, error)
+            used = embedding_use.Used(cache_hits=sum(reused[i] for i in ours if i not in slow))
+            if self.terms.budget:  # with one, the calls were counted one by one, before they were made
+                embedding_use.release_texts(connection, claim)
+            else:
+                used = replace(used, calls=todo.calls, texts=len(todo.done))
+            embedding_use.add_usage(connection, meter, used)
+        self.terms.counted(meter, used)
+        sizes = {i: len(todo.hashes[i]) for i in claim.ids}
+        return Step(ready=ready, stage=Stage.EMBEDDED, again=again, sizes=sizes)
+
+    def _put_back(
+        self,
+        connection: Connection,
+        todo: _Todo,
+        slow: Sequence[UUID],
+        error: LarderError | None,
+        held: embedding_use.Hold | None,
+    ) -> list[Item]:
+        """What has texts without vectors waits, fails, or is looked at again at once; returns the last."""
+        claim = todo.claim
+        if held is not None or (error is not None and embedding_use.concerns_configuration(error)):
+            said = held.error if held is not None else str(error)
+            work.wait(connection, claim, slow, delay=HELD_SECONDS, reason=said)
+            return []
+        if error is not None:
+            self._decided(connection, claim, slow, error)
+            return []
+        shared = todo.of(todo.wanted - set(todo.texts), slow)
+        work.wait(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
+        return work.put_back(connection, claim, [i for i in slow if i not in shared])
+
+    def _note_health(self, connection: Connection, todo: _Todo, error: LarderError | None) -> None:
+        """A refused configuration is held; one that was held and works now is not any more."""
+        if error is not None and embedding_use.concerns_configuration(error):
+            embedding_use.hold(
+                connection, self.terms.fingerprint, error, probe_seconds=self.terms.probe_seconds
+            )
+        elif todo.done:
+            embedding_use.release_hold(connection, self.terms.fingerprint)
+
+    # -- upsert ------------------------------------------------------------------------------------
 
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make documents searchable in their wanted version."""
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = work.claim(
-                connection, tenant, Stage.EMBEDDED, items, lease=self.lease, crashes=self.crashes
-            )
+            claim = self._claim(connection, tenant, Stage.EMBEDDED, items)
             staged = work_in_progress.staged(connection, tenant, self.model, claim.ids)
-        if not claim.ids:
-            return Step()
-        again = self._back_to_embed(claim, [i for i in claim.ids if not staged[i].complete])
-        whole = [i for i in claim.ids if staged[i].complete]
-        try:
-            again += self._write(claim, whole, staged)
-        except StoreRejected as error:
-            if len(whole) == 1:
-                with self.database.tenant(tenant, durable=False) as connection:
-                    self._fail(connection, claim, whole, error)
-            else:
-                # One of them is refused: each for itself, so that the others get in.
-                for i in whole:
-                    again += self._write_alone(claim, i, staged)
-        except LarderError as error:
-            with self.database.tenant(tenant, durable=False) as connection:
-                self._fail(connection, claim, whole, error)
-        return Step(again=again, again_stage=Stage.CHUNKED)
+            trimmed = [i for i in claim.ids if not staged[i].complete]
+            again = work.put_back(connection, claim, trimmed, Stage.CHUNKED) if trimmed else []
+        whole = [i for i in claim.ids if i not in trimmed]
+        return Step(again=again + self._write_each(claim, whole, staged))
 
-    def _back_to_embed(self, claim: work.Claim, ids: list[UUID]) -> list[Item]:
-        """Their vectors were trimmed from the cache meanwhile."""
-        if not ids:
-            return []
-        with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            return work.put_back(connection, claim, ids, Stage.CHUNKED)
-
-    def _write_alone(
-        self, claim: work.Claim, document: UUID, staged: dict[UUID, work_in_progress.Staged]
+    def _write_each(
+        self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, work_in_progress.Staged]
     ) -> list[Item]:
+        """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
         try:
-            return self._write(claim, [document], staged)
+            return self._write(claim, ids, staged) if ids else []
         except LarderError as error:
+            if isinstance(error, StoreRejected) and len(ids) > 1:
+                return [item for i in ids for item in self._write_each(claim, [i], staged)]
             with self.database.tenant(claim.tenant_id, durable=False) as connection:
-                self._fail(connection, claim, [document], error)
+                self._decided(connection, claim, ids, error)
             return []
 
     def _write(
@@ -150,33 +308,40 @@ class Indexer:
                 if i in mine
             ]
             results = PgVectorStore(connection, index, claim.tenant_id).replace(batch)
-            search_indexes.note(connection, claim.tenant_id, index.id, [_held(r) for r in batch])
-            work.finish(
-                connection,
-                claim,
-                [
-                    work.Indexed(
-                        document_id=r.document.id,
-                        chunks=len(r.chunks),
-                        written=result.written,
-                        kept=result.kept,
-                    )
-                    for r, result in zip(batch, results, strict=True)
-                ],
-            )
+            search_indexes.note(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
+            indexed = [
+                work.Indexed(
+                    document_id=r.document.id, chunks=len(r.chunks), written=done.written, kept=done.kept
+                )
+                for r, done in zip(batch, results, strict=True)
+            ]
+            work.finish(connection, claim, indexed)
         return []
 
-    def _fail(
-        self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
-    ) -> None:
-        """Note the error; documents that have been tried differently often are decided about one by one."""
-        for attempts in sorted({claim.attempts[i] for i in ids}):
-            same = [i for i in ids if claim.attempts[i] == attempts]
-            decision = self.decide(error, attempts + 1)
-            work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
+
+def _is_cut(embedder: Embedder, text: str) -> bool:
+    """Counting costs half a hundredth of what the vector does, and only models of our own cut."""
+    limits = embedder.limits
+    return limits.oversize == "cut" and embedder.count_tokens(text) > limits.tokens_per_text
 
 
-def _held(replacement: Replacement) -> search_indexes.Held:
+def _attributed(
+    hashes: dict[UUID, list[bytes]], done: set[bytes], late: set[bytes]
+) -> tuple[dict[UUID, int], dict[UUID, int]]:
+    """(embedded, reused) texts per document: a text that several share counts as embedded for the first."""
+    embedded: dict[UUID, int] = {}
+    reused: dict[UUID, int] = {}
+    fresh = set(done)
+    for document, own in hashes.items():
+        mine = set(own) & fresh
+        fresh -= mine
+        embedded[document] = len(mine)
+        reused[document] = len([h for h in own if h not in late]) - len(mine)
+    return embedded, reused
+
+
+def held_of(replacement: Replacement) -> search_indexes.Held:
+    """What an index holds of a document once this was written."""
     return search_indexes.Held(
         document_id=replacement.document.id,
         version=replacement.document.version,

@@ -100,11 +100,10 @@ class Syncer:
 
     def _store(self, source: Source, where: admission.Admission, token: UUID, page: Page) -> None:
         with self.database.tenant(where.tenant_id, durable=False) as connection:
-            sources.hold(connection, where.source_id, token, lease=self.lease)
+            cursor = None if source.walks_all else page.cursor
+            sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
             admitted = admission.admit(connection, where, page)
             runs.add(connection, where.run_id, admitted.counts, page.cursor)
-            if not source.walks_all:
-                sources.keep_cursor(connection, where.source_id, token, page.cursor)
 
     def _finish(
         self,
@@ -129,7 +128,7 @@ class Syncer:
         with _translated():
             stamp = source.stamp()
         with self.database.tenant(where.tenant_id) as connection:
-            sources.hold(connection, where.source_id, token, lease=self.lease)
+            sources.renew(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 counts = {"hidden": pruned.hidden, "deleted": pruned.deleted, "restored": pruned.restored}
@@ -163,7 +162,7 @@ class Syncer:
             with _translated():
                 pages = list(source.read(ids))
             with self.database.tenant(where.tenant_id, durable=False) as connection:
-                sources.hold(connection, where.source_id, token, lease=self.lease)
+                sources.renew(connection, where.source_id, token, lease=self.lease)
                 for page in pages:
                     admitted = admission.admit(connection, where, page)
                     runs.count(connection, where.run_id, admitted.counts, walk_after=ids[-1])
@@ -174,7 +173,7 @@ class Syncer:
 
     def _hold(self, where: admission.Admission, token: UUID, lease: float) -> None:
         with self.database.tenant(where.tenant_id) as connection:
-            sources.hold(connection, where.source_id, token, lease=lease)
+            sources.renew(connection, where.source_id, token, lease=lease)
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:

@@ -29,11 +29,9 @@ class Stage(StrEnum):
 class Limits:
     """How long the ledger waits and how often it tries; seconds and counts."""
 
-    lease: float = 120.0
     resend: float = 240.0
     in_flight: int = 2000
     batch: int = 32
-    attempts: int = 8
     crashes: int = 3
 
 

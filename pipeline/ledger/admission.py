@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Document, Listing, Page, Problem
 from pipeline.ledger import clean, document_id, runs
+from pipeline.ledger.leases import RESTARTED
 
 LONGEST_ID = 1000
 """Bytes of an external id: what an index row can hold, with room for the rest of the key."""
@@ -56,7 +57,7 @@ _KNOWN = text("""
     from document d where d.source_id = :source and d.external_id = any(:ids)
     order by d.id for update of d""")
 
-_UPSERT = text("""
+_UPSERT = text(f"""
     insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, url, tags,
                           metadata, security_level, created_at, updated_at, fingerprint, desired_hash,
                           pipeline_version, desired_version)
@@ -74,9 +75,7 @@ _UPSERT = text("""
         fingerprint = excluded.fingerprint, desired_hash = excluded.desired_hash,
         pipeline_version = excluded.pipeline_version,
         desired_version = excluded.desired_version, state = 'pending', stage = 'fetched', hidden = false,
-        deleted = false, attempts = 0, crash_count = 0, last_error = null, due_at = now(), enqueued_at = null,
-        -- work on the version before loses its token, and with it the right to write
-        lease_token = null, lease_until = null
+        deleted = false, last_error = null, {RESTARTED}
     where document.desired_version < excluded.desired_version""")
 
 
@@ -301,7 +300,7 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     # First the rows that whoever fills another search index holds while it writes chunks there.
     for table in ("index_document", "chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
-    settle_items(connection, found, "superseded")
+    runs.settle_items(connection, found, "superseded")
     connection.execute(
         text("""
             update dead_letter set resolved_at = now(), resolution = 'document deleted'
@@ -311,14 +310,6 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     return len(found)
 
 
-def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> None:
-    """Close what runs still wait for in these documents."""
-    connection.execute(
-        text("update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"),
-        {"ids": list(ids), "outcome": outcome},
-    )
-
-
 def outdate(connection: Connection, where: Admission) -> int:
     """Queue settled documents of the source that were made by another pipeline; their text is already here.
 
@@ -326,10 +317,9 @@ def outdate(connection: Connection, where: Admission) -> int:
     must not keep old chunks for ever. Returns how many.
     """
     rows = connection.execute(
-        text("""
+        text(f"""
             update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
-                   state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0, due_at = now(),
-                   enqueued_at = null, lease_token = null, lease_until = null
+                   state = 'pending', stage = 'fetched', {RESTARTED}
             where d.id in (select id from document where source_id = :source and not deleted
                            and state <> 'pending' and pipeline_version <> :pipeline order by id for update)
               and exists (select from document_body b where b.document_id = d.id and b.version = d.desired_version)

@@ -11,7 +11,8 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
-from pipeline.ledger import search_indexes
+from pipeline.ledger import fills
+from pipeline.ledger.leases import RESTARTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +132,14 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     The run that met the failure stays closed. The document is due at once; the next stroke of the pump sends it.
     """
     rows = connection.execute(
-        text("""
-            update document set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0, due_at = now(),
-                   enqueued_at = null, lease_token = null, lease_until = null, last_error = null
+        text(f"""
+            update document set state = 'pending', stage = 'fetched', last_error = null, {RESTARTED}
             where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
                          order by id for update)
             returning id"""),
         {"ids": list(document_ids)},
     )
-    replayed = sorted({row.id for row in rows} | set(search_indexes.replay(connection, document_ids)))
+    replayed = sorted({row.id for row in rows} | set(fills.replay(connection, document_ids)))
     _resolve(connection, replayed, "replayed")
     return replayed
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, EmbeddingError, LarderError, TextRejected
+from pipeline.ledger.leases import TERM, Leased
 
 UsageKind = Literal["document", "query"]
 
@@ -54,7 +55,7 @@ class Ceiling:
 
 _ADD = text("""
     insert into embedding_usage as u (tenant_id, day, provider, model, kind, calls, texts, tokens, cost, cache_hits)
-    values (:tenant, coalesce(:day, current_date), :provider, :model, :kind, :calls, :texts, :tokens, :cost,
+    values (:tenant_id, coalesce(:day, current_date), :provider, :model, :kind, :calls, :texts, :tokens, :cost,
             :cache_hits)
     on conflict (tenant_id, day, provider, model, kind) do update set
         calls = u.calls + excluded.calls, texts = u.texts + excluded.texts, tokens = u.tokens + excluded.tokens,
@@ -64,7 +65,7 @@ _ADD = text("""
 
 def add_usage(connection: Connection, meter: Meter, used: Used, day: date | None = None) -> date:
     """Count use for `day`, today by default; returns the day. Last in a transaction: it locks the tenant's row."""
-    made: date = connection.execute(_ADD, {**_key(meter), "day": day, **_amounts(used)}).scalar_one()
+    made: date = connection.execute(_ADD, {**vars(meter), **vars(used), "day": day}).scalar_one()
     return made
 
 
@@ -113,25 +114,6 @@ def forget_old_usage(connection: Connection, *, days: int) -> None:
     connection.execute(
         text("delete from embedding_usage where day < current_date - cast(:days as integer)"), {"days": days}
     )
-
-
-def _key(meter: Meter) -> Mapping[str, Any]:
-    return {
-        "tenant": meter.tenant_id,
-        "provider": meter.provider,
-        "model": meter.model,
-        "kind": meter.kind,
-    }
-
-
-def _amounts(used: Used) -> Mapping[str, Any]:
-    return {
-        "calls": used.calls,
-        "texts": used.texts,
-        "tokens": used.tokens,
-        "cost": used.cost,
-        "cache_hits": used.cache_hits,
-    }
 
 
 OLD_PROBES = 3
@@ -187,37 +169,21 @@ def release_other_holds(connection: Connection, name: str) -> None:
 
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold on this configuration, if there is one that is not long forgotten."""
-    row = (
-        connection.execute(
-            text("""
-                select fingerprint, code, error, since, probe_at from embedding_hold
-                where fingerprint = :name and seen_at > now() - make_interval(secs => :old)"""),
-            {"name": name, "old": OLD_PROBES * probe_seconds},
-        )
-        .mappings()
-        .one_or_none()
-    )
-    return _hold(row) if row else None
+    found = latest_hold(connection, name, probe_seconds=probe_seconds)
+    return found if found is not None and found.fingerprint == name else None
 
 
 def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold to show: that on this configuration, else the newest of workers that have another one."""
-    row = (
-        connection.execute(
-            text("""
-                select fingerprint, code, error, since, probe_at from embedding_hold
-                where seen_at > now() - make_interval(secs => :old)
-                order by fingerprint = :name desc, seen_at desc limit 1"""),
-            {"name": name, "old": OLD_PROBES * probe_seconds},
-        )
-        .mappings()
-        .one_or_none()
-    )
-    return _hold(row) if row else None
-
-
-def _hold(row: RowMapping) -> Hold:
-    return Hold(**row)
+    row = connection.execute(
+        text("""
+            select fingerprint, code, error, since, probe_at from embedding_hold
+            where seen_at > now() - make_interval(secs => :old)
+            order by fingerprint = :name desc, seen_at desc limit 1"""),
+        {"name": name, "old": OLD_PROBES * probe_seconds},
+    ).mappings()
+    found = row.one_or_none()
+    return Hold(**found) if found else None
 
 
 def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> bool:
@@ -253,6 +219,18 @@ class Owner(Protocol):
         ...
 
 
+# Rows are made by the claim and deleted by whoever gives back.
+_TEXTS = Leased(
+    table="embedding_claim",
+    rows="tenant_id = :tenant",
+    key="tenant_id, model, hash",
+    token="token",  # noqa: S106 - the name of a column
+    until="until",
+    crashes=False,
+)
+_RENEW = _TEXTS.renew()
+
+
 def claim_texts(
     connection: Connection, claimed: Owner, model: str, hashes: Collection[bytes], *, lease: float
 ) -> set[bytes]:
@@ -261,10 +239,10 @@ def claim_texts(
     Look at the cache after this and not before: what was embedded a moment ago is not claimed any more.
     """
     rows = connection.execute(
-        text("""
+        text(f"""
             insert into embedding_claim as c (tenant_id, model, hash, token, until)
             -- in one order everywhere, so that two workers with the same texts do not block each other
-            select :tenant, :model, h, :token, now() + make_interval(secs => :lease)
+            select :tenant, :model, h, :token, {TERM}
             from unnest(cast(:hashes as bytea[])) as h order by h
             on conflict (tenant_id, model, hash) do update set token = excluded.token, until = excluded.until
                 where c.until < now()
@@ -282,27 +260,18 @@ def claim_texts(
 
 def renew_texts(connection: Connection, claimed: Owner, *, lease: float) -> None:
     """Keep the texts for another lease, as their lease keeps the documents."""
-    connection.execute(
-        text(f"""
-            update embedding_claim set until = now() + make_interval(secs => :lease)
-            where (tenant_id, model, hash) in ({_MINE})"""),
-        {"tenant": claimed.tenant_id, "token": claimed.token, "lease": lease},
-    )
+    connection.execute(_RENEW, {"tenant": claimed.tenant_id, "token": claimed.token, "lease": lease})
 
 
 def release_texts(connection: Connection, claimed: Owner) -> None:
     """Give back all texts of a claim, embedded or not."""
+    values = {"tenant": claimed.tenant_id, "token": claimed.token}
+    connection.execute(_TEXTS.held(), values)  # in the order of their keys
     connection.execute(
-        text(f"delete from embedding_claim where (tenant_id, model, hash) in ({_MINE})"),
-        {"tenant": claimed.tenant_id, "token": claimed.token},
+        text("delete from embedding_claim where tenant_id = :tenant and token = :token"), values
     )
 
 
 def forget_old_claims(connection: Connection) -> None:
     """Drop the tenant's claims of workers that died; they hold nothing up, they only lie about."""
     connection.execute(text("delete from embedding_claim where until < now() - interval '1 day'"))
-
-
-_MINE = """
-    select tenant_id, model, hash from embedding_claim where tenant_id = :tenant and token = :token
-    order by hash for update"""

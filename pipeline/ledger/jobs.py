@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
 from pipeline.ledger import clean
+from pipeline.ledger.leases import SENDABLE, Leased
 
 CHANNEL = "larder_enriched"
 """PostgreSQL notifies it with the id of every job that ends."""
@@ -38,7 +39,7 @@ class JobLimits:
     attempts: int = 3
     crashes: int = 3
     batch: int = 200
-    """Messages of one stroke."""
+    """Messages of one look."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,65 +217,49 @@ def ended(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     return set(ids) - {row.id for row in rows}
 
 
+_LEASED = Leased(table="enrichment_job", rows="id = :id")
+_UNSENT = _LEASED.unsent()
+_CLAIM = _LEASED.claim(
+    "state = 'queued' and due_at <= now() and (deadline is null or deadline > now())",
+    also=f"state = 'running', corpus = {_CORPUS}",
+    returning="""id, project_id, request, attempts, deadline,
+        cast(extract(epoch from now() - greatest(created_at, due_at)) as double precision) as waited""",
+    wait=True,
+)
+_RENEW = _LEASED.renew()
+_NOTIFIED = f"pg_notify('{CHANNEL}', cast(id as text))"
+_DONE = _LEASED.give_back(
+    """state = 'done', finished_at = now(), result = cast(:result as jsonb), degradation_level = :level,
+       crash_count = 0, code = null, error = null""",
+    returning=_NOTIFIED,
+)
+_FAILED = _LEASED.give_back(
+    """state = 'failed', finished_at = now(), submission = null, code = :code, error = :error,
+       attempts = attempts + 1""",
+    returning=_NOTIFIED,
+)
+_PUT_BACK = _LEASED.give_back(
+    """state = 'queued', enqueued_at = null, crash_count = 0, attempts = attempts + 1, code = :code, error = :error,
+       due_at = now() + make_interval(secs => :delay)"""
+)
+
+
 def unsent(connection: Connection, job_id: UUID) -> None:
-    """Its message could not be published: the next stroke of the pump sends it."""
-    connection.execute(
-        text("update enrichment_job set enqueued_at = null where id = :id and lease_token is null"),
-        {"id": job_id},
-    )
+    """Its message could not be published: the pump sends it the next time it looks."""
+    connection.execute(_UNSENT, {"id": job_id})
 
 
 def claim(connection: Connection, job_id: UUID, *, lease: float) -> Claimed | None:
-    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker.
-
-    The lease of `lease` seconds runs from the statement and not from the transaction, which may have begun long before
-    where each way to the server takes seconds.
-    """
+    """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker."""
     token = uuid4()
-    row = (
-        connection.execute(
-            text(f"""
-                -- The crash is counted before the work: a killed process leaves this behind.
-                update enrichment_job set state = 'running', lease_token = :token, crash_count = crash_count + 1,
-                       lease_until = clock_timestamp() + make_interval(secs => :lease), corpus = {_CORPUS}
-                where id = :id and state = 'queued' and due_at <= now() and (deadline is null or deadline > now())
-                returning id, project_id, request, attempts, deadline,
-                          cast(extract(epoch from now() - greatest(created_at, due_at)) as double precision)
-                              as waited"""),
-            {"id": job_id, "token": token, "lease": lease},
-        )
-        .mappings()
-        .one_or_none()
-    )
+    row = connection.execute(_CLAIM, {"id": job_id, "token": token, "lease": lease}).mappings().one_or_none()
     return None if row is None else Claimed(token=token, **row)
 
 
 def renew(connection: Connection, claimed: Claimed, *, lease: float) -> bool:
     """Keep the claim for another lease; False if it is no longer ours."""
-    done = connection.execute(
-        text("""
-            update enrichment_job set lease_until = clock_timestamp() + make_interval(secs => :lease)
-            where id = :id and lease_token = :token returning id"""),
-        {"id": claimed.id, "token": claimed.token, "lease": lease},
-    )
-    return done.scalar() is not None
-
-
-_END = """
-    update enrichment_job set state = '{state}', lease_token = null, lease_until = null, finished_at = now(), {more}
-    where id = :id and lease_token = :token returning pg_notify('larder_enriched', id::text)"""
-_DONE = text(
-    _END.format(
-        state="done",
-        more="result = cast(:result as jsonb), degradation_level = :level, crash_count = 0,"
-        " code = null, error = null",
-    )
-)
-_FAILED = text(
-    _END.format(
-        state="failed", more="submission = null, code = :code, error = :error, attempts = attempts + 1"
-    )
-)
+    done = connection.execute(_RENEW, {"id": claimed.id, "token": claimed.token, "lease": lease})
+    return done.first() is not None
 
 
 def finish(connection: Connection, claimed: Claimed, result: Json, level: int | None) -> None:
@@ -283,8 +268,7 @@ def finish(connection: Connection, claimed: Claimed, result: Json, level: int | 
     Raises:
         LeaseLost: the job is no longer ours; roll back.
     """
-    values = {"result": json.dumps(clean(result), default=str), "level": level}
-    _end(connection, _DONE, claimed, values)
+    _end(connection, _DONE, claimed, {"result": json.dumps(clean(result), default=str), "level": level})
 
 
 def fail(connection: Connection, claimed: Claimed, error: LarderError) -> None:
@@ -292,59 +276,41 @@ def fail(connection: Connection, claimed: Claimed, error: LarderError) -> None:
     _end(connection, _FAILED, claimed, {"code": error.code, "error": str(error)})
 
 
-def _end(connection: Connection, statement: object, claimed: Claimed, values: Json) -> None:
-    done = connection.execute(statement, {"id": claimed.id, "token": claimed.token, **values})  # type: ignore[call-overload]
-    if done.one_or_none() is None:
+def _end(connection: Connection, statement: TextClause, claimed: Claimed, values: Json) -> None:
+    if connection.execute(statement, {"id": claimed.id, "token": claimed.token, **values}).first() is None:
         raise LeaseLost(f"enrichment job {claimed.id} is no longer ours")
 
 
 def put_back(connection: Connection, claimed: Claimed, error: LarderError, *, delay: float) -> None:
     """Try again in `delay` seconds, after an error that may pass; nothing happens if it is no longer ours."""
-    connection.execute(
-        text("""
-            update enrichment_job set state = 'queued', lease_token = null, lease_until = null, enqueued_at = null,
-                   crash_count = 0, attempts = attempts + 1, code = :code, error = :error,
-                   due_at = now() + make_interval(secs => :delay)
-            where id = :id and lease_token = :token"""),
-        {
-            "id": claimed.id,
-            "token": claimed.token,
-            "delay": delay,
-            "code": error.code,
-            "error": str(error),
-        },
-    )
+    said = {"code": error.code, "error": str(error)}
+    connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **said})
 
 
 # The pump's side: on the control role, which sees neither request nor result ----------------------
 
 # Two statements, since the role may write the column `submission` and not read it.
-_GIVEN_UP = text("""
-    update enrichment_job set lease_token = null, lease_until = null, state = 'failed', submission = null,
-           finished_at = now(), code = 'E003', error = :reason
-    where id in (select id from enrichment_job where state = 'running' and lease_until < now()
-                   and crash_count >= :crashes order by id for update skip locked)
-    returning id, pg_notify('larder_enriched', id::text)""")
+_GIVEN_UP = _LEASED.expire(
+    "state = 'failed', submission = null, finished_at = now(), code = 'E003', error = :reason",
+    where="state = 'running' and crash_count >= :crashes",
+    returning=f"id, {_NOTIFIED}",
+)
+_CRASHED = _LEASED.expire(
+    "state = 'queued', enqueued_at = null, code = 'E003', error = 'the worker died or hung while working on it'",
+    where="state = 'running'",
+)
 
-_CRASHED = text("""
-    update enrichment_job set lease_token = null, lease_until = null, state = 'queued', enqueued_at = null,
-           code = 'E003', error = 'the worker died or hung while working on it'
-    where id in (select id from enrichment_job where state = 'running' and lease_until < now()
-                 order by id for update skip locked)""")
-
-_EXPIRED = text("""
+_EXPIRED = text(f"""
     update enrichment_job set state = 'expired', submission = null, finished_at = now(), code = 'E003',
            error = coalesce(error || '; then ', '') || 'nobody waited any longer: its deadline passed before a worker '
                    'took it'
     where id in (select id from enrichment_job where state = 'queued' and deadline <= now()
                  order by id for update skip locked)
-    returning id, pg_notify('larder_enriched', id::text)""")
+    returning id, {_NOTIFIED}""")
 
-_DUE = text("""
+_DUE = text(f"""
     update enrichment_job j set enqueued_at = now()
-    from (select id from enrichment_job
-          where state = 'queued' and due_at <= now()
-            and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
+    from (select id from enrichment_job where state = 'queued' and {SENDABLE}
           order by priority, created_at limit :most for update skip locked) w
     where j.id = w.id
     returning j.tenant_id, j.id, j.task, j.priority, j.created_at,

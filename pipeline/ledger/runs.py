@@ -190,6 +190,14 @@ def fail(connection: Connection, run_id: int, error: str) -> None:
     )
 
 
+def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> None:
+    """Close what runs still wait for in these documents."""
+    connection.execute(
+        text("update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"),
+        {"ids": list(ids), "outcome": outcome},
+    )
+
+
 _COUNT = """
     select i.run_id, count(*) filter (where outcome is null) as open,
            count(*) filter (where outcome = 'done') as indexed,

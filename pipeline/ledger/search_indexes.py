@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
-from pipeline.ledger import Item, Limits
 from pipeline.search.chunk_store import SearchIndex, indexes
 
 
@@ -27,8 +25,7 @@ class WantedIndex:
 
     def fits(self, index: SearchIndex) -> bool:
         """True if the index is made like this."""
-        mine = (self.provider, self.model, self.dimensions, self.strategy)
-        return mine == (index.provider, index.model, index.dimensions, index.strategy)
+        return self == made_with(index)
 
     def __str__(self) -> str:
         cut = f", cut by {self.strategy}" if self.strategy else ""
@@ -94,44 +91,8 @@ def forget_words(connection: Connection, index: int) -> None:
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
 
 
-def contents(connection: Connection, keys: Sequence[tuple[UUID, int, int]]) -> dict[UUID, list[Chunk]]:
-    """The chunks of documents as (document, index, version) has them; a document without such chunks is left out."""
-    rows = connection.execute(
-        text("""
-            select c.document_id, c.ord, c.content, c.context
-            from unnest(cast(:ids as uuid[]), cast(:indexes as integer[]), cast(:versions as integer[]))
-                 as k(id, index, version)
-            join chunk c on c.index_id = k.index and c.document_id = k.id and c.version = k.version
-            order by c.document_id, c.ord"""),
-        {"ids": [k[0] for k in keys], "indexes": [k[1] for k in keys], "versions": [k[2] for k in keys]},
-    )
-    found: dict[UUID, list[Chunk]] = {}
-    for row in rows:
-        chunk = Chunk(ord=row.ord, content=row.content, context=row.context)
-        found.setdefault(row.document_id, []).append(chunk)
-    return found
-
-
-def touch_documents(connection: Connection, index: SearchIndex, ids: Sequence[UUID]) -> None:
-    """Let answers die that were kept from before these documents were filled into the index that is read."""
-    connection.execute(
-        text("""
-            update document set indexed_version = indexed_version
-            where id in (select id from document where id = any(:ids)
-                         and exists (select from search_index where id = :index and status = 'active')
-                         order by id for update)"""),
-        {"ids": list(ids), "index": index.id},
-    )
-
-
-STAGE = "fill"
-"""What dead letters of a fill call it."""
-
-IN_FLIGHT = 1024
-"""Most documents of an index that are sent to be filled and not done."""
-
 # The one condition that makes an index behind: nothing is noted when a document changes, versions are compared.
-_BEHIND = """
+BEHIND = """
     from document d left join index_document x
         on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
     where not d.deleted and d.indexed_version is not null and coalesce(x.version, 0) < d.indexed_version"""
@@ -179,119 +140,6 @@ def _literal(vector: Any) -> str:
     return str(vector.to_numpy().astype(float).round(5).tolist())
 
 
-# Choosing -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Due:
-    """Documents of one tenant that an index lacks."""
-
-    tenant_id: UUID
-    items: tuple[Item, ...]
-    sizes: Mapping[UUID, int]
-    """Chunks per document, as far as they are known."""
-
-
-# Whether something speaks against sending it is asked of the few that are behind: a subquery of its own, since a join
-# would read those wide rows for all. So are the chunks.
-_NEXT = text(f"""
-    with due as materialized (
-        select d.tenant_id, d.id, d.indexed_version {_BEHIND}
-          and case when x.version is null then true else (
-              select y.dead_version is distinct from d.indexed_version and y.due_at <= now()
-                     and (y.lease_until is null or y.lease_until < now())
-                     and (y.enqueued_at is null or y.enqueued_at < now() - make_interval(secs => :resend))
-              from index_document y
-              where y.tenant_id = d.tenant_id and y.index_id = :index and y.document_id = d.id) end
-        order by d.tenant_id, d.id limit :room
-    ), sent as (
-        insert into index_document as x (tenant_id, index_id, document_id, enqueued_at)
-        select tenant_id, :index, id, now() from due
-        on conflict (tenant_id, index_id, document_id) do update set enqueued_at = now()
-        returning document_id, crash_count)
-    select due.*, d.chunk_count, sent.crash_count
-    from due join sent on sent.document_id = due.id join document d on d.id = due.id""")
-
-
-def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
-    """Documents to send a message about, up to the room that is left, by tenant; on the control role.
-
-    Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all, which
-    takes about 60 ms for 100,000 documents (on two busy cores, tables vacuumed; 200 to 400 ms right after all were
-    rewritten). Documents that have crashed before come alone.
-    """
-    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
-    _bury_crashed(connection, index, limits)
-    flying = connection.execute(
-        text("""
-            select count(*) from index_document
-            where index_id = :index and enqueued_at >= now() - make_interval(secs => :resend)"""),
-        {"index": index, "resend": limits.resend},
-    ).scalar_one()
-    if flying > IN_FLIGHT // 2:
-        return []
-    rows = connection.execute(
-        _NEXT, {"index": index, "resend": limits.resend, "room": IN_FLIGHT - int(flying)}
-    ).all()
-    return _grouped(rows)
-
-
-def _grouped(rows: Sequence[Any]) -> list[Due]:
-    groups: dict[Any, list[Any]] = {}
-    for row in rows:
-        groups.setdefault((row.tenant_id, row.id if row.crash_count else None), []).append(row)
-    return [
-        Due(
-            tenant_id=tenant,
-            items=tuple(Item(row.id, row.indexed_version) for row in group),
-            sizes={row.id: max(1, row.chunk_count) for row in group},
-        )
-        for (tenant, _), group in groups.items()
-    ]
-
-
-def unsent(connection: Connection, index: int, items: Sequence[Item]) -> None:
-    """Messages that could not be published: the next look sends them again."""
-    connection.execute(
-        text("""
-            update index_document set enqueued_at = null
-            where index_id = :index and document_id = any(:ids) and lease_token is null"""),
-        {"index": index, "ids": [i.document_id for i in items]},
-    )
-
-
-def _bury_crashed(connection: Connection, index: int, limits: Limits) -> None:
-    """Give up on documents whose worker died once too often."""
-    connection.execute(
-        text(f"""
-            with gone as (
-                update index_document x set lease_token = null, lease_until = null, enqueued_at = null,
-                       dead_version = d.indexed_version, last_error = :reason
-                from document d
-                where d.id = x.document_id and x.index_id = :index and x.lease_until < now()
-                  and x.crash_count >= :crashes
-                returning x.document_id)
-            {LETTERS} where d.id in (select document_id from gone)"""),
-        {
-            "index": index,
-            "crashes": limits.crashes,
-            "stage": STAGE,
-            "code": "E003",
-            "reason": f"its worker died {limits.crashes} times while filling this search index",
-        },
-    )
-
-
-LETTERS = """
-    insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count,
-                             index_id)
-    select d.tenant_id, d.source_id, d.id, d.indexed_version, :stage, :code, :reason, x.attempts, x.crash_count, :index
-    from document d join index_document x on x.document_id = d.id and x.index_id = :index"""
-
-
-# Figures ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far an index is, over all tenants."""
@@ -333,7 +181,7 @@ def progress(connection: Connection, index: int) -> Progress:
 
 def is_behind(connection: Connection, index: int) -> bool:
     """True if the index lacks something; on the control role."""
-    return bool(connection.execute(text(f"select exists (select {_BEHIND})"), {"index": index}).scalar_one())
+    return bool(connection.execute(text(f"select exists (select {BEHIND})"), {"index": index}).scalar_one())
 
 
 def adopt_counts(connection: Connection, index: int) -> None:
@@ -345,18 +193,6 @@ def adopt_counts(connection: Connection, index: int) -> None:
               and d.chunk_count <> x.chunk_count"""),
         {"index": index},
     )
-
-
-def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
-    """Try documents again that were given up on for an index; returns which."""
-    rows = connection.execute(
-        text("""
-            update index_document set dead_version = null, attempts = 0, crash_count = 0, due_at = now(),
-                   enqueued_at = null, lease_token = null, lease_until = null
-            where document_id = any(:ids) and dead_version is not null returning document_id"""),
-        {"ids": list(document_ids)},
-    )
-    return sorted({row.document_id for row in rows})
 
 
 def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 from pipeline.documents import Cursor, Json
 from pipeline.errors import LeaseLost
 from pipeline.ledger import clean
+from pipeline.ledger.leases import Leased
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ _COLUMNS = ", ".join(SourceRow.__dataclass_fields__)
 _REGISTER = text("""
     insert into source (id, tenant_id, project_id, name, kind, schedule, timezone, watch, origin, config, config_hash,
                         next_sync_at)
-    values (:id, :tenant, :project, :name, :kind, :schedule, :timezone, :watch, :origin, cast(:config as jsonb), :hash,
-            :next)
+    values (:id, :tenant_id, :project_id, :name, :kind, :schedule, :timezone, :watch, :origin,
+            cast(:config as jsonb), :config_hash, :next_sync_at)
     on conflict (id) do update set
         project_id = excluded.project_id, kind = excluded.kind, schedule = excluded.schedule,
         timezone = excluded.timezone, watch = excluded.watch, origin = excluded.origin, config = excluded.config,
@@ -123,23 +124,7 @@ def register(connection: Connection, sources: Sequence[Registration]) -> None:
     for source in sources:
         place = {"id": source.id, "project": source.project_id}
         moves = connection.execute(_MOVES, place).first() is not None
-        connection.execute(
-            _REGISTER,
-            {
-                "id": source.id,
-                "tenant": source.tenant_id,
-                "project": source.project_id,
-                "name": source.name,
-                "kind": source.kind,
-                "schedule": source.schedule,
-                "timezone": source.timezone,
-                "watch": source.watch,
-                "origin": source.origin,
-                "config": json.dumps(source.config),
-                "hash": source.config_hash,
-                "next": source.next_sync_at,
-            },
-        )
+        connection.execute(_REGISTER, {**vars(source), "config": json.dumps(source.config)})
         if moves:
             connection.execute(_MOVE, place)
 
@@ -169,13 +154,17 @@ def get(connection: Connection, source_id: UUID) -> SourceRow | None:
     return SourceRow(**row) if row else None
 
 
+_READY = """
+    paused_at is null and removed_at is null
+    and not exists (select from sync_run r where r.source_id = source.id and r.finished_at is null)"""
+"""Neither paused, removed nor already in an open run."""
+
+
 def due(connection: Connection) -> list[SourceRow]:
-    """Sources whose time has come, neither paused, removed nor already in an open run."""
+    """Sources whose time has come, the longest due first."""
     rows = connection.execute(
         text(f"""
-            select {_COLUMNS} from source s
-            where (next_sync_at <= now() or next_walk_at <= now()) and paused_at is null and removed_at is null
-              and not exists (select from sync_run r where r.source_id = s.id and r.finished_at is null)
+            select {_COLUMNS} from source where (next_sync_at <= now() or next_walk_at <= now()) and {_READY}
             order by least(next_sync_at, next_walk_at)"""),
     )
     return [SourceRow(**row) for row in rows.mappings()]
@@ -183,59 +172,46 @@ def due(connection: Connection) -> list[SourceRow]:
 
 def watched(connection: Connection) -> list[SourceRow]:
     """Sources to look at on every tick."""
-    rows = connection.execute(
-        text(f"""
-            select {_COLUMNS} from source s
-            where watch and paused_at is null and removed_at is null
-              and not exists (select from sync_run r where r.source_id = s.id and r.finished_at is null)"""),
-    )
+    rows = connection.execute(text(f"select {_COLUMNS} from source where watch and {_READY}"))
     return [SourceRow(**row) for row in rows.mappings()]
+
+
+_LEASED = Leased(
+    table="source",
+    rows="id = :id",
+    token="sync_token",  # noqa: S106 - the name of a column
+    until="sync_lease_until",
+    crashes=False,
+)
+_CLAIM = _LEASED.claim(wait=True)
+_RENEW = _LEASED.renew(also="cursor = coalesce(cast(:cursor as jsonb), cursor)")
+_RELEASE = _LEASED.give_back("")
 
 
 def claim(connection: Connection, source_id: UUID, *, lease: float) -> UUID | None:
     """Become the one who syncs this source; None if somebody else is at it."""
     token = uuid4()
-    taken = connection.execute(
-        text("""
-            update source set sync_token = :token, sync_lease_until = now() + make_interval(secs => :lease)
-            where id = :id and (sync_lease_until is null or sync_lease_until < now())"""),
-        {"id": source_id, "token": token, "lease": lease},
-    )
-    return token if taken.rowcount == 1 else None
+    values = {"id": source_id, "token": token, "lease": lease}
+    return None if connection.execute(_CLAIM, values).first() is None else token
 
 
-def hold(connection: Connection, source_id: UUID, token: UUID, *, lease: float) -> None:
-    """Prove that the sync is still ours and renew its lease, inside the transaction that writes.
+def renew(
+    connection: Connection, source_id: UUID, token: UUID, *, lease: float, cursor: Cursor | None = None
+) -> None:
+    """Prove that the sync is still ours, renew its lease and move the cursor, in the transaction that writes.
 
     Raises:
         LeaseLost: somebody else took it over; the caller's transaction must end without a commit.
     """
-    renewed = connection.execute(
-        text("""
-            update source set sync_lease_until = now() + make_interval(secs => :lease)
-            where id = :id and sync_token = :token"""),
-        {"id": source_id, "token": token, "lease": lease},
-    )
-    if renewed.rowcount != 1:
+    moved = None if cursor is None else json.dumps(clean(cursor))
+    values = {"id": source_id, "token": token, "lease": lease, "cursor": moved}
+    if connection.execute(_RENEW, values).first() is None:
         raise LeaseLost(f"the sync of source {source_id} was taken over")
-
-
-def keep_cursor(connection: Connection, source_id: UUID, token: UUID, cursor: Cursor | None) -> None:
-    """Move the source's cursor, if the sync is still ours."""
-    connection.execute(
-        text("update source set cursor = cast(:cursor as jsonb) where id = :id and sync_token = :token"),
-        {"id": source_id, "token": token, "cursor": None if cursor is None else json.dumps(clean(cursor))},
-    )
 
 
 def release(connection: Connection, source_id: UUID, token: UUID) -> None:
     """Let go of the sync; harmless if it is no longer ours."""
-    connection.execute(
-        text("""
-            update source set sync_token = null, sync_lease_until = null
-            where id = :id and sync_token = :token"""),
-        {"id": source_id, "token": token},
-    )
+    connection.execute(_RELEASE, {"id": source_id, "token": token})
 
 
 def completed(
@@ -288,12 +264,11 @@ def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
 
 def release_deletions(connection: Connection, source_id: UUID, *, hours: float = 24.0) -> int:
     """Allow the held deletions of a source for some hours; returns how many were held."""
-    row = connection.execute(text("select held from source where id = :id for update"), {"id": source_id})
-    held = int(row.scalar_one())
-    connection.execute(
+    row = connection.execute(
         text("""
             update source set held = 0, released_until = now() + make_interval(secs => :seconds)
-            where id = :id"""),
+            from (select held from source where id = :id for update) before
+            where id = :id returning before.held"""),
         {"id": source_id, "seconds": hours * 3600},
     )
-    return held
+    return int(row.scalar_one())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,7 +15,18 @@ from sqlalchemy import Connection, Row, RowMapping, text
 from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, runs
+from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
 from pipeline.search.chunks import StoredDocument
+
+MOST_CRASHES = 3
+"""Of one document, unless the configuration says otherwise."""
+SHOWN_SECONDS = 2.0
+"""A shorter wait for the embedder is part of ordinary work."""
+
+STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
+    document.metadata, document.project_id, document.created_at, document.updated_at,
+    (select s.name from source s where s.id = document.source_id) as source"""
+"""What `stored` needs, beside the `version`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +35,7 @@ class Claim:
 
     tenant_id: UUID
     token: UUID
-    stage: Stage
     documents: Mapping[UUID, StoredDocument]
-    pipelines: Mapping[UUID, str] = field(default_factory=dict)
     attempts: Mapping[UUID, int] = field(default_factory=dict)
     waits: Mapping[UUID, int] = field(default_factory=dict)
 
@@ -36,25 +45,16 @@ class Claim:
         return sorted(self.documents)
 
 
-MOST_CRASHES = 3
-"""Of one document, unless the configuration says otherwise."""
-
-_CLAIM = text("""
-    with wanted as (
-        select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])) as w(id, version)
-    ), free as (
-        select d.id from document d join wanted w on w.id = d.id and w.version = d.desired_version
-        where d.stage = :stage and d.state = 'pending' and (d.lease_until is null or d.lease_until < now())
-          and d.due_at <= now()  -- a doubled message must not cut a wait short
-          and d.crash_count < :crashes  -- nor may a late one go round the pump, which buries it
-        order by d.id for update of d skip locked
-    )
-    -- The crash is counted before the work: a killed process leaves this behind.
-    update document d set lease_token = :token, lease_until = now() + make_interval(secs => :lease),
-           crash_count = crash_count + 1
-    from free, source s where d.id = free.id and s.id = d.source_id
-    returning d.id, d.desired_version as version, d.title, d.source_type, d.kind, s.name as source, d.url, d.tags,
-              d.metadata, d.project_id, d.created_at, d.updated_at, d.pipeline_version, d.attempts, d.waits""")
+_LEASED = Leased(table="document")
+_CLAIM = _LEASED.claim(
+    """(id, desired_version) in (select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
+       and stage = :stage and state = 'pending'
+       and due_at <= now()  -- a doubled message must not cut a wait short
+       and crash_count < :crashes  -- nor may a late one go round the pump, which buries it
+    """,
+    returning=f"{STORED}, desired_version as version, attempts, waits",
+)
+_RENEW, _HELD, _UNSENT = _LEASED.renew(), _LEASED.held(), _LEASED.unsent()
 
 
 def claim(
@@ -70,62 +70,33 @@ def claim(
 
     What has crashed `crashes` times is left to the pump.
     """
+    ids, versions = [i.document_id for i in items], [i.version for i in items]
+    values = {"ids": ids, "versions": versions, "stage": stage, "lease": lease, "crashes": crashes}
     token = uuid4()
-    rows = connection.execute(
-        _CLAIM,
-        {
-            "ids": [i.document_id for i in items],
-            "versions": [i.version for i in items],
-            "stage": stage,
-            "token": token,
-            "lease": lease,
-            "crashes": crashes,
-        },
-    )
-    documents, pipelines, attempts, waits = {}, {}, {}, {}
-    for row in rows.mappings():
-        documents[row["id"]] = stored(row)
-        pipelines[row["id"]] = row["pipeline_version"]
-        attempts[row["id"]] = row["attempts"]
-        waits[row["id"]] = row["waits"]
+    rows = connection.execute(_CLAIM, {**values, "token": token}).mappings().all()
     return Claim(
         tenant_id=tenant_id,
         token=token,
-        stage=stage,
-        documents=documents,
-        pipelines=pipelines,
-        attempts=attempts,
-        waits=waits,
+        documents={row["id"]: stored(row) for row in rows},
+        attempts={row["id"]: row["attempts"] for row in rows},
+        waits={row["id"]: row["waits"] for row in rows},
     )
 
 
 def stored(row: RowMapping) -> StoredDocument:
     """What a store must know of a document, from a row of it with its source's name as `source`."""
-    return StoredDocument(
-        id=row["id"],
-        version=row["version"],
-        title=row["title"],
-        source_type=SourceType(row["source_type"]),
-        kind=Kind(row["kind"]),
-        source=row["source"],
-        url=row["url"],
-        tags=tuple(row["tags"]),
-        metadata=row["metadata"],
-        project_id=row["project_id"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )
+    values = {name: row[name] for name in StoredDocument.__dataclass_fields__}
+    kinds = {
+        "source_type": SourceType(row["source_type"]),
+        "kind": Kind(row["kind"]),
+        "tags": tuple(row["tags"]),
+    }
+    return StoredDocument(**{**values, **kinds})
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     """Keep the claim for another lease; rows that are no longer ours stay untouched."""
-    connection.execute(
-        text("""
-            update document set lease_until = now() + make_interval(secs => :lease)
-            where id in (select id from document where id = any(:ids) and lease_token = :token
-                         order by id for update)"""),
-        {"ids": claimed.ids, "token": claimed.token, "lease": lease},
-    )
+    connection.execute(_RENEW, {"ids": claimed.ids, "token": claimed.token, "lease": lease})
 
 
 def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
@@ -133,22 +104,37 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
 
     A document whose lease ran out and was taken by another, or that changed meanwhile, has another token.
     """
-    rows = connection.execute(
-        text("select id from document where id = any(:ids) and lease_token = :token order by id for update"),
-        {"ids": claimed.ids, "token": claimed.token},
-    )
-    return [row.id for row in rows]
+    return list(connection.execute(_HELD, {"ids": claimed.ids, "token": claimed.token}).scalars())
+
+
+_ITEM = "id, desired_version"
+_ADVANCE = _LEASED.give_back(
+    "stage = :stage, crash_count = 0, enqueued_at = now(), last_error = null, waits = 0", returning=_ITEM
+)
+_PUT_BACK = _LEASED.give_back(
+    f"stage = coalesce(:stage, stage), {UNCOUNTED}, enqueued_at = now()", returning=_ITEM
+)
+_WAIT = _LEASED.give_back(
+    f"""waits = waits + 1, {UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
+        last_error = :reason"""
+)
+_FAIL = _LEASED.give_back(
+    f"""attempts = attempts + 1, {UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
+        last_error = :reason, state = case when :dead then 'dead' else state end"""
+)
+_FINISH = _LEASED.give_back(
+    """indexed_version = desired_version, indexed_hash = desired_hash, indexed_pipeline = pipeline_version,
+       generation = generation + 1, stage = 'done', state = 'done', last_indexed = now(), crash_count = 0,
+       attempts = 0, enqueued_at = null, last_error = null,
+       chunk_count = (select chunks from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, chunks integer)
+                      where r.document_id = document.id)""",
+    where="(indexed_version is null or indexed_version < desired_version)",
+)
 
 
 def advance(connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage) -> list[Item]:
     """Move documents to the next stage and give the claim back; returns what to send a message about."""
-    rows = connection.execute(
-        text("""
-            update document set stage = :stage, crash_count = 0, lease_token = null, lease_until = null,
-                   enqueued_at = now(), last_error = null, waits = 0
-            where id = any(:ids) and lease_token = :token returning id, desired_version"""),
-        {"ids": list(ids), "token": claimed.token, "stage": stage},
-    )
+    rows = connection.execute(_ADVANCE, {"ids": list(ids), "token": claimed.token, "stage": stage})
     return [Item(row.id, row.desired_version) for row in rows]
 
 
@@ -156,16 +142,15 @@ def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
     """Give documents back without a fault of theirs, to the same stage or an earlier one."""
-    rows = connection.execute(
-        text("""
-            update document set stage = coalesce(:stage, stage), crash_count = greatest(crash_count - 1, 0),
-                   lease_token = null, lease_until = null, enqueued_at = now()
-            where id in (select id from document where id = any(:ids) and lease_token = :token
-                         order by id for update)
-            returning id, desired_version"""),
-        {"ids": list(ids), "token": claimed.token, "stage": stage},
-    )
+    rows = connection.execute(_PUT_BACK, {"ids": list(ids), "token": claimed.token, "stage": stage})
     return [Item(row.id, row.desired_version) for row in rows]
+
+
+def wait(
+    connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
+) -> None:
+    """Give documents back for `delay` seconds since the embedder may not be asked; they keep their tries."""
+    connection.execute(_WAIT, {"ids": list(ids), "token": claimed.token, "delay": delay, "reason": reason})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,63 +164,32 @@ class Indexed:
 
 
 def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> int:
-    """Mark documents as searchable in their wanted version, and settle them in their runs; returns how many."""
-    finished = _finish_rows(connection, claimed, results)
-    done = [r for r in results if r.document_id in finished]
+    """Mark documents as searchable in their wanted version, and settle them in their runs; returns how many.
+
+    Those that are no longer ours, or searchable in this version already, are left as they are.
+    """
+    rows = [{**asdict(r), "version": claimed.documents[r.document_id].version} for r in results]
+    ids = [r.document_id for r in results]
+    values = {"ids": ids, "token": claimed.token, "rows": json.dumps(rows, default=str)}
+    done = list(connection.execute(_FINISH, values).scalars())
     connection.execute(
         text("""
-            update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
-            from jsonb_to_recordset(cast(:rows as jsonb)) as r(id uuid, version integer, chunks integer,
+            update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written,
+                   chunks_kept = r.kept
+            from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, version integer, chunks integer,
                  written integer, kept integer)
-            where i.document_id = r.id and i.version = r.version and i.outcome is null"""),
-        {
-            "rows": json.dumps(
-                [
-                    {
-                        "id": str(r.document_id),
-                        "version": claimed.documents[r.document_id].version,
-                        "chunks": r.chunks,
-                        "written": r.written,
-                        "kept": r.kept,
-                    }
-                    for r in done
-                ],
-            ),
-        },
+            where i.document_id = r.document_id and i.document_id = any(:ids) and i.version = r.version
+              and i.outcome is null"""),
+        {**values, "ids": done},
     )
-    connection.execute(
-        text("delete from chunk_stage where document_id = any(:ids)"),
-        {"ids": [r.document_id for r in done]},
-    )
+    connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
     connection.execute(
         text("""
             update dead_letter set resolved_at = now(), resolution = 'indexed'
             where document_id = any(:ids) and resolved_at is null"""),
-        {"ids": [r.document_id for r in done]},
+        {"ids": done},
     )
     return len(done)
-
-
-def _finish_rows(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -> set[UUID]:
-    """Those of the documents that are still ours and were not searchable in this version already."""
-    rows = connection.execute(
-        text("""
-            update document d set indexed_version = desired_version, indexed_hash = desired_hash,
-                   indexed_pipeline = pipeline_version, generation = generation + 1, stage = 'done',
-                   state = 'done', last_indexed = now(), chunk_count = r.chunks,
-                   crash_count = 0, attempts = 0, lease_token = null, lease_until = null, enqueued_at = null,
-                   last_error = null
-            from unnest(cast(:ids as uuid[]), cast(:chunks as integer[])) as r(id, chunks)
-            where d.id = r.id and d.lease_token = :token
-              and (d.indexed_version is null or d.indexed_version < d.desired_version)
-            returning d.id"""),
-        {
-            "ids": [r.document_id for r in results],
-            "chunks": [r.chunks for r in results],
-            "token": claimed.token,
-        },
-    )
-    return {row.id for row in rows}
 
 
 def count_texts(
@@ -243,7 +197,7 @@ def count_texts(
     claimed: Claim,
     embedded: Mapping[UUID, int],
     reused: Mapping[UUID, int],
-    cut: Mapping[UUID, int] | None = None,
+    cut: Mapping[UUID, int],
 ) -> None:
     """Add to the run what embedding cost and what the cache saved, per document.
 
@@ -252,12 +206,12 @@ def count_texts(
     rows = [
         {
             "id": str(i),
-            "version": claimed.documents[i].version,
+            "version": d.version,
             "e": embedded.get(i, 0),
             "r": reused.get(i, 0),
-            "c": (cut or {}).get(i, 0),
+            "c": cut.get(i, 0),
         }
-        for i in claimed.documents
+        for i, d in claimed.documents.items()
     ]
     connection.execute(
         text("""
@@ -281,18 +235,8 @@ def fail(
     dead: bool,
 ) -> None:
     """Note an error of these documents: try again after `delay` seconds, or lay them aside as dead letters."""
-    rows = connection.execute(
-        text("""
-            update document set attempts = attempts + 1, crash_count = greatest(crash_count - 1, 0),
-                   due_at = now() + make_interval(secs => :delay), enqueued_at = null, last_error = :error,
-                   lease_token = null, lease_until = null,
-                   state = case when :dead then 'dead' else state end
-            where id in (select id from document where id = any(:ids) and lease_token = :token
-                         order by id for update)
-            returning id"""),
-        {"ids": list(ids), "token": claimed.token, "delay": delay, "error": str(error), "dead": dead},
-    )
-    found = [row.id for row in rows]
+    values = {"token": claimed.token, "delay": delay, "reason": str(error), "dead": dead}
+    found = list(connection.execute(_FAIL, {"ids": list(ids), **values}).scalars())
     if dead and found:
         bury(connection, found, code=error.code, reason=str(error))
 
@@ -309,29 +253,7 @@ def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str)
                               and l.version = d.desired_version)"""),
         {"ids": list(ids), "code": code, "reason": reason},
     )
-    connection.execute(
-        text("update run_item set outcome = 'dead' where document_id = any(:ids) and outcome is null"),
-        {"ids": list(ids)},
-    )
-
-
-SHOWN_SECONDS = 2.0
-"""A shorter wait is part of ordinary work."""
-
-
-def wait(
-    connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
-) -> None:
-    """Give documents back for `delay` seconds; their tries stay what they were."""
-    connection.execute(
-        text("""
-            update document set waits = waits + 1, crash_count = greatest(crash_count - 1, 0),
-                   due_at = now() + make_interval(secs => :delay), enqueued_at = null, last_error = :reason,
-                   lease_token = null, lease_until = null
-            where id in (select id from document where id = any(:ids) and lease_token = :token
-                         order by id for update)"""),
-        {"ids": list(ids), "token": claimed.token, "delay": delay, "reason": reason},
-    )
+    runs.settle_items(connection, ids, "dead")
 
 
 def wake_waiting(connection: Connection) -> None:
@@ -350,8 +272,6 @@ class Waiting:
     """What waits for the embedder, over all tenants."""
 
     documents: int
-    waits: int
-    """How often the one that waits for the longest was put back."""
     until: datetime
     """When the first of them goes on."""
     reason: str
@@ -361,16 +281,14 @@ def waiting(connection: Connection) -> Waiting | None:
     """What was put back with a reason and is not due yet; None if nothing was."""
     row = connection.execute(
         text("""
-            select count(*) as documents, max(waits) as waits, min(due_at) as until,
+            select count(*) as documents, min(due_at) as until,
                    (array_agg(last_error order by due_at))[1] as reason
             from document
             where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
               and due_at > now() + make_interval(secs => :shown)"""),
         {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS},
     ).one()
-    if not row.documents:
-        return None
-    return Waiting(documents=row.documents, waits=row.waits, until=row.until, reason=row.reason)
+    return Waiting(documents=row.documents, until=row.until, reason=row.reason) if row.documents else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,18 +302,16 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Pumped:
-    """What one stroke of the pump found."""
+    """What the pump found."""
 
     batches: tuple[Batch, ...] = ()
     syncs: tuple[tuple[UUID, UUID, int], ...] = ()
     """(tenant, source, run) whose walk should go on."""
     crashed: int = 0
-    more: bool = False
-    """True if due documents may be left for the next stroke."""
 
 
 def pump_once(connection: Connection, limits: Limits, *, embed: int | None = None) -> Pumped | None:
-    """One stroke; None if another pump is at it right now.
+    """Stamp and return what is due; None if another pump is at it right now.
 
     At most `embed` documents are sent for embedding; None: as many as there is room for.
     """
@@ -405,22 +321,20 @@ def pump_once(connection: Connection, limits: Limits, *, embed: int | None = Non
     syncs = [
         (r["tenant_id"], r["source_id"], r["id"]) for r in runs.sync_due(connection, resend=limits.resend)
     ]
-    batches, more = _choose(connection, limits, embed)
-    return Pumped(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed, more=more)
+    return Pumped(batches=tuple(_choose(connection, limits, embed)), syncs=tuple(syncs), crashed=crashed)
+
+
+_EXPIRE = _LEASED.expire(
+    """enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it',
+       state = case when crash_count >= :crashes then 'dead' else state end""",
+    where="state = 'pending'",
+    returning="id, state",
+)
 
 
 def _expire(connection: Connection, limits: Limits) -> int:
     """Leases that ran out: back to the queue, or dead after too many crashes."""
-    rows = connection.execute(
-        text("""
-            update document set lease_token = null, lease_until = null, enqueued_at = null, due_at = now(),
-                   last_error = 'the worker died or hung while working on it',
-                   state = case when crash_count >= :crashes then 'dead' else state end
-            where id in (select id from document where state = 'pending' and lease_until < now()
-                         order by id for update skip locked)
-            returning id, state"""),
-        {"crashes": limits.crashes},
-    ).all()
+    rows = connection.execute(_EXPIRE, {"crashes": limits.crashes}).all()
     dead = [row.id for row in rows if row.state == "dead"]
     if dead:
         reason = f"its worker died {limits.crashes} times while working on it"
@@ -428,18 +342,15 @@ def _expire(connection: Connection, limits: Limits) -> int:
     return len(rows)
 
 
-_DUE = text("""
+_DUE = text(f"""
     update document d set enqueued_at = now()
-    from (select id from document
-          where state = 'pending' and stage = any(:stages) and due_at <= now()
-            and (lease_until is null or lease_until < now())
-            and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))
+    from (select id from document where state = 'pending' and stage = any(:stages) and {SENDABLE}
           order by due_at, id limit :room for update skip locked) w
     where d.id = w.id
-    returning d.id, d.tenant_id, d.stage, d.desired_version, d.crash_count, d.source_id""")
+    returning d.id, d.tenant_id, d.stage, d.desired_version, d.crash_count""")
 
 
-def _choose(connection: Connection, limits: Limits, embed: int | None) -> tuple[list[Batch], bool]:
+def _choose(connection: Connection, limits: Limits, embed: int | None) -> list[Batch]:
     """Due documents up to the room that is left, in batches; those that crashed before travel alone."""
     flying = connection.execute(
         text("""
@@ -449,11 +360,10 @@ def _choose(connection: Connection, limits: Limits, embed: int | None) -> tuple[
     ).scalar_one()
     room = limits.in_flight - int(flying)
     if room <= 0:
-        return [], True
+        return []
     groups: dict[tuple[UUID, str], list[Item]] = defaultdict(list)
     batches: list[Batch] = []
-    rows = _due(connection, limits, room, embed)
-    for row in rows:
+    for row in _due(connection, limits, room, embed):
         item = Item(row.id, row.desired_version)
         if row.crash_count > 0:
             batches.append(Batch(tenant_id=row.tenant_id, stage=Stage(row.stage), items=(item,)))
@@ -463,7 +373,7 @@ def _choose(connection: Connection, limits: Limits, embed: int | None) -> tuple[
         for start in range(0, len(items), limits.batch):
             part = tuple(items[start : start + limits.batch])
             batches.append(Batch(tenant_id=tenant, stage=Stage(stage), items=part))
-    return batches, len(rows) == room
+    return batches
 
 
 def _due(connection: Connection, limits: Limits, room: int, embed: int | None) -> list[Row[Any]]:
@@ -478,8 +388,5 @@ def _due(connection: Connection, limits: Limits, room: int, embed: int | None) -
 
 
 def unsent(connection: Connection, items: list[Item]) -> None:
-    """Messages that could not be published: the next stroke sends them again."""
-    connection.execute(
-        text("update document set enqueued_at = null where id = any(:ids) and lease_token is null"),
-        {"ids": [i.document_id for i in items]},
-    )
+    """Messages that could not be published: the pump sends them the next time it looks."""
+    connection.execute(_UNSENT, {"ids": [i.document_id for i in items]})

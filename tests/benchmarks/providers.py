@@ -27,10 +27,12 @@ from uuid import UUID, uuid4
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions, open_embedder
-from pipeline.ingest.embed import EmbedStep, Terms
+from pipeline.ingest.embed import Terms
+from pipeline.ingest.steps import Indexer
 from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen
@@ -137,7 +139,7 @@ class Job:
     limit: int | None
     options: dict[str, Any]
 
-    def step(self) -> EmbedStep:
+    def step(self) -> Indexer:
         """The product's own embed step, within the product's own budget."""
         database = Database(self.database, self.control)
         embedder = open_embedder(EmbeddingOptions(**self.options))
@@ -154,8 +156,9 @@ class Job:
                 rate=rate,
             )
 
-        return EmbedStep(
+        return Indexer(
             database=database,
+            chunker_of=lambda _name, _type: open_chunker(ChunkingOptions()),
             embedder=lambda: embedder,
             model="bench",
             index=fill_index,
@@ -183,7 +186,7 @@ def work(job: Job) -> None:
         if not left:
             return
         if items:
-            step.run(tenant, items)
+            step.embed(tenant, items)
         else:
             time.sleep(0.05)
 

@@ -11,7 +11,7 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import TextRejected
 from pipeline.ingest.backfill import Filler
-from pipeline.ledger import Item, Limits, search_indexes
+from pipeline.ledger import Item, Limits, fills, search_indexes
 from pipeline.ledger.search_indexes import WantedIndex, activate, begin_index
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from tests.pipeline.workshop import Workshop, retry_once
@@ -43,11 +43,11 @@ class Shelf:
         }
         return Filler(**{**plain, **changes})
 
-    def due(self, index: SearchIndex | None = None) -> list[search_indexes.Due]:
+    def due(self, index: SearchIndex | None = None) -> list[fills.Due]:
         """What a look of the pump would send."""
         with self.shop.database.control() as connection:
             connection.execute(text("update index_document set enqueued_at = null"))
-            return search_indexes.choose(connection, (index or self.index).id, LIMITS)
+            return fills.choose(connection, (index or self.index).id, LIMITS)
 
     def fill(self, index: SearchIndex | None = None, **changes: Any) -> list[Item]:
         """Fill all that is due; returns what is to be looked at once more."""

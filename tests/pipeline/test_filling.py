@@ -12,7 +12,7 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
 from pipeline.ingest.steps import Decision
-from pipeline.ledger import dead, embedding_use, search_indexes
+from pipeline.ledger import dead, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
@@ -22,7 +22,7 @@ from tests.pipeline.workshop import Workshop, document, paragraphs
 def test_what_was_sent_is_not_sent_again_until_its_message_counts_as_lost(shelf: Shelf) -> None:
     def sent(resend: float = LIMITS.resend) -> list[dict[UUID, int]]:
         with shelf.shop.database.control() as connection:
-            due = search_indexes.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
+            due = fills.choose(connection, shelf.index.id, replace(LIMITS, resend=resend))
         return [dict(one.sizes) for one in due]
 
     chunks = {shelf.shop.id("a"): 3, shelf.shop.id("b"): 2}

@@ -185,7 +185,6 @@ class TestTheCache:
         shop.sql("delete from embedding_cache")
         step = indexer.upsert(shop.tenant, shop.items())
         assert [i.document_id for i in step.again] == [shop.id("a")]
-        assert step.again_stage == Stage.CHUNKED
         row = shop.row("a")
         assert (row["stage"], row["crash_count"], row["attempts"]) == ("chunked", 0, 0)
         assert shop.row("empty")["state"] == "done"

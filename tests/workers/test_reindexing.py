@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import fills, search_indexes
+from pipeline.ledger import fills
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
@@ -49,7 +49,7 @@ def fill(parts: Runtime) -> None:
         found = indexes(connection)
     for one in found:
         with parts.database.control() as connection:
-            due = search_indexes.choose(connection, one.id, steps.limits(parts.rag))
+            due = fills.choose(connection, one.id, steps.limits(parts.rag))
         for part in due:
             assert steps.filler(parts, one).fill(part.tenant_id, part.items) == []
 
@@ -242,7 +242,7 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
     reindex.begin(parts, Asked())
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
-        (due,) = search_indexes.choose(connection, new.id, steps.limits(parts.rag))
+        (due,) = fills.choose(connection, new.id, steps.limits(parts.rag))
     clearer = threading.Thread(target=clear.clear, args=(parts, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Stage, jobs, runs, search_indexes, sources, work
+from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import maintenance, steps
 from workers.control.sync import start_run
@@ -90,7 +90,7 @@ def _send_fills(parts: Runtime) -> None:
 
 def _send(parts: Runtime, index: SearchIndex) -> None:
     with parts.database.control() as connection:
-        due = search_indexes.choose(connection, index.id, steps.limits(parts.rag))
+        due = fills.choose(connection, index.id, steps.limits(parts.rag))
     for one in due:
         weight = steps.weights(parts.rag)[Stage.CHUNKED]
         for part in dispatch.portions(

@@ -99,7 +99,6 @@ def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | 
         options = _chunking(parts.rag, name, kind)
         options = replace(options, strategy=strategy) if strategy else options
         # A model is loaded when its tokens are asked for.
-        # A model is loaded when its tokens are asked for.
         return open_chunker(options, lambda text: parts.embedder.count_tokens(text))  # noqa: PLW0108
 
     return chunker
@@ -136,11 +135,9 @@ def limits(rag: RagSettings) -> Limits:
     """How long the ledger waits and how often it tries."""
     q = rag.queue
     return Limits(
-        lease=q.lease_seconds,
         resend=q.resend_after,
         in_flight=q.max_in_flight,
         batch=q.batch_documents,
-        attempts=q.max_attempts,
         crashes=q.max_crashes,
     )
 

@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
-from pipeline.ledger import Item, Stage, jobs, runs, search_indexes, work
+from pipeline.ledger import Item, Stage, fills, jobs, runs, work
 from workers.queue.app import app
 
 FILL_PRIORITY = 9
@@ -66,7 +66,7 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
     message = (str(tenant), index, [item.to_json() for item in items])
     if items and not send("larder.fill", *message, priority=FILL_PRIORITY):
         with database.tenant(tenant) as connection:
-            search_indexes.unsent(connection, index, items)
+            fills.unsent(connection, index, items)
 
 
 def send_job(database: Database, due: jobs.Due) -> None:
@@ -78,7 +78,7 @@ def send_job(database: Database, due: jobs.Due) -> None:
 
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
     """Ask for what follows a step."""
-    for stage, items in ((step.stage, step.ready), (step.again_stage, step.again)):
+    for stage, items in ((step.stage, step.ready), (Stage.CHUNKED, step.again)):
         for part in portions(items, step.sizes, weight=weights.get(stage, most), most=most):
             send_items(database, tenant, stage, part)
 

@@ -319,10 +319,9 @@ class TestOneTransaction:
     def store(self, shop: Workshop, documents: Sequence[Document], token: object) -> None:
         run = shop.value("select max(id) from sync_run")
         with shop.database.tenant(shop.tenant) as connection:
-            sources.hold(connection, shop.source, token, lease=LEASE)  # type: ignore[arg-type]
             page = Page(cursor={"n": 1}, documents=tuple(documents))
+            sources.renew(connection, shop.source, token, lease=LEASE, cursor=page.cursor)  # type: ignore[arg-type]
             runs.add(connection, run, admission.admit(connection, shop.where(run), page).counts, page.cursor)
-            sources.keep_cursor(connection, shop.source, token, page.cursor)  # type: ignore[arg-type]
             if any(d.text == "explode" for d in documents):
                 connection.execute(text("select 1 / 0"))
 

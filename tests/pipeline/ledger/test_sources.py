@@ -139,10 +139,9 @@ class TestHoldingTheSync:
         assert first is not None
         assert second is not None
         with shop.database.tenant(shop.tenant) as connection:
-            sources.keep_cursor(connection, shop.source, first, {"mine": "first"})
             sources.release(connection, shop.source, first)
         with pytest.raises(LeaseLost), shop.database.tenant(shop.tenant) as connection:
-            sources.hold(connection, shop.source, first, lease=60)
+            sources.renew(connection, shop.source, first, lease=60, cursor={"mine": "first"})
         assert shop.value("select cursor from source") is None
         assert shop.value("select sync_token from source") == second
 
@@ -150,12 +149,12 @@ class TestHoldingTheSync:
         token = claim(shop, lease=-1)
         assert token is not None
         with shop.database.tenant(shop.tenant) as connection:
-            sources.hold(connection, shop.source, token, lease=60)
+            sources.renew(connection, shop.source, token, lease=60)
         assert claim(shop) is None
 
     def test_an_unknown_token_holds_nothing(self, shop: Workshop) -> None:
         with pytest.raises(LeaseLost), shop.database.tenant(shop.tenant) as connection:
-            sources.hold(connection, shop.source, uuid4(), lease=60)
+            sources.renew(connection, shop.source, uuid4(), lease=60)
 
 
 class TestOutcome:

@@ -283,8 +283,8 @@ class TestCounting:
         shop.admit(document("a"))
         claimed, a = shop.claim("a"), shop.id("a")
         with shop.database.tenant(shop.tenant) as connection:
-            work.count_texts(connection, claimed, {a: 3}, {})
-            work.count_texts(connection, claimed, {a: 2}, {a: 4})
+            work.count_texts(connection, claimed, {a: 3}, {}, {})
+            work.count_texts(connection, claimed, {a: 2}, {a: 4}, {})
         (row,) = shop.sql("select texts_embedded, texts_reused from run_item")
         assert (row["texts_embedded"], row["texts_reused"]) == (5, 1)
 
@@ -337,7 +337,7 @@ def storm(shop: Workshop) -> list[LarderError]:
                 return
             try:
                 with shop.database.tenant(shop.tenant) as connection:
-                    sources.hold(connection, shop.source, token, lease=LEASE)
+                    sources.renew(connection, shop.source, token, lease=LEASE)
                     admission.admit(connection, shop.where(run), Page(cursor={}, documents=tuple(page)))
                 items = shop.items(*(d.external_id for d in page))
                 for step in (indexer.chunk, indexer.embed, indexer.upsert):

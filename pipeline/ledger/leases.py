@@ -1,0 +1,89 @@
+"""Leases: a row that somebody works on carries a token and a time; the same statements for every table that has them.
+
+A claim sets both, each later write proves the token, and a lease that ran out is anybody's. Where crashes are counted,
+the claim counts one before the work, so that a killed process leaves it behind; whoever gives back takes it off again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import TextClause, text
+
+TERM = "clock_timestamp() + make_interval(secs => :lease)"
+"""The end of a lease of `lease` seconds; from the statement on, since a transaction may have begun long before."""
+UNCOUNTED = "crash_count = greatest(crash_count - 1, 0)"
+"""Takes off the crash that the claim counted: what follows is no crash."""
+RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null,
+    lease_token = null, lease_until = null"""
+"""Due at once with a clean record; work under way loses its token, and with it the right to write."""
+SENDABLE = """due_at <= now() and (lease_until is null or lease_until < now())
+    and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))"""
+"""Due, nobody is at it, and no message about it is under way: none for `resend` seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leased:
+    """A table with leases; its methods make statements that take the parameters of `rows`, `token` and `lease`.
+
+    Rows are locked in the order of their key, everywhere, so that no two transactions block each other.
+    """
+
+    table: str
+    rows: str = "id = any(:ids)"
+    """Names the rows that a statement is about."""
+    key: str = "id"
+    token: str = "lease_token"  # noqa: S105 - the name of a column
+    until: str = "lease_until"
+    crashes: bool = True
+    """Whether claims are counted in `crash_count`."""
+
+    def claim(
+        self, where: str = "true", *, also: str = "", returning: str = "", wait: bool = False
+    ) -> TextClause:
+        """Take those that nobody holds and that fit `where`; `also` are further assignments.
+
+        A row that is locked this moment is left to whoever locks it, unless `wait`.
+        """
+        count = ", crash_count = crash_count + 1" if self.crashes else ""
+        return self._update(
+            f"{self.token} = :token, {self.until} = {TERM}{count}{also and ', ' + also}",
+            f"{self.rows} and ({self.until} is null or {self.until} < now()) and {where}",
+            returning or self.key,
+            "" if wait else "skip locked",
+        )
+
+    def renew(self, *, also: str = "") -> TextClause:
+        """Keep what is still ours for another lease; `also` are further assignments."""
+        return self._update(f"{self.until} = {TERM}{also and ', ' + also}", self._ours(), self.key)
+
+    def held(self) -> TextClause:
+        """Lock what is still ours: only that may be written in this transaction."""
+        return text(self._locked(self._ours()))
+
+    def give_back(self, assignments: str, *, where: str = "true", returning: str = "") -> TextClause:
+        """Let go of what is still ours."""
+        return self._update(self._let_go(assignments), f"{self._ours()} and {where}", returning or self.key)
+
+    def expire(self, assignments: str, *, where: str, returning: str = "") -> TextClause:
+        """Free what is held under a lease that ran out; on the control role."""
+        lost = f"{self.until} < now() and {where}"
+        return self._update(self._let_go(assignments), lost, returning or self.key, "skip locked")
+
+    def unsent(self) -> TextClause:
+        """A message about these could not be published: the pump sends one the next time it looks."""
+        return text(f"update {self.table} set enqueued_at = null where {self.rows} and {self.token} is null")
+
+    def _ours(self) -> str:
+        return f"{self.rows} and {self.token} = :token"
+
+    def _let_go(self, assignments: str) -> str:
+        return f"{self.token} = null, {self.until} = null{assignments and ', ' + assignments}"
+
+    def _locked(self, where: str, skip: str = "") -> str:
+        return f"select {self.key} from {self.table} where {where} order by {self.key} for update {skip}"
+
+    def _update(self, assignments: str, where: str, returning: str, skip: str = "") -> TextClause:
+        return text(f"""
+            update {self.table} set {assignments} where ({self.key}) in ({self._locked(where, skip)})
+            returning {returning}""")
