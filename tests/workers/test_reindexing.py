@@ -243,7 +243,7 @@ def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime,
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
         (due,) = fills.choose(connection, new.id, steps.limits(parts.rag))
-    clearer = threading.Thread(target=clear.clear, args=(parts, "docs"))
+    clearer = threading.Thread(target=clear.clear, args=(parts, due.tenant_id, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(
             connection, due.tenant_id, new.id, "", [i.document_id for i in due.items], lease=60
