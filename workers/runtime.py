@@ -1,23 +1,28 @@
-"""The built parts of one process; with its models the only place that constructs them."""
+"""The parts of one process that all its tenants share: servers, models, limits, health."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.database.engine import Database
+from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
+from pipeline.ledger.search_indexes import WantedIndex
+from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, LayeredCache, MemoryCache
+from pipeline.search.chunk_store import SearchIndex
 from workers.limits.allowance import Allowance
-from workers.models import Models
 from workers.processes import metrics
-from workers.settings import Settings
+from workers.settings import EmbeddingModel, Settings
 
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
+    from pipeline.enrichment import Rewording, WordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +35,16 @@ class Addresses:
     broker: str
 
 
-class Runtime(Models):
+class Runtime:
     """Parts are built on first use, so that each process holds only what its work needs."""
 
     def __init__(
         self, settings: Settings, addresses: Addresses, heartbeat_folder: Path | None = None
     ) -> None:
-        super().__init__(settings)
+        self.settings = settings
+        self.rag = settings.rag
+        self._embedders: dict[str, Embedder] = {}
+        """Those of other search indexes than the configured one, by model."""
         self.addresses = addresses
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
         self.patience: float | None = None
@@ -75,7 +83,7 @@ class Runtime(Models):
         if not self.addresses.broker:
             return Caches(vectors=near)
         from workers.limits.caches import Behind, ValkeyCache
-        from workers.processes.metering import CountedCache
+        from workers.processes.metrics import CountedCache
 
         far = Behind(ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl))
         if (
@@ -102,6 +110,105 @@ class Runtime(Models):
         from workers.limits.requests import ValkeyRequestLimiter
 
         return ValkeyRequestLimiter(self.addresses.broker) if self.addresses.broker else LocalRequestLimiter()
+
+    @cached_property
+    def embedding_options(self) -> EmbeddingOptions:
+        """Which model makes the vectors."""
+        e = self.rag.embedding
+        options = self._options_of(e)
+        return replace(options, batch_size=e.batch_size if e.provider != "hashing" else None)
+
+    def _options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
+        return EmbeddingOptions(
+            provider=e.provider,
+            model=e.model if e.provider != "hashing" else "",
+            dimensions=e.dimensions,
+            model_path=self.settings.resolve(e.model_path) if e.model_path else None,
+            base_url=e.base_url or "",
+            api_key=e.api_key.get_secret_value() if e.api_key else "",
+            timeout=e.timeout,
+            device=e.device,
+            max_tokens=e.max_tokens,
+            oversize=e.oversize,
+        )
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The configured model; loading it takes about a second."""
+        return open_embedder(self.embedding_options)
+
+    @cached_property
+    def model(self) -> str:
+        """The name its vectors are kept under; known without loading it."""
+        return vector_key(self.embedding_options)
+
+    def embedding_options_for(self, index: SearchIndex) -> EmbeddingOptions:
+        """How to open the model an index was made with.
+
+        Raises:
+            EmbedderRefused: the configuration describes no provider that could be asked for it.
+        """
+        previous = self.rag.embedding.previous
+        described = [self.embedding_options, *([self._options_of(previous)] if previous else [])]
+        return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
+
+    def embedder_of(self, index: SearchIndex) -> Embedder:
+        """The model an index was made with, which its chunks and the questions to it must be embedded by.
+
+        Raises:
+            LarderError: it cannot be opened with this configuration.
+        """
+        if index.model == self.model:
+            return self.embedder
+        if index.model not in self._embedders:
+            self._embedders[index.model] = open_embedder(self.embedding_options_for(index))
+        return self._embedders[index.model]
+
+    @property
+    def wanted_index(self) -> WantedIndex:
+        """The search index that the configuration asks for."""
+        e = self.rag.embedding
+        return WantedIndex(provider=e.provider, model=self.model, dimensions=e.dimensions)
+
+    @cached_property
+    def rerank_options(self) -> RerankOptions:
+        """Which model looks at the best results once more."""
+        r = self.rag.retrieval.rerank
+        folder = self.settings.resolve(Path(r.model))
+        return RerankOptions(
+            enabled=r.enabled,
+            model=r.model,
+            model_path=folder if folder.is_dir() else None,
+            candidates=r.candidates,
+            batch_size=r.batch_size,
+            seconds=r.seconds,
+        )
+
+    @cached_property
+    def reranker(self) -> Reranker | None:
+        """That model, loaded; None if it is switched off."""
+        return open_reranker(self.rerank_options)
+
+    @cached_property
+    def wording_options(self) -> WordingOptions:
+        """Which model words answers, if one does."""
+        from pipeline.enrichment import WordingOptions
+
+        e = self.rag.enrichment
+        return WordingOptions(
+            generator=e.generator,
+            model=e.model,
+            base_url=e.base_url or "",
+            api_key=e.api_key.get_secret_value() if e.api_key else "",
+            timeout=e.timeout,
+        )
+
+    @cached_property
+    def rewording(self) -> Rewording:
+        """Who words answers, and how this process fared with it."""
+        from pipeline.enrichment import Rewording, open_wording
+
+        return Rewording(open_wording(self.wording_options))
 
 
 _current: list[Runtime] = []

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
 
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Source
 from pipeline.ingest.sync import Schedule
 from pipeline.ledger import source_id, sources
-from workers.queue import schedule
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
 from workers.source_options import source_of
 
@@ -74,7 +76,7 @@ def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:
     """When a source that was just synced is due again."""
     now = datetime.now(UTC)
     return Schedule(
-        next_sync_at=schedule.next_time(source.schedule, timezone_of(settings, source), now),
+        next_sync_at=next_time(source.schedule, timezone_of(settings, source), now),
         next_walk_at=now + timedelta(hours=settings.rag.queue.reconcile_hours),
     )
 
@@ -82,3 +84,15 @@ def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:
 def timezone_of(settings: Settings, source: SourceSettings) -> str:
     """The zone of a source's schedule."""
     return source.timezone or settings.rag.timezone
+
+
+def next_time(schedule: str | None, timezone: str, after: datetime) -> datetime | None:
+    """The first time after `after` that the cron text names; None without a schedule.
+
+    The text was checked when the configuration was loaded.
+    """
+    if not schedule:
+        return None
+    local = after.astimezone(ZoneInfo(timezone))
+    found: datetime = croniter(schedule, local).get_next(datetime)
+    return found.astimezone(UTC)

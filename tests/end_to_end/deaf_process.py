@@ -10,19 +10,19 @@ from pathlib import Path
 
 from workers.cli import main
 from workers.processes import heartbeat
-from workers.queue import acknowledging
+from workers.queue import app
 
 DEAF = Path("deaf")
 
 
-class QoS(acknowledging.QoS):
+class QoS(app.QoS):
     """As the real one, but for those that are deaf."""
 
     def can_consume(self) -> bool:
         return not DEAF.exists() and bool(super().can_consume())  # type: ignore[no-untyped-call]
 
 
-acknowledging.QoS = QoS  # type: ignore[misc]
+app.QoS = QoS  # type: ignore[misc]
 heartbeat.DEAF_LOOKS = 4
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from kombu.transport import redis
 
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
-from workers.queue import acknowledging
+from workers.queue import app
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def proxy(servers: embedded.Servers) -> Iterator[TcpProxy]:
 def connection(servers: embedded.Servers, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A worker's, by way of the proxy; it waits half a second for each answer."""
     monkeypatch.setattr(redis.Channel, "QoS", redis.Channel.QoS)  # as it was, afterwards
-    acknowledging.install()
+    app.install_qos()
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     url = proxy.url(servers.broker_url)
     with Connection(url, transport_options=options) as made:  # type: ignore[no-untyped-call]

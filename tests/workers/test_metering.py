@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from pipeline.ledger.embedding_use import Meter, Used
 from pipeline.search.cache import LayeredCache, MemoryCache
-from workers.processes.metering import CountedCache, count
+from workers.processes.metrics import CountedCache, count
 
 
 def value(name: str, **labels: str) -> float:

@@ -48,7 +48,7 @@ def presence(
 ) -> Iterator[Presence]:
     """Seen since now; its consumer's timer has run once and stands still."""
     made = Presence(
-        NAME, "embed", tmp_path, where[0], look=LOOK, neglects=lambda: bool(neglected), die=ends.append
+        NAME, "embed", tmp_path, where[0], look=LOOK, starves=lambda: bool(neglected), die=ends.append
     )
     made.begin()
     yield made

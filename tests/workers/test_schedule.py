@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workers.queue.schedule import next_time
+from workers.sources import next_time
 
 
 def at(text: str) -> datetime:

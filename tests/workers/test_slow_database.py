@@ -89,7 +89,7 @@ def test_slowness_is_a_level_and_an_advice_of_the_status(
 def test_the_doctor_tells_frozen_servers_from_those_that_are_gone(
     behind: Runtime, proxies: tuple[TcpProxy, TcpProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locating, "KNOCK_SECONDS", 0.5)
+    monkeypatch.setattr(locating, "PING_SECONDS", 0.5)
     for proxy in proxies:
         proxy.freeze()
     frozen = [server_checks.database(behind), server_checks.message_broker(behind)]

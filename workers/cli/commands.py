@@ -20,9 +20,9 @@ app = typer.Typer(
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from workers.processes.version import PACKAGE, installed
+        from workers import PACKAGE, installed_version
 
-        print(f"{PACKAGE} {installed()}")
+        print(f"{PACKAGE} {installed_version()}")
         raise typer.Exit
 
 

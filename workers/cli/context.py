@@ -88,9 +88,9 @@ class CommandContext:
         Raises:
             StoreUnavailable: it does not.
         """
-        from workers.embedded.locating import knock
+        from workers.embedded.locating import ping
 
-        knock(self.parts.addresses.database)
+        ping(self.parts.addresses.database)
 
     @property
     def console(self) -> Console:

@@ -10,11 +10,12 @@ from pipeline.documents import Source
 from pipeline.errors import ConfigurationError, LarderError, RateLimited
 from pipeline.ledger import admission, embedding_use, runs, sources, work
 from workers.control import steps
-from workers.queue import dispatch, schedule
+from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.sources import (
     Configured,
     configured_sources,
+    next_time,
     open_source,
     schedule_of,
     source_of_row,
@@ -130,5 +131,5 @@ def registration(
         watch=bool(getattr(source, "watch", False)),
         origin=origin,
         config=source.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        next_sync_at=now if source.auto_index else schedule.next_time(source.schedule, zone, now),
+        next_sync_at=now if source.auto_index else next_time(source.schedule, zone, now),
     )

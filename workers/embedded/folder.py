@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.errors import ConfigurationError
-from workers.processes.process_id import born, same
+from workers.processes.liveness import is_same_process, process_start
 
 START_SECONDS = 60.0
 """A server that takes longer did not start."""
@@ -87,14 +87,16 @@ def record(folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
     """Note which process serves the folder; before it answers, so that whoever comes after a kill finds it."""
     _started.append(process)
     (folder / "port").write_text(str(port), encoding="utf-8")
-    (folder / "larder.pid").write_text(json.dumps([process.pid, port, born(process.pid)]), encoding="utf-8")
+    (folder / "larder.pid").write_text(
+        json.dumps([process.pid, port, process_start(process.pid)]), encoding="utf-8"
+    )
 
 
 def running(folder: Path) -> tuple[int, int] | None:
     """(pid, port) from the folder's pid file, if that process lives and is still the same one."""
     with suppress(OSError, ValueError, psutil.Error):
         pid, port, started = json.loads((folder / "larder.pid").read_text(encoding="utf-8"))
-        if same(pid, started) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if is_same_process(pid, started) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return pid, port
     return None
 

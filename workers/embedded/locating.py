@@ -12,7 +12,7 @@ from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
-KNOCK_SECONDS = 10.0
+PING_SECONDS = 10.0
 STEPS = Path(__file__).parents[2] / "pipeline" / "database" / "migrations" / "versions"
 
 
@@ -48,7 +48,7 @@ def migrate(settings: Settings, where: Addresses) -> str:
     """
     from pipeline.database import migrations
 
-    knock(where.admin)
+    ping(where.admin)
     with translated():
         revision = migrations.upgrade(where.admin)
     if settings.admin_database_url:
@@ -62,16 +62,16 @@ def migrate(settings: Settings, where: Addresses) -> str:
     return revision
 
 
-def knock(url: str) -> None:
+def ping(url: str) -> None:
     """Find out whether a database answers, before it is given work for which it may take any time.
 
     Raises:
-        StoreSilent: it does not within `KNOCK_SECONDS` for each answer.
+        StoreSilent: it does not within `PING_SECONDS` for each answer.
         StoreUnavailable: it cannot be reached.
         StoreRefused: it refuses the login.
     """
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with translated(), PatientConnection.opened(KNOCK_SECONDS, plain) as connection:
+    with translated(), PatientConnection.opened(PING_SECONDS, plain) as connection:
         connection.execute("select 1")
 
 

@@ -18,7 +18,7 @@ from pipeline.ingest.embed import Terms
 from pipeline.ledger import embedding_use
 from workers.limits.budget import DailyLimits, TenantBudget
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
-from workers.processes import metering
+from workers.processes import metrics
 from workers.settings import EmbeddingModel, RagSettings
 
 PROBE_DOCUMENTS = 4
@@ -99,7 +99,7 @@ class Allowance:
             budget=self.budget if self.metered else None,
             fingerprint=self.fingerprint,
             probe_seconds=self.rag.embedding.probe_seconds,
-            counted=metering.count,
+            counted=metrics.count,
         )
 
     def terms_of(self, provider: str, model: str) -> Terms:

@@ -14,7 +14,7 @@ from pipeline.embedding.budget import Cost, Grant
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
 from pipeline.ledger import embedding_use
 from workers.limits.tokens import ValkeyRate
-from workers.processes import metering
+from workers.processes import metrics
 
 PATIENCE_SECONDS = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
@@ -92,7 +92,7 @@ class TenantBudget:
         if self.rate is not None:
             self.rate.answered(grant.slot, more)
         used = embedding_use.Used(calls=1, texts=cost.texts, tokens=real, cost=self.daily.cost_of(real))
-        metering.count(self._meter(cost), used)
+        metrics.count(self._meter(cost), used)
 
     def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
         """See Budget."""

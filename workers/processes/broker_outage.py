@@ -27,7 +27,7 @@ RETURN_SECONDS = 40.0
 logger = logging.getLogger(__name__)
 
 
-class Lifeline:
+class LedgerPoller:
     """Answers from the ledger itself while no messages come, and tells it how answers are made.
 
     Beside others of its kind, and beside messages, it does no harm: claims decide.
@@ -44,7 +44,7 @@ class Lifeline:
         self._broker = redis.Redis.from_url(
             address, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
         )
-        self._thread = threading.Thread(target=self._run, name="larder-lifeline", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="larder-ledger-poller", daemon=True)
 
     def start(self) -> None:
         """Begin to look, in this process."""

@@ -13,13 +13,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
 from celery.beat import ScheduleEntry, Scheduler
+from celery.signals import task_received
+from celery.worker import state
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
@@ -27,7 +29,6 @@ from pipeline.errors import LarderError
 from workers import runtime
 from workers.processes.broker_outage import RETURN_SECONDS
 from workers.processes.liveness import DEAF_SECONDS, touch
-from workers.processes.starvation import Neglect
 from workers.processes.supervisor import kill_tree
 from workers.queue import broker, dispatch
 
@@ -62,12 +63,12 @@ class Presence:
         where: runtime.Addresses,
         *,
         look: float = LOOK_SECONDS,
-        neglects: Callable[[], bool] = lambda: False,
+        starves: Callable[[], bool] = lambda: False,
         die: Callable[[str], None] = end_process,
     ) -> None:
         """`name` is the host's name in Celery, `queues` those it serves, with commas; nothing is connected yet.
 
-        `neglects` is asked at every look whether messages wait for the worker in vain; `die` is called with the reason
+        `starves` is asked at every look whether messages wait for the worker in vain; `die` is called with the reason
         when it has been deaf for `DEAF_LOOKS` looks.
         """
         self._name = name
@@ -76,7 +77,7 @@ class Presence:
         self._broker_url = where.broker
         self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
         self._look = look
-        self._neglects = neglects
+        self._neglects = starves
         self._die = die
         self._deaf_looks = 0
         self._timer: Any = None
@@ -182,7 +183,7 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
             ",".join(served()),
             parts.heartbeat_folder,
             parts.addresses,
-            neglects=Neglect(parts.addresses.broker, served),
+            starves=Starvation(parts.addresses.broker, served),
         )
         parent.presence.begin()
 
@@ -226,3 +227,32 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
         del producer
         options = entry.options
         dispatch.send(entry.task, *entry.args, expires=options.get("expires"), queue=options.get("queue"))
+
+
+class Starvation:
+    """Asked now and then, it says whether messages waited in vain since it was last asked.
+
+    A consumer may have lost its place at the broker and not know it: its timer runs, its connection is answered, and no
+    message comes.
+    """
+
+    def __init__(self, broker_url: str, queues: Callable[[], Sequence[str]]) -> None:
+        """`queues` are those that the worker serves now: an operator may take some from it."""
+        self._broker_url = broker_url
+        self._queues = queues
+        self._received = True
+        # A function of its own: of the methods of one class the signal keeps the first.
+        task_received.connect(lambda **_: self._note(), weak=False)
+
+    def __call__(self) -> bool:
+        """True if messages wait, none has come since the last call, and none is being worked on.
+
+        False for a broker that is away: it has no messages to give.
+        """
+        received, self._received = self._received, False
+        if received or state.reserved_requests or state.active_requests:
+            return False
+        return any((broker.lengths(self._broker_url, self._queues()) or {}).values())
+
+    def _note(self) -> None:
+        self._received = True

@@ -1,4 +1,7 @@
-"""Heartbeat files: writing one, and how old they are. Light: container health checks run it every few seconds."""
+"""Whether processes live: heartbeat files, and process numbers that are not someone else's by now.
+
+Light: container health checks run it every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 DEAF_SECONDS = 30.0
 """A heartbeat older than this means a process that must be restarted."""
@@ -36,3 +41,29 @@ def ages(folder: Path) -> dict[str, float]:
             at = json.loads(path.read_text(encoding="utf-8"))["at"]
             found[path.stem.removeprefix("heartbeat-")] = max(0.0, time.time() - float(at))
     return found
+
+
+ALIKE_SECONDS = 2.0
+"""No process number comes round again in so short a time."""
+
+
+def process_start(pid: int) -> float:
+    """When a process began, 0 if there is none: seconds since the machine did, where the system counts so.
+
+    The time of day would not do: it is made of the machine's start, which moves whenever the clock is set, and then
+    no living process would be known again.
+    """
+    with suppress(psutil.Error):
+        began = float(psutil.Process(pid).create_time())
+        return began - psutil.boot_time() if psutil.LINUX else began
+    return 0.0
+
+
+def is_same_process(pid: int, noted: float) -> bool:
+    """Whether that process lives and began when it was noted; also as the time of day, as it was noted before."""
+    now = process_start(pid)
+    if not now:
+        return False
+    if abs(now - noted) < ALIKE_SECONDS:
+        return True
+    return psutil.LINUX and abs(now + psutil.boot_time() - noted) < ALIKE_SECONDS

@@ -15,11 +15,10 @@ from workers.control import sync
 from workers.embedded import Credentials
 from workers.enrichment import job
 from workers.processes import logs
-from workers.processes.broker_outage import Lifeline
+from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
-from workers.queue import acknowledging
-from workers.queue.app import app, configure
+from workers.queue.app import app, configure, install_qos
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 
@@ -58,7 +57,7 @@ def known_queue(queue: str) -> str:
 
 def _warm(**_: Any) -> None:
     job.warm(runtime.current())
-    Lifeline(runtime.current()).start()
+    LedgerPoller(runtime.current()).start()
 
 
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
@@ -74,7 +73,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     _keep_logging(parts)
-    acknowledging.install()
+    install_qos()
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)

@@ -22,7 +22,7 @@ from workers import embedded
 from workers.embedded import Credentials, write_private
 from workers.embedded.locating import uses_embedded
 from workers.processes import liveness, logs
-from workers.processes.process_id import born, same
+from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
 from workers.settings import Settings
@@ -214,7 +214,7 @@ class Supervisor:
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid in running],
-            "processes": [{"name": name, "pid": pid, "started": born(pid)} for name, pid in running],
+            "processes": [{"name": name, "pid": pid, "started": process_start(pid)} for name, pid in running],
         }
         write_private(self.data / "state.json", json.dumps(state, indent=1))
 
@@ -268,7 +268,7 @@ def alone(data: Path) -> Iterator[None]:
             raise already(data) from None
         # Who it is, for a `down` that comes before there is a state.
         handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "started": born(os.getpid())}))
+        handle.write(json.dumps({"pid": os.getpid(), "started": process_start(os.getpid())}))
         handle.flush()
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
@@ -284,7 +284,7 @@ def _beginning(data: Path) -> dict[str, int]:
     """The supervisor as its lock tells it: it may have no state yet."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads((data / "supervisor.lock").read_text(encoding="utf-8"))
-        if same(found["pid"], found["started"]):
+        if is_same_process(found["pid"], found["started"]):
             return {"supervisor": int(found["pid"])}
     return {}
 
@@ -303,7 +303,7 @@ def running(data: Path) -> dict[str, int]:
     entries = (read_state(data) or {}).get("processes")
     for entry in entries if isinstance(entries, list) else []:
         with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
-            if same(entry["pid"], entry["started"]):
+            if is_same_process(entry["pid"], entry["started"]):
                 found[entry["name"]] = entry["pid"]
     return found
 

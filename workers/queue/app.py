@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
+from kombu.transport import redis, virtual
 
 from workers.queue.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
@@ -19,3 +20,44 @@ def configure(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -
     """
     app.conf.update(celery_settings(queue, broker_url, hurried=hurried))
     return app
+
+
+_virtual: Any = virtual.QoS
+"""What Kombu keeps of a channel's slots, apart from what the broker knows."""
+
+
+class QoS(redis.QoS):
+    """Gives a slot back also where the broker did not hear that its message is done.
+
+    Kombu keeps it, and Celery goes on: a worker with one slot that finished its task while the broker was frozen took
+    no message ever again, and looked healthy. The message itself may come once more; the ledger knows that it is done.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        """Take a message off the broker's list of those under way.
+
+        Raises:
+            redis.RedisError: the broker did not answer; Celery logs it.
+        """
+        try:
+            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
+        except Exception:
+            _virtual.ack(self, delivery_tag)
+            raise
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Take a message off that list, or put it back into its queue.
+
+        Raises:
+            redis.RedisError: the broker did not answer; Celery logs it.
+        """
+        try:
+            super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
+        except Exception:
+            _virtual.ack(self, delivery_tag)
+            raise
+
+
+def install_qos() -> None:
+    """Use it for every channel of this process, whatever the scheme of its URL: a transport of ours would need one."""
+    redis.Channel.QoS = QoS

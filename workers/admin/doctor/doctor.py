@@ -9,12 +9,12 @@ from typing import NamedTuple
 from pipeline.documents import Json
 from pipeline.errors import LarderError
 from pipeline.ledger import integrity
+from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.control.maintenance import refresh_statistics
 from workers.control.pump import pump_once
-from workers.processes.version import installed
 from workers.runtime import Runtime
 
 
@@ -118,7 +118,7 @@ def _looked(parts: Runtime, check: Check) -> Diagnosis:
 def report(found: Sequence[Diagnosis]) -> Json:
     """The document of `larder doctor --json`; `ok` unless an error remains."""
     return {
-        "version": installed(),
+        "version": installed_version(),
         "ok": all(one.status != "error" for one in found),
         "findings": [dict(vars(one)) for one in found],
     }

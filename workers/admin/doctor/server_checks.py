@@ -29,7 +29,7 @@ from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex_status import mismatch
 from workers.control.maintenance import build_indexes
 from workers.embedded.folder import running
-from workers.embedded.locating import knock, uses_embedded
+from workers.embedded.locating import ping, uses_embedded
 from workers.processes import liveness
 from workers.queue import broker
 from workers.runtime import Runtime
@@ -48,7 +48,7 @@ def database(parts: Runtime) -> Diagnosis:
     """Both roles can connect, and are answered in time."""
     try:
         for url in (parts.addresses.database, parts.addresses.control):
-            knock(url)
+            ping(url)
         with parts.database.tenant(parts.settings.tenant_id) as connection:
             inspection.server_version(connection)
         with parts.database.control() as connection:

@@ -10,7 +10,7 @@ from celery.signals import task_received
 from celery.worker import state
 
 from tests.fakes.tcp_proxy import TcpProxy
-from workers.processes.starvation import Neglect
+from workers.processes.heartbeat import Starvation
 from workers.queue import dispatch
 from workers.runtime import Runtime
 
@@ -26,27 +26,27 @@ def proxy(parts: Runtime) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def neglect(parts: Runtime, proxy: TcpProxy, broker: redis.Redis) -> Neglect:
+def neglect(parts: Runtime, proxy: TcpProxy, broker: redis.Redis) -> Starvation:
     """Of a worker that serves `ingest`, where a message waits, and that was asked before."""
     del broker
-    made = Neglect(proxy.url(parts.addresses.broker), lambda: ["ingest"])
+    made = Starvation(proxy.url(parts.addresses.broker), lambda: ["ingest"])
     made()
     assert dispatch.send("larder.upkeep.canary", "ingest", queue="ingest", priority=9)
     return made
 
 
-def test_a_message_that_waits_while_nothing_is_done_is_neglected(neglect: Neglect) -> None:
+def test_a_message_that_waits_while_nothing_is_done_is_neglected(neglect: Starvation) -> None:
     assert neglect()
     assert neglect()
 
 
-def test_a_worker_to_which_messages_come_does_not_neglect_those_behind(neglect: Neglect) -> None:
+def test_a_worker_to_which_messages_come_does_not_neglect_those_behind(neglect: Starvation) -> None:
     task_received.send(sender=None)
     assert not neglect()
     assert neglect(), "none has come since"
 
 
-def test_one_that_is_at_work_does_not(neglect: Neglect) -> None:
+def test_one_that_is_at_work_does_not(neglect: Starvation) -> None:
     task = Task()
     for under_way in (state.reserved_requests, state.active_requests):
         under_way.add(task)
@@ -55,18 +55,18 @@ def test_one_that_is_at_work_does_not(neglect: Neglect) -> None:
     assert neglect()
 
 
-def test_an_empty_queue_is_not_neglected(neglect: Neglect, broker: redis.Redis) -> None:
+def test_an_empty_queue_is_not_neglected(neglect: Starvation, broker: redis.Redis) -> None:
     broker.flushdb()
     assert not neglect()
 
 
-def test_a_broker_that_is_away_has_nothing_to_give(neglect: Neglect, proxy: TcpProxy) -> None:
+def test_a_broker_that_is_away_has_nothing_to_give(neglect: Starvation, proxy: TcpProxy) -> None:
     proxy.cut()
     assert not neglect()
 
 
-def test_a_queue_of_others_is_not_its_own(parts: Runtime, neglect: Neglect) -> None:
+def test_a_queue_of_others_is_not_its_own(parts: Runtime, neglect: Starvation) -> None:
     del neglect
-    other = Neglect(parts.addresses.broker, lambda: ["embed"])
+    other = Starvation(parts.addresses.broker, lambda: ["embed"])
     other()
     assert not other()

@@ -14,7 +14,7 @@ import pytest
 
 from workers import embedded
 from workers.processes import supervisor
-from workers.processes.process_id import born, same
+from workers.processes.liveness import is_same_process, process_start
 
 NAP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -38,39 +38,39 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_clock_that_is_set_makes_nobody_a_stranger(
     process: int, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    noted, day = born(process), psutil.Process(process).create_time()
+    noted, day = process_start(process), psutil.Process(process).create_time()
     set_clock(monkeypatch, seconds)
     assert abs(psutil.Process(process).create_time() - day) >= 1
-    assert same(process, noted)
+    assert is_same_process(process, noted)
 
 
 def test_another_process_of_the_same_number_is_a_stranger(process: int) -> None:
-    assert same(process, born(process))
-    assert not same(process, born(process) - 100)
-    assert not same(os.getpid(), 0.0)
+    assert is_same_process(process, process_start(process))
+    assert not is_same_process(process, process_start(process) - 100)
+    assert not is_same_process(os.getpid(), 0.0)
 
 
 def test_who_was_noted_by_the_time_of_day_is_known_still(process: int) -> None:
-    assert same(process, psutil.Process(process).create_time())
+    assert is_same_process(process, psutil.Process(process).create_time())
 
 
 def test_one_that_is_gone_is_nobody() -> None:
     made = subprocess.Popen(NAP)
-    noted = born(made.pid)
+    noted = process_start(made.pid)
     made.kill()
     made.wait()
-    assert born(made.pid) == 0.0
-    assert not same(made.pid, noted)
-    assert not same(made.pid, 0.0)
+    assert process_start(made.pid) == 0.0
+    assert not is_same_process(made.pid, noted)
+    assert not is_same_process(made.pid, 0.0)
 
 
 def test_down_finds_what_was_started_before_the_clock_was_set(
     tmp_path: Path, process: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = [{"name": "worker-embed", "pid": process, "started": born(process)}]
+    entries = [{"name": "worker-embed", "pid": process, "started": process_start(process)}]
     (tmp_path / "state.json").write_text(json.dumps({"processes": entries}))
     (tmp_path / "valkey").mkdir()
-    (tmp_path / "valkey" / "larder.pid").write_text(json.dumps([process, 1, born(process)]))
+    (tmp_path / "valkey" / "larder.pid").write_text(json.dumps([process, 1, process_start(process)]))
     set_clock(monkeypatch, 30.0)
     assert supervisor.running(tmp_path) == {"worker-embed": process}
     assert embedded.stop(tmp_path) == ["valkey"]

@@ -14,7 +14,7 @@ from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded, runtime
 from workers.client import Client, NoAnswerYet
 from workers.enrichment import job as enriching
-from workers.processes.broker_outage import Lifeline
+from workers.processes.broker_outage import LedgerPoller
 from workers.runtime import Runtime
 from workers.settings import load
 
@@ -53,7 +53,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_it_answers_while_the_broker_is_away_and_only_then(
     parts: Runtime, proxy: TcpProxy, addresses: Addresses
 ) -> None:
-    line = Lifeline(parts, look=0.1, back=0.5)
+    line = LedgerPoller(parts, look=0.1, back=0.5)
     line.start()
     with Client(addresses.app) as client:
         first = client.submit(PBI)
@@ -82,7 +82,7 @@ def test_a_database_that_is_away_as_well_is_waited_for(
             broker=parts.addresses.broker,
         )
         worker = Runtime(parts.settings, behind)
-        line = Lifeline(worker, look=0.1)
+        line = LedgerPoller(worker, look=0.1)
         store.cut()
         proxy.cut()
         line.start()
@@ -105,7 +105,7 @@ def test_the_ledger_is_told_how_answers_are_worded_as_soon_as_it_is_there(
         e = parts.rag.enrichment.model_copy(update={"generator": "gemini", "model": "another"})
         settings = replace(parts.settings, rag=parts.rag.model_copy(update={"enrichment": e}))
         worker = Runtime(settings, replace(parts.addresses, control=store.url(addresses.control)))
-        line = Lifeline(worker, look=0.1)
+        line = LedgerPoller(worker, look=0.1)
         store.cut()
         line.start()
         time.sleep(0.5)
