@@ -13,7 +13,7 @@ from workers.processes import logs
 
 PROGRAM = """
 import logging, structlog
-from workers import logs
+from workers.processes import logs
 logs.configure("info")
 logging.getLogger("celery.app").info("task %s", "done")
 logging.getLogger("x").debug("too low")
@@ -65,7 +65,7 @@ AWAY = """
 import logging, redis
 from celery.beat import SchedulingError
 from pipeline.errors import StoreRejected, StoreUnavailable
-from workers import logs
+from workers.processes import logs
 logs.configure("info")
 def failing(error, around=None):
     try:

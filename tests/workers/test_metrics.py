@@ -12,7 +12,7 @@ COUNT = """
 import sys, time
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.errors import StoreUnavailable
-from workers import metrics
+from workers.processes import metrics
 level = DegradationLevel(int(sys.argv[1]))
 metrics.moved(DegradationLevel.FULL_RAG, level)
 metrics.ended("done", int(level))
@@ -22,7 +22,7 @@ metrics.QUEUE_WAIT.observe(0.02)
 print(metrics.exposition().decode() if len(sys.argv) > 2 else "", flush=True)
 sys.stdin.read()
 """
-SHOW = "import sys, pathlib; from workers import metrics; print(metrics.exposition(pathlib.Path(sys.argv[1])).decode())"
+SHOW = "import sys, pathlib; from workers.processes import metrics; print(metrics.exposition(pathlib.Path(sys.argv[1])).decode())"
 
 
 def counting(folder: Path | None, *arguments: str) -> subprocess.Popen[str]:

@@ -143,7 +143,7 @@ def test_kill_tree_takes_the_children_along() -> None:
     assert not alive
 
 
-HOLD = "import sys, time; from pathlib import Path; from workers import supervisor\n"
+HOLD = "import sys, time; from pathlib import Path; from workers.processes import supervisor\n"
 HOLD += "with supervisor.alone(Path(sys.argv[1])):\n    print('holds', flush=True); time.sleep(60)"
 
 
