@@ -123,7 +123,11 @@ class EnrichContextStep:
 
     def _one(self, index: int, item: Json, context: Mapping[str, Any]) -> tuple[Json, Outcome]:
         name = pbi_id(item["pbi"])
-        if self.enricher is None or not self.options.enabled or not self._rolled_out(name):
+        if (
+            self.enricher is None
+            or not self.options.enabled
+            or not in_rollout(self.options.tenant, name, self.options.rollout)
+        ):
             return self._legacy(index, name, item, context, "")
         try:
             found = dict(self.enricher.enrich(_pbi(item), item.get("scores") or {}))
@@ -132,14 +136,12 @@ class EnrichContextStep:
         except Exception as error:  # noqa: BLE001 (one PBI must never take the others with it)
             reason = _reason(error)
             if isinstance(error, RequestRejected) and self.fallback is None:
-                return self._refused(index, name, item, reason)
+                refused = {**self._empty(item, EnrichedContext()), "error": reason}
+                return refused, Outcome(index=index, id=name, how="refused", error=reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
             self._record_fallback()
             return self._legacy(index, name, item, context, reason)
         return found, Outcome(index=index, id=name, how="enriched")
-
-    def _rolled_out(self, name: str) -> bool:
-        return in_rollout(self.options.tenant, name, self.options.rollout)
 
     def _legacy(
         self, index: int, name: str, item: Json, context: Mapping[str, Any], reason: str
@@ -155,20 +157,14 @@ class EnrichContextStep:
         found = self._empty(item, static_context(STATIC if reason else DISABLED))
         return found, Outcome(index=index, id=name, how="empty", error=reason)
 
-    def _refused(self, index: int, name: str, item: Json, reason: str) -> tuple[Json, Outcome]:
-        found = {**self._empty(item, EnrichedContext(degradation_level=0)), "error": reason}
-        return found, Outcome(index=index, id=name, how="refused", error=reason)
-
     def _empty(self, item: Json, answer: EnrichedContext) -> Json:
         return replace(answer, project=project_of(item) or self.options.project).to_json()
 
     def _record_fallback(self) -> None:
-        for name in ("record_fallback", "recordFallback"):
-            if callable(getattr(self.metrics, name, None)):
-                getattr(self.metrics, name)()
-                return
-        if callable(self.metrics):
-            self.metrics()
+        named = (getattr(self.metrics, name, None) for name in ("record_fallback", "recordFallback"))
+        record = next(filter(callable, (*named, self.metrics)), None)
+        if record is not None:
+            record()
 
 
 @contextmanager

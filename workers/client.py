@@ -162,13 +162,15 @@ class Client:
         self._publisher = JobPublisher(broker_url) if broker_url else None
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The client of an installation; its embedded servers are started if it uses them and they do not run.
+    def of(cls, settings: Settings, database: str | None = None, broker: str | None = None) -> Self:
+        """The client of an installation, of which the addresses of its servers may be known already.
+
+        Its embedded servers are started if it uses them and they do not run.
 
         Raises:
             StoreUnavailable: an embedded server did not start.
         """
-        database, broker = settings.database_url, settings.broker_url
+        database, broker = database or settings.database_url, broker or settings.broker_url
         if not (database and broker):
             from workers import embedded
 

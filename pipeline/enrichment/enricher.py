@@ -24,12 +24,8 @@ from pipeline.enrichment.extraction import (
     decision_of,
     effort_of,
     effort_of_similar,
-    is_abandoned,
-    is_done,
     learnings,
-    outcome_of,
     rationale_of,
-    status_of,
     status_of_decision,
 )
 from pipeline.enrichment.found import Citations, DocumentText, Found, Texts, best_passages
@@ -179,22 +175,22 @@ class _Answer:
             suggestions=suggestions,
             risk_hints=[hint for _, hint in risks],
             likely_duplicates=duplicates,
-            effort_of_similar=effort_of_similar([effort_of(one) for one in close if is_done(one)]),
+            effort_of_similar=effort_of_similar([effort_of(one) for one in close if one.done]),
             citations=self.cited.listed,
             degradation_level=level,
         )
 
     def _work(self, found: Found) -> SimilarWork:
         lifted = learnings(found)
-        effort = effort_of(found) if is_done(found) else None
+        effort = effort_of(found) if found.done else None
         return SimilarWork(
             **self._item(found),
             citations=self.cited.all_of(found, lifted),
             similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),
-            status=status_of(found),
-            outcome=outcome_of(found),
-            abandoned=is_abandoned(found),
+            status=found.status,
+            outcome=found.outcome,
+            abandoned=found.abandoned,
             duplicate_of=duplicate_of(found.document),
             effort=effort.text if effort else None,
         )
@@ -240,7 +236,7 @@ class _Answer:
             similarity=found.similarity,
             link=found.document.url or NO_LINK,
             document_id=str(found.document.id),
-            status=status_of(found),
+            status=found.status,
             duplicate_of=duplicate_of(found.document),
         )
 

@@ -13,8 +13,7 @@ from typing import Any
 from pipeline.documents import DECISION_STATUSES
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
 from pipeline.enrichment.found import Found, best_passages
-from pipeline.enrichment.text import Part, Sentence, shortened, stems, under
-from pipeline.search.validity import repeats
+from pipeline.enrichment.text import Part, Sentence, shortened, stems
 
 MOST = 2
 """Sentences of one item."""
@@ -25,18 +24,6 @@ _FEWEST_SHARED = 2
 _FEWEST_CHARACTERS = 80
 """Of a sentence of notes: a shorter one is a step of the work, and no finding."""
 
-_DONE = re.compile(
-    r"\b(?:accepted|closed|completed?|delivered|done|fixed|implemented|live|merged|released|resolved|shipped|verified"
-    r"|abgeschlossen|erledigt|fertig|geschlossen|fermée?|livrée?|résolue?|terminée?)\b",
-    re.IGNORECASE,
-)
-_ABANDONED = re.compile(
-    r"\b(?:abandoned|cancell?ed|cut|declined|dropped|invalid|not[ _]a[ _]bug|not[ _]planned|obsolete|rejected|removed"
-    r"|(?:won['’]?t|will not)[ _]?(?:fix|do)|(?:as|by)[ _]design(?:ed)?|works[ _]?for[ _]?me"
-    r"|verworfen|abgelehnt|entfernt|abandonné|rejeté|supprimé)\b",
-    re.IGNORECASE,
-)
-_REOPENED = re.compile(r"\bre-?opened\b", re.IGNORECASE)
 _TELLS = re.compile(
     r"\b(?:learn(?:ed|t)|lessons?|turned out|root cause|in hindsight|showed that|next time|given up|dropped because"
     r"|instead of|gelernt|stellte sich heraus|zeigte sich|ursache war|beim nächsten mal|avons appris|s'est avéré"
@@ -56,44 +43,22 @@ _ROUTINE = re.compile(
 _PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION)
 
 
-def status_of(found: Found) -> str | None:
-    """Its state, as the source calls it."""
-    return found.told("state", "status")
-
-
-def outcome_of(found: Found) -> str | None:
-    """How it ended, where the source has a field for that."""
-    return found.told("resolution", "outcome", "reason")
-
-
-def is_abandoned(found: Found) -> bool:
-    """True for work that was given up."""
-    return any(_ABANDONED.search(word) for word in (status_of(found), outcome_of(found)) if word)
-
-
-def is_done(found: Found) -> bool:
-    """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
-    state = status_of(found) or ""
-    ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
-    return ended and not is_abandoned(found) and not repeats(found.document)
-
-
 def learnings(found: Found) -> list[Sentence]:
     """Lessons, outcome and resolution of ended work; of what was given up also why, as the last comment tells it.
 
     Work that is still open teaches nothing, however its text reads: what was and had been there is a symptom.
     """
-    if status_of(found) and not (is_done(found) or is_abandoned(found)):
+    if found.status and not (found.done or found.abandoned):
         return []
     kept: list[Sentence] = []
     for part in _PARTS:
-        told = _telling(under(found.sentences, part))
+        told = _telling(found.parts[part])
         kept += told if part is Part.LESSONS or len(told) == 1 else [s for s in told if _fits(found, s)]
-    notes = _telling(under(found.sentences, Part.NOTES))
+    notes = _telling(found.parts[Part.NOTES])
     kept += [
         s for s in notes if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":" and found.fits(s) > 0
     ]
-    if is_abandoned(found):
+    if found.abandoned:
         kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
     return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
 
@@ -116,7 +81,7 @@ def _best(found: Found, sentences: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _last_comment(found: Found) -> list[Sentence]:
-    comments = under(found.sentences, Part.COMMENTS)
+    comments = found.parts[Part.COMMENTS]
     return [s for s in comments if s.headings == comments[-1].headings]
 
 
@@ -142,20 +107,20 @@ _FEWEST_DECIDED = 3
 
 def decision_of(found: Found) -> list[Sentence]:
     """The first sentences of the decision; of a document without such a part, its best passage."""
-    told = under(found.sentences, Part.DECISION)
+    told = found.parts[Part.DECISION]
     kept = _first([s for s in told if not _ANNOUNCES.match(s.text)]) or _first(told)
     return kept or [p.sentence for p in best_passages(found, most=1)]
 
 
 def rationale_of(found: Found) -> list[Sentence]:
     """Why, in the record's words: `Chosen option: ..., because`, its reasons, a `because`, else its context."""
-    decided = under(found.sentences, Part.DECISION)
+    decided = found.parts[Part.DECISION]
     told = [s for s in decided if _BECAUSE.search(s.text)]
     return (
         _reasons_of_choice(decided)
-        or _first(under(found.sentences, Part.RATIONALE))
+        or _first(found.parts[Part.RATIONALE])
         or _first([s for s in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)])
-        or _first(under(found.sentences, Part.CONTEXT))
+        or _first(found.parts[Part.CONTEXT])
     )
 
 
@@ -172,8 +137,8 @@ def _reasons_of_choice(decided: Sequence[Sentence]) -> list[Sentence]:
 
 def constraints_of(found: Found) -> list[Sentence]:
     """What binds whoever builds on it: sentences that say must, never or only, and those under such a heading."""
-    named = under(found.sentences, Part.CONSTRAINTS)
-    others = (s for part in (Part.DECISION, Part.CONSEQUENCES) for s in under(found.sentences, part))
+    named = found.parts[Part.CONSTRAINTS]
+    others = (s for part in (Part.DECISION, Part.CONSEQUENCES) for s in found.parts[part])
     binding = [s for s in others if _BINDS.search(s.text) and not _PRO_AND_CON.match(s.text)]
     return [shortened(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
 
@@ -186,7 +151,7 @@ def status_of_decision(found: Found) -> str:
 
 def status_line(found: Found) -> Sentence | None:
     """The sentence that tells the status, if the text does."""
-    return next((s for s in under(found.sentences, Part.STATUS) if _STATUS.search(s.text)), None)
+    return next((s for s in found.parts[Part.STATUS] if _STATUS.search(s.text)), None)
 
 
 def _first(sentences: Sequence[Sentence]) -> list[Sentence]:

@@ -21,6 +21,7 @@ from pipeline.enrichment.text import (
     WITHOUT_BLANK,
     Part,
     Sentence,
+    by_part,
     clipped,
     covered,
     flat,
@@ -32,6 +33,7 @@ from pipeline.enrichment.text import (
 from pipeline.search import Hit
 from pipeline.search.chunks import StoredDocument
 from pipeline.search.snippets import passage
+from pipeline.search.validity import repeats
 
 MOST_CHUNKS = 100
 """Of one document: outcome, decision and lessons of anything longer than a book chapter are not looked for."""
@@ -43,6 +45,18 @@ OF_THE_HIT = 1.25
 OF_LINKS = 0.5
 """How much a passage counts that only says where to read on."""
 _DOTS = " ..."
+_DONE = re.compile(
+    r"\b(?:accepted|closed|completed?|delivered|done|fixed|implemented|live|merged|released|resolved|shipped|verified"
+    r"|abgeschlossen|erledigt|fertig|geschlossen|fermée?|livrée?|résolue?|terminée?)\b",
+    re.IGNORECASE,
+)
+_ABANDONED = re.compile(
+    r"\b(?:abandoned|cancell?ed|cut|declined|dropped|invalid|not[ _]a[ _]bug|not[ _]planned|obsolete|rejected|removed"
+    r"|(?:won['’]?t|will not)[ _]?(?:fix|do)|(?:as|by)[ _]design(?:ed)?|works[ _]?for[ _]?me"
+    r"|verworfen|abgelehnt|entfernt|abandonné|rejeté|supprimé)\b",
+    re.IGNORECASE,
+)
+_REOPENED = re.compile(r"\bre-?opened\b", re.IGNORECASE)
 _TARGET = re.compile(r"https?://\S+")
 """Where a link leads: its words are those of a site's folders, not of the text."""
 
@@ -120,7 +134,14 @@ class Found:
     """One document of the answer, with all of its text and how much it is like the question."""
 
     likely: Likely
+    hit: Hit
+    """Its best chunk."""
+    document: StoredDocument
     external_id: str
+    title: str
+    """On one line; a word in place of it if it has none."""
+    similarity: int
+    """0 to 100: the per cent of such pairs that are about the same or related work."""
     chunks: Sequence[Chunk]
     question: frozenset[str]
     """The question's words."""
@@ -128,44 +149,60 @@ class Found:
     @classmethod
     def of(cls, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> Found:
         """Without the text of the whole document, the chunk that was found has to do."""
-        hit = likely.hit
+        hit, document = likely.hit, likely.hit.document
         chunks = list(text.chunks) if text else []
         if all(chunk.ord != hit.chunk.ord for chunk in chunks):
             chunks.append(hit.chunk)
-        metadata = hit.document.metadata
-        named = text.external_id if text else metadata.get("pbi_id") or metadata.get("source_path")
-        return cls(likely=likely, external_id=str(named or hit.document.id), chunks=chunks, question=question)
-
-    @property
-    def hit(self) -> Hit:
-        """Its best chunk."""
-        return self.likely.hit
-
-    @property
-    def document(self) -> StoredDocument:
-        """Its title, address, kind and metadata."""
-        return self.likely.hit.document
-
-    @property
-    def similarity(self) -> int:
-        """0 to 100: the per cent of such pairs that are about the same or related work."""
-        return round(100 * self.likely.probability)
-
-    @cached_property
-    def title(self) -> str:
-        """Of the document, or a word in place of it."""
-        return flat(self.document.title) or DEFAULT_TITLES[self.document.kind]
+        named = text.external_id if text else ""
+        name = named or document.metadata.get("pbi_id") or document.metadata.get("source_path") or document.id
+        return cls(
+            likely=likely,
+            hit=hit,
+            document=document,
+            external_id=str(name),
+            title=flat(document.title) or DEFAULT_TITLES[document.kind],
+            similarity=round(100 * likely.probability),
+            chunks=chunks,
+            question=question,
+        )
 
     @cached_property
     def sentences(self) -> list[Sentence]:
         """Of the whole document."""
         return sentences_of(self.chunks)
 
+    @cached_property
+    def parts(self) -> Mapping[Part | None, Sequence[Sentence]]:
+        """Its sentences by the part they stand in; empty for a part that it has not."""
+        return by_part(self.sentences)
+
+    @cached_property
+    def status(self) -> str | None:
+        """Its state, as the source calls it."""
+        return self.told("state", "status")
+
+    @cached_property
+    def outcome(self) -> str | None:
+        """How it ended, where the source has a field for that."""
+        return self.told("resolution", "outcome", "reason")
+
+    @cached_property
+    def abandoned(self) -> bool:
+        """True for work that was given up."""
+        return any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
+
+    @cached_property
+    def done(self) -> bool:
+        """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
+        state = self.status or ""
+        ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
+        return ended and not self.abandoned and not repeats(self.document)
+
     def told(self, *keys: str) -> str | None:
         """The first of these metadata that says something, as text."""
         for value in map(self.document.metadata.get, keys):
             if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
-                return flat(str(value))
+                return " ".join(str(value).split())
         return None
 
     def fits(self, sentence: Sentence) -> float:

@@ -116,12 +116,12 @@ class EnrichmentRequest:
     def _keys(self) -> dict[str, Any]:
         return plain_keys(self.pbi)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Of the PBI; empty if it has none."""
         return _text(self._keys, ID_KEYS, "id")
 
-    @property
+    @cached_property
     def own(self) -> tuple[str, ...]:
         """The ids under which the PBI may be indexed itself: its own, and those that the request says are its own."""
         return tuple(dict.fromkeys(filter(None, (self.id, *self.exclude))))
@@ -130,12 +130,12 @@ class EnrichmentRequest:
         """True for an id of the PBI itself."""
         return ref is not None and str(ref) in self.own
 
-    @property
+    @cached_property
     def title(self) -> str:
         """On one line; empty if it has none."""
         return flat(_text(self._keys, TITLE_KEYS, "title"))
 
-    @property
+    @cached_property
     def description(self) -> str:
         """Empty if it has none; of a list one item on each line."""
         parts = next((self._keys[key] for key in DESCRIPTION_KEYS if self._keys.get(key)), "")
@@ -143,7 +143,7 @@ class EnrichmentRequest:
             return "\n".join(text for part in parts if (text := _criterion(part)))
         return _text(self._keys, DESCRIPTION_KEYS, "description")
 
-    @property
+    @cached_property
     def criteria(self) -> tuple[str, ...]:
         """The acceptance criteria, one each; a text has one on each line, an object is one."""
         value = next((self._keys[key] for key in CRITERIA_KEYS if self._keys.get(key)), ())

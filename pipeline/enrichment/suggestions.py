@@ -12,11 +12,7 @@ from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Sugge
 from pipeline.enrichment.extraction import (
     decision_of,
     effort_of,
-    is_abandoned,
-    is_done,
-    outcome_of,
     status_line,
-    status_of,
 )
 from pipeline.enrichment.found import Citations, Found, best_passages
 from pipeline.enrichment.request import EnrichmentRequest
@@ -27,7 +23,6 @@ from pipeline.enrichment.text import (
     covered,
     shortened,
     stems,
-    under,
     word_similarity,
 )
 from pipeline.search.validity import remark
@@ -88,7 +83,7 @@ def _duplicates(
     of = {str(one.document.id): one for one in work}
     for duplicate in duplicates[:MOST_OF_A_KIND]:
         found = of[duplicate.document_id]
-        asks = "Ask why {} was not done" if is_abandoned(found) else "Check whether {} already covers this"
+        asks = "Ask why {} was not done" if found.abandoned else "Check whether {} already covers this"
         yield Suggestion(
             kind="duplicate",
             ref=found.external_id,
@@ -107,7 +102,7 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
         if decision.in_force and decision.citations:
             day = f" {decision.date}" if decision.date else ""
             # Without such a part what is cited may be any passage: the record is to be read.
-            told = under(found.sentences, Part.DECISION) and decision_of(found)
+            told = found.parts[Part.DECISION] and decision_of(found)
             quoted = f": “{clipped(told[0].text, SHORT)}”" if told else ""
             text = f"Respect the decision {name}, {decision.status}{day}){quoted}"
             numbers = decision.citations[:1]
@@ -133,7 +128,7 @@ def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citatio
     """One that similar finished work had and this item lacks: the best fitting of the item most like it."""
     own = stems(request.text)
     for found in work:
-        lacking = _lacking(found, request, own) if found.similarity >= CLOSE and is_done(found) else None
+        lacking = _lacking(found, request, own) if found.similarity >= CLOSE and found.done else None
         if lacking is not None:
             yield Suggestion(
                 kind="acceptance_criterion",
@@ -146,7 +141,7 @@ def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citatio
 
 def _lacking(found: Found, request: EnrichmentRequest, own: frozenset[str]) -> Sentence | None:
     had = [stems(criterion) for criterion in request.criteria]
-    told = (replace(s, text=_NUMBER.sub("", s.text)) for s in under(found.sentences, Part.CRITERIA))
+    told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
     for sentence in sorted(told, key=found.fits, reverse=True):
         words = stems(sentence.text)
         lacks = len(words & own) >= SHARED and covered(words, own) < HAD
@@ -190,8 +185,8 @@ def _wrong(found: Found) -> Iterator[tuple[str, str, str]]:
     if effort and effort.overran and effort.overran >= OVERRAN:
         severity = "HIGH" if effort.overran >= OVERRAN_FAR else "MEDIUM"
         yield "overran", severity, f"overran: it {effort.text}"
-    if is_abandoned(found):
-        ended = outcome_of(found) or status_of(found) or ""
+    if found.abandoned:
+        ended = found.outcome or found.status or ""
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
 
@@ -204,6 +199,6 @@ def passage(found: Found) -> Sentence:
 
 def named(found: Found) -> str:
     """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
-    ended = (outcome_of(found) or status_of(found)) if is_abandoned(found) else None
-    stands = ended or remark(found.document) or status_of(found)
+    ended = (found.outcome or found.status) if found.abandoned else None
+    stands = ended or remark(found.document) or found.status
     return f"“{found.title}” ({found.external_id}{f', {stands}' if stands else ''})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -409,11 +410,16 @@ def part_of(headings: Iterable[str]) -> Part | None:
     return None
 
 
-def under(sentences: Sequence[Sentence], part: Part) -> list[Sentence]:
-    """The sentences of a part: below its headings, or in a paragraph that begins with its name (`Outcome: ...`)."""
+def by_part(sentences: Sequence[Sentence]) -> Mapping[Part | None, Sequence[Sentence]]:
+    """Sentences by the part they stand in: below its headings, or in a paragraph that begins with its name (`Fix: ..`).
+
+    A part that there is not is empty; None holds those that stand in none.
+    """
+    parts: defaultdict[Part | None, list[Sentence]] = defaultdict(list)
     labelled: dict[int, Part | None] = {}
     for s in sentences:
         if s.paragraph not in labelled:
             label = _LABEL.match(s.text)
             labelled[s.paragraph] = part_of([label[1]]) if label else None
-    return [s for s in sentences if (labelled[s.paragraph] or part_of(s.headings)) is part]
+        parts[labelled[s.paragraph] or part_of(s.headings)].append(s)
+    return parts

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
 from workers.admin.projects import Scope, left_out, unknown
-from workers.client import BULK, INTERACTIVE, AnswerCache, Client
+from workers.client import BULK, INTERACTIVE, Client
 from workers.runtime import Runtime
 
 MOST_INTERACTIVE = 20
@@ -188,15 +188,17 @@ def enrich(
         outcomes.append(outcome)
         tell(outcome)
 
-    with _client(parts) as client:
-        asker = _Asker(
-            client=client,
-            priority=INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK,
-            until=None if timeout is None else begun + timeout,
-            scope=scope,
-        )
-        options = step_options(parts)
-        options = replace(options, project=scope.project or options.project)
+    rag, settings = parts.rag, parts.settings
+    options = StepOptions(
+        enabled=rag.enabled and rag.feature_flags.rag_enrichment,
+        rollout=rag.rollout_percentage,
+        tenant=settings.tenant,
+        project=scope.project or settings.project,
+    )
+    priority = INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK
+    until = None if timeout is None else begun + timeout
+    with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
+        asker = _Asker(client=client, priority=priority, until=until, scope=scope)
         context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
     document = context["enriched_pbis"] if backlog.flat else context
     return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
@@ -208,28 +210,6 @@ def notices(parts: Runtime, backlog: Backlog, scope: Scope) -> list[str]:
     tenant = parts.settings.tenant_id
     own = [name or parts.settings.project for name in named][:MOST_NOTICES]
     return [*unknown(parts, tenant, [*own, *scope.projects]), *left_out(parts, tenant, own, scope.projects)]
-
-
-def step_options(parts: Runtime) -> StepOptions:
-    """Whether and for whom this installation enriches."""
-    rag = parts.rag
-    return StepOptions(
-        enabled=rag.enabled and rag.feature_flags.rag_enrichment,
-        rollout=rag.rollout_percentage,
-        tenant=parts.settings.tenant,
-        project=parts.settings.project,
-    )
-
-
-def _client(parts: Runtime) -> Client:
-    return Client(
-        parts.addresses.database,
-        broker_url=parts.addresses.broker,
-        tenant=parts.settings.tenant,
-        project=parts.settings.project,
-        deadline=parts.rag.enrichment.deadline_seconds,
-        answers=AnswerCache.of(parts.rag.retrieval.cache),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

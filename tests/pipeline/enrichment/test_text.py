@@ -12,12 +12,12 @@ from pipeline.enrichment.text import (
     HEADINGS,
     QUOTED,
     Part,
+    by_part,
     clipped,
     is_prose,
     part_of,
     sentences_of,
     split,
-    under,
     worded,
 )
 from tests.growth import assert_linear
@@ -180,7 +180,7 @@ def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:
         ("Item", "Notes"),
     ]
     assert [s.ord for s in found] == [0, 1, 2, 3]
-    assert [s.text for s in under(found, Part.OUTCOME)] == ["It works.", "It is fast.", "Still."]
+    assert [s.text for s in by_part(found)[Part.OUTCOME]] == ["It works.", "It is fast.", "Still."]
 
 
 def test_what_overlapping_chunks_repeat_is_there_once_and_whole() -> None:
@@ -244,9 +244,9 @@ def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
             )
         ]
     )
-    assert [s.text for s in under(found, Part.STATUS)] == ["Open."]
-    assert [s.text for s in under(found, Part.DECISION)] == ["We wait."]
-    assert [s.text for s in under(found, Part.RESOLUTION)] == ["Resolution: none.", "Yet."]
+    assert [s.text for s in by_part(found)[Part.STATUS]] == ["Open."]
+    assert [s.text for s in by_part(found)[Part.DECISION]] == ["We wait."]
+    assert [s.text for s in by_part(found)[Part.RESOLUTION]] == ["Resolution: none.", "Yet."]
 
 
 def test_a_long_text_is_cut_at_a_sentence_or_a_word() -> None:

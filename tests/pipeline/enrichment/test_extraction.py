@@ -14,7 +14,6 @@ from pipeline.enrichment.context import Item, PastDecision
 from pipeline.enrichment.extraction import (
     constraints_of,
     decision_of,
-    is_abandoned,
     learnings,
     rationale_of,
     status_of_decision,
@@ -204,7 +203,7 @@ def test_at_most_two_sentences_lessons_first_each_short_enough_to_quote() -> Non
 def test_work_that_was_given_up_is_told_by_its_state_or_resolution(
     facts: dict[str, Any], expected: bool
 ) -> None:
-    assert is_abandoned(found("x", **facts)) is expected
+    assert found("x", **facts).abandoned is expected
 
 
 @pytest.mark.parametrize(
