@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pipeline.ledger import Item
 from workers import runtime
-from workers.admin import index_switch
+from workers.admin import reindex
 from workers.control import maintenance, steps
 from workers.control import pump as pumping
 from workers.control import sync as syncing
@@ -111,7 +111,7 @@ def build(**_later: object) -> None:
 def trim(**_later: object) -> None:
     """Keep caches, runs, dead letters and tombstones within their limits, and the indexes built."""
     maintenance.trim(runtime.current())
-    index_switch.drop_old(runtime.current())
+    reindex.drop_old(runtime.current())
     maintenance.build_indexes(runtime.current())
 
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping, TextClause, text
+from sqlalchemy import Connection, Row, RowMapping, TextClause, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
@@ -206,6 +206,18 @@ def get(connection: Connection, job_id: UUID) -> JobRow | None:
         .one_or_none()
     )
     return None if row is None else JobRow(**row)
+
+
+def requests_naming(connection: Connection, item: str) -> Sequence[Row[Any]]:
+    """Requests of Step 4 for a PBI with this text in one of its fields, newest first: request, project_id, name."""
+    return connection.execute(
+        text("""
+            select j.request, j.project_id, p.name from enrichment_job j left join project p on p.id = j.project_id
+            where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
+              and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
+            order by j.created_at desc"""),
+        {"item": item},
+    ).all()
 
 
 def ended(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:

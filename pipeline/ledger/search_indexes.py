@@ -85,6 +85,18 @@ def drop_index(connection: Connection, index: SearchIndex) -> None:
     connection.execute(text("select drop_search_index(:i)"), {"i": index.id})
 
 
+def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
+    """Indexes that are kept for a rollback and have been for longer than so many days."""
+    rows = connection.execute(
+        text("""
+            select id from search_index
+            where status = 'retired' and retired_at < now() - make_interval(secs => :seconds)"""),
+        {"seconds": days * 86_400},
+    )
+    old = {row.id for row in rows}
+    return [index for index in indexes(connection) if index.id in old]
+
+
 def forget_words(connection: Connection, index: int) -> None:
     """Remove what was counted for an index that is gone, for this tenant."""
     for table in ("lexeme_stat", "index_stat"):

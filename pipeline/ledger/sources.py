@@ -141,6 +141,11 @@ def projects(connection: Connection) -> dict[UUID, str]:
     return {row.id: row.name for row in rows}
 
 
+def tenant_names(connection: Connection) -> dict[UUID, str]:
+    """Every tenant there is."""
+    return {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}
+
+
 def listed(connection: Connection) -> list[SourceRow]:
     """All sources this connection may see, by name."""
     rows = connection.execute(text(f"select {_COLUMNS} from source order by name, id"))

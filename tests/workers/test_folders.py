@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.admin.folders import sources_of
+from workers.admin.sync_now import sources_of_folder
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 from workers.sources import open_source
-
-SUFFIXES = {"markdown": (".md",), "json": (".json",)}
 
 
 def read(folder: Path) -> dict[str, list[str]]:
@@ -18,7 +16,7 @@ def read(folder: Path) -> dict[str, list[str]]:
     parts = Runtime(load(folder / "larder.yaml", {}), Addresses(database="", control="", admin="", broker=""))
     return {
         one.settings.type: sorted(open_source(parts, one.settings).ids().ids)
-        for one in sources_of(parts, folder, SUFFIXES)
+        for one in sources_of_folder(parts, folder)
     }
 
 

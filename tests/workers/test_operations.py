@@ -98,7 +98,7 @@ def test_an_unknown_name_lists_the_known_ones(parts: Runtime) -> None:
 
 
 def test_a_name_that_two_tenants_have_needs_its_tenant(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     omniscient.execute("update source set name = 'docs' where name = 'notes'")
     with pytest.raises(ConfigurationError) as caught:
         operations.pause(parts, "docs", paused=True)
@@ -128,7 +128,7 @@ def test_pause_and_resume(parts: Runtime, omniscient: SQL) -> None:
 
 
 def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     omniscient.execute("update source set held = 30 where name = 'docs'")
     done = operations.release(parts, "docs")
     assert (done["source"], done["released"]) == ("docs", 30)
@@ -157,7 +157,7 @@ def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
 def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omniscient: SQL) -> None:
     tenant = tenant_id("acme")
     project = project_id(tenant, "app")
-    operations.every(parts)
+    operations.known_sources(parts)
     gone = ledger.Registration(
         id=UUID(int=1), tenant_id=tenant, project_id=project, name="gone", kind="text", config_hash=""
     )
@@ -184,7 +184,7 @@ def test_check_needs_no_server(parts: Runtime) -> None:
 
 
 def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     bury(omniscient, "docs", ["a.md", "b.md"])
     bury(omniscient, "notes", ["c.txt"])
     chosen = [letter for letter in operations.dead_letters(parts) if letter.item != "b.md"]
@@ -198,14 +198,14 @@ def test_replay_of_several_tenants_queues_exactly_the_chosen(parts: Runtime, omn
 
 
 def test_replay_rings_the_bell(parts: Runtime, omniscient: SQL, servers: embedded.Servers) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     bury(omniscient, "docs", ["a.md"])
     operations.replay(parts, operations.dead_letters(parts))
     assert (broker.lengths(servers.broker_url, QUEUES) or {})["control"] == 1
 
 
 def test_dead_letters_of_one_source(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     bury(omniscient, "docs", ["a.md"])
     bury(omniscient, "notes", ["c.txt"])
     assert [letter.item for letter in operations.dead_letters(parts, "notes")] == ["c.txt"]
@@ -214,7 +214,7 @@ def test_dead_letters_of_one_source(parts: Runtime, omniscient: SQL) -> None:
 
 
 def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     first, second = bury(omniscient, "docs", ["a.md", "b.md"])
     assert operations.drop(parts, operations.letters(parts, [first])) == {"dropped": ["a.md"]}
     assert [letter.id for letter in operations.dead_letters(parts)] == [second]
@@ -225,14 +225,14 @@ def test_drop_takes_off_the_list_and_leaves_the_document_dead(parts: Runtime, om
 
 
 def test_an_unknown_letter_is_named(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     known = bury(omniscient, "docs", ["a.md"])
     with pytest.raises(ConfigurationError, match="no dead letter 998, 999"):
         operations.letters(parts, [*known, 998, 999])
 
 
 def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     bury(omniscient, "docs", ["ä.md"])
     operations.pause(parts, "docs", paused=True)
     operations.replay(parts, operations.dead_letters(parts))
@@ -247,7 +247,7 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
 
 @pytest.mark.req("001-081", "001-011")
 def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     bury(omniscient, "docs", ["a.md"])
     maintenance.record_canary(parts, "embed")
     found = status.status(parts)
@@ -274,7 +274,7 @@ def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
 
 
 def test_status_without_a_broker_says_so_and_has_the_rest(parts: Runtime) -> None:
-    operations.every(parts)
+    operations.known_sources(parts)
     where = runtime.Addresses(**{**vars(parts.addresses), "broker": "redis://127.0.0.1:1/0"})
     away = Runtime(parts.settings, where)
     found = status.status(away)

@@ -18,10 +18,9 @@ from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
 from workers import search
-from workers.admin import clear, explain, index_switch, reindex, reindex_status
+from workers.admin import explain, operations, reindex
 from workers.admin import status as statuses
 from workers.admin.doctor import doctor
-from workers.admin.reindex import Asked
 from workers.control import steps
 from workers.runtime import Runtime
 
@@ -66,13 +65,13 @@ def states(parts: Runtime) -> dict[str, str]:
 
 
 def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -> None:
-    said = reindex_status.status(parts)
+    said = reindex.status(parts)
     assert (said["matches"], said["may_switch"], len(said["indexes"])) == (False, False, 1)
     sentence = "configured is hashing hashing-256, 256 dimensions; the active index is hashing hashing-384"
     assert sentence in said["next"]
     assert "run larder reindex" in said["next"]
     assert sentence in statuses.status(parts)["next"]
-    assert sentence in reindex_status.noticed(parts), "what `larder up` and every worker say at their start"
+    assert sentence in reindex.mismatch_notice(parts), "what `larder up` and every worker say at their start"
     found = {r.check: r for r in doctor.examine(parts)}["search index"]
     assert (found.status, sentence in found.detail) == ("warning", True)
     assert find(parts, "Paragraph 1 of page 2")[0] == "hashing-384", "searches go on in the old model"
@@ -80,22 +79,22 @@ def test_another_model_in_the_configuration_is_told_everywhere(parts: Runtime) -
 
 @pytest.mark.req("001-011")
 def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
-    begun = reindex.begin(parts, Asked())
+    begun = reindex.begin(parts)
     assert begun["begun"]
-    assert reindex.begin(parts, Asked()) == begun, "repeatable"
+    assert reindex.begin(parts) == begun, "repeatable"
     with pytest.raises(ConfigurationError, match="lacks 3 of 3 documents"):
-        index_switch.switch(parts)
+        reindex.switch(parts)
     assert states(parts) == {"hashing-384": "active", "hashing-256": "building"}
     fill(parts)
     assert "larder reindex switch" in statuses.status(parts)["next"]
     before = find(parts, "Paragraph 1 of page 2")
-    done = index_switch.switch(parts)
+    done = reindex.switch(parts)
     assert (done["kept"], done["active"]) == (1, begun["index"])
     assert states(parts) == {"hashing-384": "retired", "hashing-256": "active"}
     assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", before[1])
-    assert reindex_status.status(parts)["matches"]
-    assert reindex.begin(parts, Asked())["begun"] is False
-    back = index_switch.rollback(parts)
+    assert reindex.status(parts)["matches"]
+    assert reindex.begin(parts)["begun"] is False
+    back = reindex.switch(parts, "retired")
     assert (back["active"], back["kept"]) == (1, begun["index"])
     assert find(parts, "Paragraph 1 of page 2") == before
     audited = omniscient.execute("select action, subject from audit order by id").fetchall()
@@ -105,24 +104,24 @@ def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
 def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
     parts: Runtime, tmp_path: Path, omniscient: SQL
 ) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     fill(parts)
-    index_switch.switch(parts)
+    reindex.switch(parts)
     (tmp_path / "docs" / "page-1.md").write_text("# Page 1\n\nA new text about herons.\n")
     index(parts)
     generations = dict(omniscient.execute("select external_id, generation from document").fetchall())
     assert generations == {"docs/page-0.md": 1, "docs/page-1.md": 2, "docs/page-2.md": 1}
     assert find(parts, "herons")[1][0] == "Page 1"
     with pytest.raises(ConfigurationError, match="lacks 1 of 3"):
-        index_switch.rollback(parts)
+        reindex.switch(parts, "retired")
     fill(parts)
-    index_switch.rollback(parts)
+    reindex.switch(parts, "retired")
     assert find(parts, "herons")[1][0] == "Page 1"
 
 
 def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> None:
-    reindex.begin(parts, Asked())
-    index_switch.switch(parts, force=True)
+    reindex.begin(parts)
+    reindex.switch(parts, force=True)
     assert find(parts, "Paragraph 1 of page 2") == ("hashing-256", [])
     fill(parts)
     assert len(find(parts, "Paragraph 1 of page 2")[1]) == 3, "no answer is kept from before"
@@ -132,9 +131,9 @@ def test_everything_is_built_and_counted_before_the_switch(
     build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     eager = build(256, retrieval="{exactBelow: 3}")
-    reindex.begin(eager, Asked())
+    reindex.begin(eager)
     fill(eager)
-    index_switch.switch(eager)
+    reindex.switch(eager)
     row = omniscient.execute(
         "select indexed_rows > 0, keyword_built from search_index where id = 2"
     ).fetchone()
@@ -148,47 +147,47 @@ def test_another_chunker_changes_counts_with_the_switch(
     build: Build, parts: Runtime, omniscient: SQL
 ) -> None:
     same = build(384)
-    reindex.begin(same, Asked(chunker="fixed"))
+    reindex.begin(same, chunker="fixed")
     fill(same)
-    index_switch.switch(same)
+    reindex.switch(same)
     wrong = omniscient.execute("""
         select count(*) from document d where chunk_count <>
             (select count(*) from chunk c where c.index_id = 2 and c.document_id = d.id)""").fetchone()
     assert wrong == (0,)
     assert {r.check: r.status for r in doctor.examine(same)}["document chunks"] == "ok"
     with pytest.raises(ConfigurationError, match="does not say how to reach gemini/gemini-embedding-001"):
-        reindex.begin(same, Asked(provider="gemini"))
+        reindex.begin(same, provider="gemini")
     with pytest.raises(ConfigurationError, match="use one of") as told:
-        reindex.begin(same, Asked(chunker="scissors"))
+        reindex.begin(same, chunker="scissors")
     assert "structure" in str(told.value)
 
 
 def test_one_is_kept_and_one_is_filled_at_most(parts: Runtime, build: Build) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     with pytest.raises(ConfigurationError, match="is being filled"):
-        reindex.begin(parts, Asked(dimensions=128))
+        reindex.begin(parts, dimensions=128)
     fill(parts)
-    index_switch.switch(parts)
+    reindex.switch(parts)
     with pytest.raises(ConfigurationError, match="kept up to date"):
-        reindex.begin(build(384), Asked())
-    reindex.begin(parts, Asked(dimensions=128))
+        reindex.begin(build(384))
+    reindex.begin(parts, dimensions=128)
     with pytest.raises(ConfigurationError, match="there are several"):
-        index_switch.droppable(parts, None)
+        reindex.droppable(parts, None)
     fill(parts)
-    index_switch.switch(parts)
+    reindex.switch(parts)
     assert states(parts) == {"hashing-256": "retired", "hashing-128": "active"}
 
 
 def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: SQL) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     fill(parts)
-    index_switch.switch(parts)
-    index_switch.drop_old(parts)
+    reindex.switch(parts)
+    reindex.drop_old(parts)
     assert len(states(parts)) == 2, "a week has not passed"
     omniscient.execute(
         "update search_index set retired_at = now() - interval '8 days' where status = 'retired'"
     )
-    index_switch.drop_old(parts)
+    reindex.drop_old(parts)
     assert states(parts) == {"hashing-256": "active"}
     for table in ("chunk", "index_document", "lexeme_stat", "index_stat"):
         left = omniscient.execute(f"select distinct index_id from {table}").fetchall()
@@ -196,26 +195,26 @@ def test_a_kept_index_is_dropped_by_hand_or_by_age(parts: Runtime, omniscient: S
     actor = omniscient.execute("select actor from audit where action = 'reindex.drop'").fetchone()
     assert actor == ("upkeep",)
     with pytest.raises(ConfigurationError, match="no earlier index"):
-        index_switch.rollback(parts)
+        reindex.switch(parts, "retired")
     with pytest.raises(ConfigurationError, match="no such index"):
-        index_switch.droppable(parts, 2)
+        reindex.droppable(parts, 2)
 
 
 def test_without_documents_there_is_nothing_to_begin(build: Build) -> None:
     with pytest.raises(ConfigurationError, match="nothing is indexed yet"):
-        reindex.begin(build(), Asked())
+        reindex.begin(build())
 
 
 def test_clear_empties_every_index(parts: Runtime, omniscient: SQL) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     fill(parts)
-    assert clear.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
+    assert operations.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "index_document"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,)
 
 
 def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     fill(parts)
     found = explain.find(parts, parts.settings.tenant_id, "page-1.md")["indexes"]
     assert [(i["model"], i["status"], i["version"]) for i in found] == [
@@ -225,7 +224,7 @@ def test_explain_tells_what_each_index_holds(parts: Runtime) -> None:
 
 
 def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omniscient: SQL) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     fill(parts)
     omniscient.execute("delete from chunk where index_id = 2 and ord = 0")
     found = {r.check: r for r in doctor.examine(parts)}
@@ -234,16 +233,16 @@ def test_the_doctor_finds_and_fills_what_a_kept_index_lost(parts: Runtime, omnis
     mended = {r.check: r for r in doctor.examine(parts, repair=True)}["other indexes"]
     assert mended.repaired
     fill(parts)
-    assert reindex_status.status(parts)["indexes"][1]["missing"] == 0
+    assert reindex.status(parts)["indexes"][1]["missing"] == 0
     assert {r.check: r.status for r in doctor.examine(parts)}["other indexes"] == "ok"
 
 
 def test_clear_waits_for_whoever_fills_and_leaves_nothing_behind(parts: Runtime, omniscient: SQL) -> None:
-    reindex.begin(parts, Asked())
+    reindex.begin(parts)
     with parts.database.control() as connection:
         new = indexes(connection)[-1]
         (due,) = fills.choose(connection, new.id, steps.limits(parts.rag))
-    clearer = threading.Thread(target=clear.clear, args=(parts, due.tenant_id, "docs"))
+    clearer = threading.Thread(target=operations.clear, args=(parts, due.tenant_id, "docs"))
     with parts.database.tenant(due.tenant_id) as connection:
         claim = fills.claim(
             connection, due.tenant_id, new.id, "", [i.document_id for i in due.items], lease=60

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
-from workers.admin import clear
+from workers.admin import operations
 from workers.control import maintenance
 from workers.runtime import Runtime
 
@@ -132,13 +132,13 @@ def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
     write_pages(tmp_path, 3)
     parts = build()
     index(parts)
-    assert clear.count(parts, parts.settings.tenant_id, "docs") == 3
-    assert clear.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
+    assert operations.count_documents(parts, parts.settings.tenant_id, "docs") == 3
+    assert operations.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "document", "document_body", "lexeme_stat", "dead_letter"):
         assert omniscient.execute(f"select count(*) from {table}").fetchone() == (0,), table
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() != (0,)
     index(parts)
-    assert clear.clear(parts, parts.settings.tenant_id, None)["documents"] == 3
+    assert operations.clear(parts, parts.settings.tenant_id, None)["documents"] == 3
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
     actions = omniscient.execute("select action, subject from audit order by id").fetchall()
     assert actions == [("clear", "docs"), ("clear", "everything")]

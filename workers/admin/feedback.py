@@ -1,22 +1,25 @@
-"""Marking documents as useful or noise: which question and which document a person means, and what was said."""
+"""Marking documents as useful or noise: which question and document a person means, what was said, and as a set."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import cast, get_args
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from pipeline.database.tenancy import project_id
-from pipeline.documents import Json
-from pipeline.enrichment.request import EnrichmentRequest, wrong_type
+from pipeline.documents import Json, Kind
+from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, RequestRejected
-from pipeline.ledger import audit, clean
+from pipeline.ledger import audit, clean, documents, jobs
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
+from workers.admin.evaluation import dataset
 
 UNDO = "undo"
 MOST_NAMED = 5
@@ -103,19 +106,6 @@ def listed(connection: Connection, item: str | None = None) -> list[Json]:
 
 # Which question -----------------------------------------------------------------------------------
 
-_ASKED = text("""
-    select j.request, j.project_id, p.name from enrichment_job j left join project p on p.id = j.project_id
-    where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
-      and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
-    order by j.created_at desc""")
-
-_INDEXED = text("""
-    select distinct on (d.project_id) d.title, d.project_id, p.name,
-           coalesce((select b.body from document_body b where b.document_id = d.id
-                     order by b.version desc limit 1), '') as body
-    from document d left join project p on p.id = d.project_id
-    where d.external_id = :item order by d.project_id, d.deleted, d.id""")
-
 
 def _question(connection: Connection, tenant: UUID, words: str, project: str | None) -> Question:
     """The question that a person means; an id is looked up, and text is taken as it is."""
@@ -153,7 +143,7 @@ def _unquoted(words: str) -> str:
 
 def _of_jobs(connection: Connection, item: str) -> Iterator[Question]:
     """The newest of a project comes last."""
-    for row in reversed(connection.execute(_ASKED, {"item": item}).all()):
+    for row in reversed(jobs.requests_naming(connection, item)):
         with suppress(RequestRejected):
             request = EnrichmentRequest.from_json(row.request)
             if request.id == item:
@@ -163,7 +153,7 @@ def _of_jobs(connection: Connection, item: str) -> Iterator[Question]:
 
 
 def _of_documents(connection: Connection, item: str) -> Iterator[Question]:
-    for row in connection.execute(_INDEXED, {"item": item}):
+    for row in documents.items(connection, item):
         yield _about(item, row.title, {"description": row.body}, row.project_id, row.name)
 
 
@@ -188,25 +178,13 @@ def _about(item: str, title: str, asked: Json, project: UUID, name: str | None) 
 
 # Which document -----------------------------------------------------------------------------------
 
-_NAMED = text("""
-    select d.id, d.external_id, d.title, d.deleted, s.name as source
-    from document d join source s on s.id = d.source_id
-    where (d.external_id = :ref or cast(d.id as text) = lower(:ref))
-      and (cast(:source as text) is null or s.name = :source)
-    order by d.deleted, s.name limit 20""")
-
-_LIKE = text("""
-    select d.external_id from document d
-    where not d.deleted and (strpos(lower(d.external_id), lower(:ref)) > 0 or strpos(lower(d.title), lower(:ref)) > 0)
-    order by length(d.external_id), d.external_id limit :most""")
-
 
 def _document(
     connection: Connection, words: str, source: str | None, *, removed: bool
 ) -> Row[tuple[UUID, str]]:
     """The one document that a person means."""
     ref = words.strip()
-    rows = connection.execute(_NAMED, {"ref": ref, "source": source}).all()
+    rows = documents.with_ref(connection, ref, source)
     there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
     if len(there) == 1:
         return there[0]
@@ -225,8 +203,72 @@ def _document(
 
 
 def _near(connection: Connection, ref: str) -> str:
-    like: Sequence[str] = []
-    if ref:
-        like = connection.execute(_LIKE, {"ref": ref, "most": MOST_NAMED}).scalars().all()
+    like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref else ()
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
     return f"{hint}; like it are {', '.join(like)}" if like else hint
+
+
+# As a set for `larder eval` -----------------------------------------------------------------------
+
+GRADES = {"useful": 2, "noise": 0}
+
+
+def export(connection: Connection, folder: Path) -> Json:
+    """Write all that can be found, the questions and what was said into a new `folder`, for this user only.
+
+    Verdicts on documents that are no longer searchable are left out. Counts what was written.
+
+    Raises:
+        ConfigurationError: the folder is not empty, or nobody has marked anything that is still there.
+    """
+    dataset.refuse_used(folder)
+    names = documents.corpus_names(connection)
+    said = [row for row in feedback.listed(connection) if row["document_id"] in names]
+    if not said:
+        raise ConfigurationError(
+            "nobody has marked a document that is still searchable",
+            fix="mark some: `larder feedback ITEM REF useful`",
+        )
+    asked = _ids_of(said)
+    queries = {row["key"]: _query(row, asked[row["key"]]) for row in said}
+    graded = sorted(
+        (asked[row["key"]], SECTIONS[Kind(row["kind"])], names[row["document_id"]], GRADES[row["verdict"]])
+        for row in said
+    )
+    verdicts = Counter(row["verdict"] for row in said)
+    counts = {"documents": len(names), "queries": len(queries), **{name: verdicts[name] for name in GRADES}}
+    dataset.write(
+        folder,
+        documents=documents.corpus(connection),
+        queries=queries.values(),
+        relevant=((query, ref, grade) for query, _, ref, grade in graded),
+        context=graded,
+        counts=counts,
+    )
+    return counts
+
+
+def _ids_of(said: Sequence[Json]) -> dict[str, str]:
+    """Key -> id of a question; of items with the same id in several projects each is named with its project."""
+    items = {row["key"]: row for row in said if "text" not in row["question"]}
+    times = Counter(row["item"] for row in items.values())
+    named = {
+        key: f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
+        for key, row in items.items()
+    }
+    return {row["key"]: f"q-{row['key'][:12]}" for row in said} | named
+
+
+def _query(said: Json, name: str) -> Json:
+    asked = said["question"]
+    title = str(asked.get("title") or "")
+    body = str(asked.get("description") or "").removeprefix(f"# {title}\n").strip()
+    criteria: Sequence[str] = asked.get("acceptance_criteria") or ()
+    whole = asked.get("text") or "\n".join(part for part in (title, body, *criteria) if part) or said["item"]
+    plain = {
+        "project": said["project"],
+        "title": title,
+        "description": body,
+        "acceptance_criteria": list(criteria),
+    }
+    return {"_id": name, "text": whole, **{name: value for name, value in plain.items() if value}}

@@ -6,89 +6,75 @@ import getpass
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit as auditing
-from pipeline.ledger import dead
+from pipeline.ledger import audit, dead, documents
 from pipeline.ledger import sources as ledger
+from workers.admin.sync_now import chosen
 from workers.control import sync
+from workers.control.maintenance import refresh_tenant
 from workers.control.sync import start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.sources import Configured, configured_sources, open_source, source_of_row
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
+class LedgerSource(NamedTuple):
     """A source of the ledger with the name of its tenant."""
 
     row: ledger.SourceRow
     tenant: str
 
-    @property
-    def names(self) -> set[str]:
-        """How a command may call it; with its tenant where two tenants have a source of that name."""
-        return {self.row.name, f"{self.tenant}/{self.row.name}"}
 
-
-def actor() -> str:
+def current_user() -> str:
     """Who is at the keyboard, for the audit chain."""
     with suppress(OSError, KeyError):
         return f"cli:{getpass.getuser()}"
     return "cli"
 
 
-def audit(
-    connection: Connection,
-    tenant: UUID,
-    action: str,
-    subject: str,
-    detail: Json,
-    *,
-    by: str | None = None,
-) -> None:
-    """Append to a tenant's audit chain, in the transaction of the change itself; `by` is whoever is at the keyboard."""
-    auditing.append(connection, tenant, action, subject, detail, by=by or actor())
+def _audit(connection: Connection, tenant: UUID, action: str, subject: str, detail: Json) -> None:
+    """Append to a tenant's audit chain, in the transaction of the change itself."""
+    audit.append(connection, tenant, action, subject, detail, by=current_user())
 
 
 # Sources ------------------------------------------------------------------------------------------
 
 
-def every(parts: Runtime) -> list[Known]:
+def known_sources(parts: Runtime) -> list[LedgerSource]:
     """All sources the ledger knows, after it was told those of the configuration."""
     found = _rows(parts)
-    if not set(configured_sources(parts.settings)) <= {k.row.id for k in found}:
+    if not set(configured_sources(parts.settings)) <= {source.row.id for source in found}:
         sync.register(parts)
         found = _rows(parts)
     return found
 
 
-def _rows(parts: Runtime) -> list[Known]:
+def _rows(parts: Runtime) -> list[LedgerSource]:
     with parts.database.control() as connection:
-        names = {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}
-        return [Known(row=row, tenant=names[row.tenant_id]) for row in ledger.listed(connection)]
+        names = ledger.tenant_names(connection)
+        return [LedgerSource(row, names[row.tenant_id]) for row in ledger.listed(connection)]
 
 
-def find(parts: Runtime, names: Sequence[str]) -> list[Known]:
-    """The sources of these names, over all tenants; all that are still configured without names.
+def find(parts: Runtime, names: Sequence[str]) -> list[LedgerSource]:
+    """The sources called NAME or TENANT/NAME, over all tenants; all that are still configured without names.
 
     Raises:
         ConfigurationError: a name is not known, or two tenants have it; the message lists what is known.
     """
-    known = every(parts)
+    known = known_sources(parts)
     if not names:
-        return [k for k in known if k.row.removed_at is None]
+        return [source for source in known if source.row.removed_at is None]
     return [_one(known, name) for name in dict.fromkeys(names)]
 
 
-def _one(known: Sequence[Known], name: str) -> Known:
-    matching = [k for k in known if name in k.names]
+def _one(known: Sequence[LedgerSource], name: str) -> LedgerSource:
+    matching = [k for k in known if name in (k.row.name, f"{k.tenant}/{k.row.name}")]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -116,7 +102,7 @@ def listing(parts: Runtime) -> list[Json]:
             "last_error": k.row.last_error,
             "held": k.row.held,
         }
-        for k in every(parts)
+        for k in known_sources(parts)
     ]
 
 
@@ -136,15 +122,7 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
     Raises:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
-    every_ = list(configured_sources(parts.settings).values())
-    by_name = {one.settings.name: one for one in every_}
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        listed = ", ".join(sorted(by_name)) or "none"
-        raise ConfigurationError(
-            f"no enabled source is called {unknown[0]!r}", fix=f"configured are {listed}"
-        )
-    return [_checked(parts, one) for one in every_ if not names or one.settings.name in names]
+    return [_checked(parts, one) for one in chosen(parts, names)]
 
 
 def _checked(parts: Runtime, one: Configured) -> Json:
@@ -164,7 +142,7 @@ def pause(parts: Runtime, name: str, *, paused: bool) -> Json:
     known = find(parts, [name])[0]
     with parts.database.tenant(known.row.tenant_id) as connection:
         ledger.pause(connection, known.row.id, paused=paused)
-        audit(connection, known.row.tenant_id, "pause" if paused else "resume", known.row.name, {})
+        _audit(connection, known.row.tenant_id, "pause" if paused else "resume", known.row.name, {})
     return {"source": known.row.name, "tenant": known.tenant, "paused": paused}
 
 
@@ -173,7 +151,7 @@ def release(parts: Runtime, name: str) -> Json:
     known = find(parts, [name])[0]
     with parts.database.tenant(known.row.tenant_id) as connection:
         released = ledger.release_deletions(connection, known.row.id)
-        audit(connection, known.row.tenant_id, "release", known.row.name, {"held": released})
+        _audit(connection, known.row.tenant_id, "release", known.row.name, {"held": released})
     return {**_reconciled(parts, known), "released": released}
 
 
@@ -183,13 +161,35 @@ def reconcile(parts: Runtime, names: Sequence[str]) -> list[Json]:
     return [_reconciled(parts, k) for k in wanted]
 
 
-def _reconciled(parts: Runtime, known: Known) -> Json:
+def _reconciled(parts: Runtime, known: LedgerSource) -> Json:
     if source_of_row(parts.settings, known.row) is None:
         raise ConfigurationError(
             f"source {known.row.name} is no longer configured", fix="put it back into the file to sync it"
         )
     run = start_run(parts, known.row.tenant_id, known.row.id, trigger="reconcile", walk=True)
     return {"source": known.row.name, "tenant": known.tenant, "run": run}
+
+
+# Clearing -----------------------------------------------------------------------------------------
+
+
+def count_documents(parts: Runtime, tenant: UUID, source: str | None) -> int:
+    """How many living documents `clear` would remove."""
+    with parts.database.tenant(tenant) as connection:
+        return documents.count(connection, documents.source_named(connection, source) if source else None)
+
+
+def clear(parts: Runtime, tenant: UUID, source: str | None) -> Json:
+    """Remove a source's documents with all that hangs on them, or all of the tenant's; `{"documents", "chunks"}`.
+
+    One transaction: either all of it is gone, or nothing is. Open runs end here.
+    """
+    with parts.database.tenant(tenant) as connection:
+        wanted = documents.source_named(connection, source) if source else None
+        living, chunks = documents.clear(connection, wanted)
+        audit.append(connection, tenant, "clear", source or "everything", {}, by="cli")
+    refresh_tenant(parts, tenant)
+    return {"documents": living, "chunks": chunks}
 
 
 # Dead letters -------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
             done = dead.replay(connection, ids)
             items = sorted({letter.item for letter in chosen if letter.document_id in done})
             if done:
-                audit(connection, tenant, "dead.replay", f"{len(done)} documents", {"items": items})
+                _audit(connection, tenant, "dead.replay", f"{len(done)} documents", {"items": items})
         replayed |= set(done)
     if replayed:
         dispatch.send("larder.pump", expires=10)
@@ -258,7 +258,7 @@ def drop(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
         with parts.database.tenant(tenant) as connection:
             dead.drop(connection, ids)
             items = sorted({letter.item for letter in chosen if letter.document_id in ids})
-            audit(connection, tenant, "dead.drop", f"{len(ids)} documents", {"items": items})
+            _audit(connection, tenant, "dead.drop", f"{len(ids)} documents", {"items": items})
     return {"dropped": sorted({letter.item for letter in chosen})}
 
 

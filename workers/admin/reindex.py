@@ -1,37 +1,129 @@
-"""Another search index beside the one that is read: begin it, and wait until it is full."""
+"""Another search index beside the one that is read: begin it, wait until it is full, switch, go back, drop."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from pipeline.chunking import STRATEGIES
 from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, vector_key
-from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError
-from pipeline.ledger.search_indexes import WantedIndex, begin_index, made_with
-from pipeline.search.chunk_store import SearchIndex, indexes
-from workers.admin.index_switch import audit_index
-from workers.admin.reindex_status import status
+from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
+from pipeline.ledger import audit, embedding_use, search_indexes
+from pipeline.ledger.search_indexes import WantedIndex, made_with
+from pipeline.search import term_statistics
+from pipeline.search.chunk_store import SearchIndex, active_index, indexes
+from workers.admin.operations import current_user
+from workers.control.maintenance import tenants
 from workers.queue import dispatch
 from workers.runtime import Runtime
 
 POLL_SECONDS = 0.5
+CATCH_UP_SECONDS = 60.0
+"""How long a switch waits for what changed while indexes were built."""
+DROP_TRIES = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a command asks for; what it leaves out is as configured."""
-
-    provider: str | None = None
-    model: str | None = None
-    dimensions: int | None = None
-    chunker: str | None = None
+# How far they are ---------------------------------------------------------------------------------
 
 
-def begin(parts: Runtime, asked: Asked) -> Json:
+def status(parts: Runtime) -> Json:
+    """The document of `larder reindex status --json`, over all tenants."""
+    with parts.database.control() as connection:
+        found = indexes(connection)
+        told = [_figures(connection, index) for index in found]
+    active = next((i for i in found if i.status == "active"), None)
+    building = next((i for i in told if i["status"] == "building"), None)
+    other, reasons = mismatch(parts, active), _lacking(building) if building else []
+    return {
+        "configured": str(parts.wanted_index),
+        "active": active.id if active else None,
+        "matches": not other,
+        "indexes": told,
+        "may_switch": building is not None and not reasons,
+        "reasons": reasons,
+        "next": _advice(told, other, building, reasons),
+    }
+
+
+def beside(connection: Connection) -> list[Json]:
+    """The indexes that are kept or being filled, with their figures, for the operator's screen."""
+    return [_figures(connection, index) for index in indexes(connection) if index.status != "active"]
+
+
+def _figures(connection: Connection, index: SearchIndex) -> Json:
+    p = search_indexes.progress(connection, index.id)
+    return {
+        "id": index.id,
+        "status": index.status,
+        "provider": index.provider,
+        "model": index.model,
+        "dimensions": index.dimensions,
+        "chunker": index.strategy or "as configured",
+        "documents": p.total - p.missing,
+        "total": p.total,
+        "missing": p.missing,
+        "stale": p.stale,
+        "dead": p.dead,
+        "chunks": p.chunks,
+        "lag_seconds": p.lag_seconds,
+        "last_error": p.last_error,
+        "vector_index": "exact" if index.indexed_rows is None else "hnsw",
+        "keyword_index": "gin" if index.keyword_built else "scan",
+    }
+
+
+def _lacking(figures: Json) -> list[str]:
+    """What speaks against reading an index: what it lacks, in words."""
+    if not figures["missing"]:
+        return []
+    said = [f"index {figures['id']} lacks {figures['missing']} of {figures['total']} documents"]
+    if figures["dead"]:
+        said.append(f"{figures['dead']} of them were given up on: larder dead list")
+    if figures["last_error"]:
+        said.append(f"last error: {figures['last_error']}")
+    return said
+
+
+def mismatch_notice(parts: Runtime) -> str:
+    """`mismatch`, looked up at the start of a process; empty if the database does not answer."""
+    with suppress(LarderError), parts.database.control() as connection:
+        said = mismatch(parts, active_index(connection))
+        return f"{said}: run larder reindex" if said else ""
+    return ""
+
+
+def mismatch(parts: Runtime, active: SearchIndex | None) -> str:
+    """What is wrong if another index is read than the one that is configured; empty if nothing is."""
+    if active is None or replace(made_with(active), strategy="") == parts.wanted_index:
+        return ""
+    return f"configured is {parts.wanted_index}; the active index is {made_with(active)}"
+
+
+def _advice(told: list[Json], other: str, building: Json | None, reasons: list[str]) -> str:
+    if building is not None:
+        return "wait until it is full" if reasons else "larder reindex switch"
+    kept = any(i["status"] == "retired" for i in told)
+    return f"{other}: run larder reindex{', or larder reindex rollback' if kept else ''}" if other else ""
+
+
+# Beginning ----------------------------------------------------------------------------------------
+
+
+def begin(
+    parts: Runtime,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    dimensions: int | None = None,
+    chunker: str | None = None,
+) -> Json:
     """Make an empty index beside the active one and have it filled; `{"begun", "index", "made_with"}`.
 
     Repeatable: an index that is being filled goes on; `begun` is False if the active one is made like that already.
@@ -40,7 +132,7 @@ def begin(parts: Runtime, asked: Asked) -> Json:
         ConfigurationError: nothing is indexed yet, another one is being filled, or the wanted one is kept already.
         ModelMissing: the model's files are absent.
     """
-    wanted = _wanted(parts, asked)
+    wanted = _wanted(parts, provider, model, dimensions, chunker)
     with parts.database.control() as connection:
         found = {index.status: index for index in indexes(connection)}
     active = found.get("active")
@@ -56,42 +148,43 @@ def begin(parts: Runtime, asked: Asked) -> Json:
             f"index {kept.id} is made with {wanted} and is kept up to date", fix="larder reindex rollback"
         )
     with parts.database.control() as connection:
-        made = begin_index(connection, wanted, chunker=parts.rag.chunking.strategy)
+        made = search_indexes.begin_index(connection, wanted, chunker=parts.rag.chunking.strategy)
     if not wanted.fits(made):
         raise ConfigurationError(
             f"index {made.id}, made with {made_with(made)}, is being filled",
             fix=f"larder reindex switch, or larder reindex drop {made.id} --yes",
         )
     if "building" not in found:
-        audit_index(parts, "reindex", made)
+        _audit(parts, "reindex", made)
     dispatch.send("larder.pump", expires=10)
     return {"begun": True, "index": made.id, "made_with": str(wanted)}
 
 
-def _wanted(parts: Runtime, asked: Asked) -> WantedIndex:
-    """What the command and the configuration ask for together, after its model was opened as a worker opens it."""
-    if asked.chunker is not None and asked.chunker not in STRATEGIES:
-        raise ConfigurationError(f"--chunker {asked.chunker!r}", fix=f"use one of {', '.join(STRATEGIES)}")
-    strategy = asked.chunker or ""
-    configured = parts.wanted_index
-    if (asked.provider, asked.model, asked.dimensions) == (None, None, None):
+def _wanted(
+    parts: Runtime, provider: str | None, model: str | None, dimensions: int | None, chunker: str | None
+) -> WantedIndex:
+    """What is asked for, the rest as configured, after its model was opened as a worker opens it."""
+    if chunker is not None and chunker not in STRATEGIES:
+        raise ConfigurationError(f"--chunker {chunker!r}", fix=f"use one of {', '.join(STRATEGIES)}")
+    configured = replace(parts.wanted_index, strategy=chunker or "")
+    if (provider, model, dimensions) == (None, None, None):
         _ = parts.embedder
-        return replace(configured, strategy=strategy)
-    provider = asked.provider or configured.provider
+        return configured
+    provider = provider or configured.provider
     facts = KNOWN.get(provider)
     if facts is None:
         raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(KNOWN)}")
-    model = asked.model or (parts.rag.embedding.model if provider == configured.provider else "")
-    dimensions = facts.dimensions_of(model, asked.dimensions)
-    if dimensions is None:
+    model = model or (parts.rag.embedding.model if provider == configured.provider else "")
+    length = facts.dimensions_of(model, dimensions)
+    if length is None:
         raise ConfigurationError(
             f"the length of the vectors of {model} is not known", fix="give --dimensions"
         )
-    key = vector_key(EmbeddingOptions(provider=provider, model=model, dimensions=dimensions))
-    wanted = WantedIndex(provider=provider, model=key, dimensions=dimensions, strategy=strategy)
-    asked_for = SearchIndex(id=0, provider=provider, model=key, dimensions=dimensions, status="building")
+    key = vector_key(EmbeddingOptions(provider=provider, model=model, dimensions=length))
     try:
-        _ = parts.embedder_of(asked_for)
+        parts.embedder_of(
+            SearchIndex(id=0, provider=provider, model=key, dimensions=length, status="building")
+        )
     except EmbedderRefused:
         # Its own words are about an index that exists; this one does not yet.
         raise ConfigurationError(
@@ -99,7 +192,7 @@ def _wanted(parts: Runtime, asked: Asked) -> WantedIndex:
             fix="describe it under embedding: provider, model, and its apiKey, baseUrl or modelPath; the model of "
             "the active index then goes under embedding.previous, unless it is minilm or hashing",
         ) from None
-    return wanted
+    return replace(configured, provider=provider, model=key, dimensions=length)
 
 
 def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
@@ -116,3 +209,160 @@ def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
             dispatch.send("larder.pump", expires=5)
             rung = time.monotonic()
         time.sleep(POLL_SECONDS)
+
+
+# Switching ----------------------------------------------------------------------------------------
+
+_MISSING = {
+    "building": ("reindex.switch", "no index is being filled", "larder reindex begins one"),
+    "retired": ("reindex.rollback", "no earlier index is kept", "see `larder reindex status`"),
+    "active": ("", "no index is active", "larder doctor --repair"),
+}
+"""Status of an index -> what the audit chain calls reading it, and what is said if there is none."""
+
+
+def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, force: bool = False) -> Json:
+    """Let searches read the index that is being filled, or again the one before; the other is kept and followed.
+
+    Raises:
+        ConfigurationError: there is none, or it lacks documents and `force` is not given.
+    """
+    new, old = _one(parts, to), _one(parts, "active")
+    _ = parts.embedder_of(new)  # questions will be asked in it
+    if not force:
+        _refuse_if_lacking(parts, new)
+    prepare(parts, new)
+    if not force:
+        _catch_up(parts, new)
+    begun = time.monotonic()
+    with parts.database.control() as connection:
+        search_indexes.activate(connection, new, old)
+    seconds = time.monotonic() - begun
+    _audit(parts, _MISSING[to][0], new, before=old.id, force=force)
+    _settle(parts, new, old)
+    return {
+        "active": new.id,
+        "made_with": str(made_with(new)),
+        "kept": old.id,
+        "milliseconds": round(seconds * 1000, 1),
+    }
+
+
+def _one(parts: Runtime, status: str) -> SearchIndex:
+    with parts.database.control() as connection:
+        found = [index for index in indexes(connection) if index.status == status]
+    if not found:
+        _, missing, fix = _MISSING[status]
+        raise ConfigurationError(missing, fix=fix)
+    return found[-1]
+
+
+def _refuse_if_lacking(parts: Runtime, new: SearchIndex) -> None:
+    with parts.database.control() as connection:
+        reasons = _lacking(_figures(connection, new))
+    if reasons:
+        raise ConfigurationError(
+            "; ".join(reasons), fix="see `larder reindex status`; --force takes it as it is"
+        )
+
+
+def prepare(parts: Runtime, index: SearchIndex) -> None:
+    """Count words and build what searches need, before anything reads the index."""
+    for tenant in tenants(parts):
+        with parts.database.tenant(tenant) as connection:
+            term_statistics.refresh(connection, tenant, index.id)
+    with parts.database.control() as connection:
+        chunks = search_indexes.progress(connection, index.id).chunks
+        term_statistics.build(
+            connection,
+            index,
+            keyword=not index.keyword_built,
+            vector=index.indexed_rows is None and chunks >= parts.rag.retrieval.exact_below,
+        )
+
+
+def _catch_up(parts: Runtime, new: SearchIndex) -> None:
+    """What changed while indexes were built is on its way: a moment of patience."""
+    end = time.monotonic() + CATCH_UP_SECONDS
+    while time.monotonic() < end:
+        with parts.database.control() as connection:
+            if not search_indexes.is_behind(connection, new.id):
+                return
+        dispatch.send("larder.pump", expires=5)
+        time.sleep(POLL_SECONDS)
+    _refuse_if_lacking(parts, new)
+
+
+def _settle(parts: Runtime, new: SearchIndex, old: SearchIndex) -> None:
+    """After the switch, at leisure: counts of chunks as the new index has them, and no second one is kept."""
+    if new.strategy != old.strategy:
+        for tenant in tenants(parts):
+            with parts.database.tenant(tenant) as connection:
+                search_indexes.adopt_counts(connection, new.id)
+    with parts.database.control() as connection:
+        embedding_use.release_hold(
+            connection, parts.allowance.fingerprint
+        )  # it may have been about the model before
+        older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
+    for index in older:
+        _drop(parts, index, by=current_user())
+
+
+# Dropping -----------------------------------------------------------------------------------------
+
+
+def droppable(parts: Runtime, index_id: int | None) -> SearchIndex:
+    """The index that `drop` would remove: the one of that number, or the only one that is not read.
+
+    Raises:
+        ConfigurationError: there is no such index, it is the active one, or there are several.
+    """
+    with parts.database.control() as connection:
+        found = [i for i in indexes(connection) if i.status != "active"]
+    chosen = [i for i in found if index_id in (None, i.id)]
+    if len(chosen) == 1:
+        return chosen[0]
+    known = ", ".join(f"{i.id} ({i.status}, {made_with(i)})" for i in found) or "none"
+    what = "there are several" if len(chosen) > 1 else "there is no such index beside the active one"
+    raise ConfigurationError(what, fix=f"name one of: {known}")
+
+
+def drop(parts: Runtime, index: SearchIndex) -> Json:
+    """Remove an index that is not read; `{"dropped", "made_with"}`."""
+    _drop(parts, index, by=current_user())
+    return {"dropped": index.id, "made_with": str(made_with(index))}
+
+
+def drop_old(parts: Runtime) -> None:
+    """Remove an index that was kept for a rollback for long enough."""
+    days = parts.rag.retrieval.keep_previous_days
+    with parts.database.control() as connection:
+        old = search_indexes.retired_before(connection, days=days)
+    for index in old:
+        _drop(parts, index, by="upkeep")
+
+
+def _drop(parts: Runtime, index: SearchIndex, *, by: str) -> None:
+    """Searches read on: the moment in which nothing holds the table may take some tries."""
+    for _ in range(DROP_TRIES - 1):
+        with suppress(StoreUnavailable):
+            _drop_once(parts, index)
+            break
+    else:
+        _drop_once(parts, index)
+    for tenant in tenants(parts):
+        with parts.database.tenant(tenant) as connection:
+            search_indexes.forget_words(connection, index.id)
+    _audit(parts, "reindex.drop", index, by=by)
+
+
+def _drop_once(parts: Runtime, index: SearchIndex) -> None:
+    with parts.database.control() as connection:
+        search_indexes.drop_index(connection, index)
+
+
+def _audit(parts: Runtime, action: str, index: SearchIndex, *, by: str = "", **detail: object) -> None:
+    """Write it into the chain of this installation's own tenant: an index holds all of them."""
+    tenant, made = parts.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
+    with parts.database.tenant(tenant) as connection:
+        audit.append(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())

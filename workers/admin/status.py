@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
@@ -12,10 +12,10 @@ from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused
 from pipeline.ledger import embedding_use, overview, work
 from pipeline.search.chunk_store import active_index
-from workers.admin import reindex_status
+from workers.admin import reindex
+from workers.admin.sync_now import served
 from workers.control import steps
 from workers.limits.tokens import Outlook
-from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime
@@ -54,9 +54,9 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "database": "ok",
         }
         active = active_index(connection)
-        found["other_indexes"] = reindex_status.beside(connection)
+        found["other_indexes"] = reindex.beside(connection)
         enrichment = overview.enrichment(connection)
-    found["index_mismatch"] = reindex_status.mismatch(parts, active)
+    found["index_mismatch"] = reindex.mismatch(parts, active)
     answered = enrichment.pop("degradation_level")
     found["degradation_level"] = max(answered, SLOW_LEVEL) if _is_slow(found) else answered
     found["enrichment"] = enrichment
@@ -150,11 +150,6 @@ def _waiting_state(connection: Connection, outlook: Outlook) -> Json:
 
 def _is_slow(found: Json) -> bool:
     return float(found.get("database_seconds") or 0) > HealthOptions.slow_seconds
-
-
-def served(workers: Sequence[Json]) -> set[str]:
-    """Queues that a living one of the `workers` of the status serves."""
-    return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
 
 
 def advice(found: Json) -> str:

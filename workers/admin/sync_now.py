@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, embedding_use, overview, runs, sources, work
-from workers.admin.status import served
 from workers.control import steps, sync
 from workers.control.sync import start_run
+from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
 from workers.runtime import Runtime
-from workers.sources import Configured, configured_sources, open_source
+from workers.settings import SOURCE_TYPES
+from workers.sources import Configured, configured_source, configured_sources, open_source
 
 POLL_SECONDS = 0.2
 RING_SECONDS = 1.0
@@ -55,7 +60,7 @@ def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
     unknown = [n for n in names if n not in known]
     if unknown:
         raise ConfigurationError(
-            f"no enabled source is called {', '.join(unknown)}",
+            f"no enabled source is called {', '.join(map(repr, unknown))}",
             fix=f"configured are {', '.join(sorted(known)) or 'none'}",
         )
     return [c for c in every if not names or c.settings.name in names]
@@ -75,8 +80,8 @@ def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[
 
 
 @dataclass
-class Hearing:
-    """Whether workers can still be told of anything, for a command that waits for them."""
+class BrokerWatch:
+    """Looks whether the broker, by which workers are told of work, is there while a command waits for them."""
 
     broker_url: str
     fix: str = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
@@ -99,14 +104,14 @@ class Hearing:
             raise broker_lost(why, self.fix)
 
 
-def broker_lost(why: str, fix: str = Hearing.fix) -> StoreUnavailable:
+def broker_lost(why: str, fix: str = BrokerWatch.fix) -> StoreUnavailable:
     """What to tell a person who would wait in vain."""
     return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
 
 
 def _await_open(parts: Runtime, one: Configured) -> None:
     rung = 0.0
-    hearing = Hearing(
+    broker_watch = BrokerWatch(
         parts.addresses.broker,
         fix=f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
         "when the broker is back: ask again then",
@@ -115,7 +120,7 @@ def _await_open(parts: Runtime, one: Configured) -> None:
         with parts.database.tenant(one.tenant_id) as connection:
             if runs.open_of(connection, one.id) is None:
                 return
-        hearing.raise_if_lost()
+        broker_watch.raise_if_lost()
         if time.monotonic() - rung > RING_SECONDS:
             raise_if_stuck(parts)
             dispatch.send("larder.pump", expires=5)
@@ -140,7 +145,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
     rung = looked = time.monotonic()
-    hearing = Hearing(parts.addresses.broker)
+    broker_watch = BrokerWatch(parts.addresses.broker)
     while True:
         for one in watched:
             if one.run.finished_at is None:
@@ -148,7 +153,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         show(watched)
         if all(one.run.finished_at for one in watched):
             return
-        hearing.raise_if_lost()
+        broker_watch.raise_if_lost()
         ready = [w for w in watched if w.run.state == "processing" and not w.live.get("open")]
         if ready and time.monotonic() - rung > RING_SECONDS / 4:
             # All its documents are through: the pump need not wait for the next tick to close it.
@@ -230,7 +235,41 @@ def exit_code(report_: Json) -> int:
     return 1 if all(r["state"] == "failed" for r in report_["runs"]) else 3
 
 
-# Registered by a command --------------------------------------------------------------------------
+# A folder that no source names --------------------------------------------------------------------
+
+SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
+"""Type of source -> ends of the names of its files."""
+_LEFT_OUT = frozenset({"node_modules", ".git", ".venv"})
+"""Folders of other people's files, wherever they lie."""
+
+
+def sources_of_folder(parts: Runtime, folder: Path) -> list[Configured]:
+    """One source per type of file that is there, named after the folder; the same folder gives the same names."""
+    names = list(_names(folder, parts.settings.data.resolve()))
+    present = {kind for kind, endings in SUFFIXES.items() if any(n.endswith(endings) for n in names)}
+    short = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "folder"
+    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:6]
+    found = []
+    for kind in sorted(present):
+        section = SOURCE_TYPES[kind].model_validate(
+            {
+                "name": f"{short}-{mark}.{kind}",
+                "type": kind,
+                "root": str(folder),
+                "paths": [f"**/*{ending}" for ending in SUFFIXES[kind]],
+                "exclude": [f"**/{name}/**" for name in sorted(_LEFT_OUT)],
+                "autoIndex": False,
+            },
+        )
+        found.append(configured_source(parts.settings, section))
+    return found
+
+
+def _names(folder: Path, data: Path) -> Iterator[str]:
+    """The names of all files that may be read: none of the data folder, where passwords lie."""
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if name not in _LEFT_OUT and Path(place, name) != data]
+        yield from names
 
 
 def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
@@ -275,6 +314,11 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
 
 
 # Workers for one command --------------------------------------------------------------------------
+
+
+def served(workers: Sequence[Json]) -> set[str]:
+    """Queues that a living one of the `workers` of the status serves."""
+    return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
 
 
 @contextmanager

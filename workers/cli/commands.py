@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from workers.cli import config, enrich, feedback, index, operate, processes, search, status
+from workers.cli import config, enrich, index, operate, processes, search, status
 from workers.cli.eval import app as eval_app
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ for command in (
     search.search,
     search.explain,
     enrich.enrich,
-    feedback.feedback,
+    search.feedback,
     status.status,
     operate.doctor,
 ):

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 from uuid import UUID
 
 import typer
@@ -137,8 +137,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a context first and then its own options.
 
-    --config, --data and --json are added behind them, but for those in `without`. Errors become a sentence and an
-    exit code, never a traceback.
+    --config, --data and --json are added behind them, but for those in `without`. A parameter that is a dataclass
+    stands for its fields, each an option. Errors become a sentence and an exit code, never a traceback.
     """
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
@@ -150,10 +150,14 @@ def command(
             as_json: bool = False,
             **own: Any,
         ) -> None:
+            for name, kind in groups.items():
+                own[name] = kind(**{option.name: own.pop(option.name) for option in fields(kind)})
             with command_context(config, as_json, data, patience=patience) as context:
                 run(context, *args, **own)
 
-        options = list(signature(run, eval_str=True).parameters.values())[1:]
+        given = list(signature(run, eval_str=True).parameters.values())[1:]
+        groups: dict[str, Any] = {one.name: one.annotation for one in given if is_dataclass(one.annotation)}
+        options = [option for one in given for option in _options_of(one)]
         options += [
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for name, (kind, default) in _SHARED.items()
@@ -164,6 +168,18 @@ def command(
         return wrapped
 
     return decorate
+
+
+def _options_of(parameter: Parameter) -> Iterator[Parameter]:
+    """The parameter itself, or one for each field of its dataclass."""
+    kind = parameter.annotation
+    if not is_dataclass(kind):
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        annotation = hints[field.name]
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
 
 
 @contextmanager

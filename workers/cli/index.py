@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -153,9 +153,6 @@ def _tell_preview(console: Console, found: list[Json]) -> None:
             console.print(f"  [red]{problem['outcome']}[/] {problem['item']}: {problem['reason']}")
 
 
-_SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
-
-
 def _not_empty(folder: str) -> Path:
     """An empty name is a variable that is not set, and not this folder."""
     if not folder.strip():
@@ -171,12 +168,11 @@ def ingest(
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
     from workers.admin import sync_now
-    from workers.admin.folders import sources_of
 
     fix = "give the folder that holds the files"
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder", fix=fix)
-    wanted = sources_of(context.parts, folder.resolve(), _SUFFIXES)
+    wanted = sync_now.sources_of_folder(context.parts, folder.resolve())
     if not wanted:
         raise ConfigurationError(f"{folder} holds no .md, .txt or .json file", fix=fix)
     context.ping()
@@ -191,14 +187,14 @@ def clear(
     yes: YesOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
-    from workers.admin import clear as clearing
+    from workers.admin import operations
 
     context.ping()
     what = f"of source {source}" if source else f"of tenant {context.settings.tenant}"
     if not yes:
-        count = clearing.count(context.parts, context.tenant, source)
+        count = operations.count_documents(context.parts, context.tenant, source)
         context.refuse_without_yes(f"remove {count} documents {what}", "removed", documents=count)
-    removed = clearing.clear(context.parts, context.tenant, source)
+    removed = operations.clear(context.parts, context.tenant, source)
     context.answer({"success": True, **removed}, f"removed {removed['documents']} documents {what}")
 
 
@@ -231,8 +227,9 @@ def begin_index(
     from workers.admin import reindex as reindexing
 
     context.ping()
-    asked = reindexing.Asked(provider=provider, model=model, dimensions=dimensions, chunker=chunker)
-    begun = reindexing.begin(context.parts, asked)
+    begun = reindexing.begin(
+        context.parts, provider=provider, model=model, dimensions=dimensions, chunker=chunker
+    )
     if begun["begun"] and wait:
         _await_full(context, begun)
         return
@@ -264,7 +261,7 @@ def _await_full(context: CommandContext, begun: Json) -> None:
 @command()
 def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
-    from workers.admin import reindex_status as reindexing
+    from workers.admin import reindex as reindexing
 
     found = reindexing.status(context.parts)
     context.answer(found, lambda: _tell_indexes(context.console, found))
@@ -288,23 +285,21 @@ def _tell_indexes(console: Console, found: Json) -> None:
 @command(patience=None)
 def switch_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the new index; the one before is kept and kept up to date."""
-    from workers.admin import index_switch
-
-    _switch(context, index_switch.switch, force=force)
+    _switch(context, "building", force=force)
 
 
 @reindex.command("rollback")
 @command(patience=None)
 def roll_back_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the index before again; the two change places."""
-    from workers.admin import index_switch
-
-    _switch(context, index_switch.rollback, force=force)
+    _switch(context, "retired", force=force)
 
 
-def _switch(context: CommandContext, change: Any, *, force: bool) -> None:
+def _switch(context: CommandContext, to: Literal["building", "retired"], *, force: bool) -> None:
+    from workers.admin import reindex as reindexing
+
     context.ping()
-    done = change(context.parts, force=force)
+    done = reindexing.switch(context.parts, to, force=force)
     context.answer(
         {"success": True, **done},
         f"searches read index {done['active']} ({done['made_with']}), "
@@ -320,7 +315,7 @@ def drop_index(
     yes: YesOption = False,
 ) -> None:
     """Remove the index that is kept for a rollback, or the one that is being filled."""
-    from workers.admin import index_switch as reindexing
+    from workers.admin import reindex as reindexing
 
     context.ping()
     chosen = reindexing.droppable(context.parts, index)

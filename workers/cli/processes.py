@@ -114,7 +114,7 @@ def _tell(context: CommandContext, state: dict[str, Any]) -> None:
 
 
 def _show(context: CommandContext, state: dict[str, Any]) -> None:
-    from workers.admin import reindex_status
+    from workers.admin import reindex
 
     console = context.console
     console.print(f"[green]running[/]: {', '.join(p['name'] for p in state.get('processes', []))}")
@@ -122,7 +122,7 @@ def _show(context: CommandContext, state: dict[str, Any]) -> None:
     if state.get("flower_url"):
         console.print(f"flower    {state['flower_url']}  (user {state['flower_user']})")
     console.print(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
-    if said := reindex_status.noticed(context.parts):
+    if said := reindex.mismatch_notice(context.parts):
         console.print(f"[yellow]model[/]     {escape(said)}", soft_wrap=True)
 
 
@@ -153,12 +153,12 @@ def worker(
     ] = None,
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
-    from workers.admin import reindex_status
+    from workers.admin import reindex
     from workers.processes import run as processes
 
     known = processes.known_queue(queue)
     _log_as_configured(context)
-    if said := reindex_status.noticed(context.parts):
+    if said := reindex.mismatch_notice(context.parts):
         structlog.get_logger("larder").warning(said)
     processes.run_worker(context.parts, known, concurrency)
 

@@ -1,16 +1,24 @@
-"""Commands that ask: search, explain."""
+"""Commands that ask, and judge the answers: search, explain, feedback."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from workers.cli.context import FAILED, CommandContext, ConfigOption, DataOption, JsonOption, command_context
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError
+from workers.cli.context import FAILED, LONG_PATIENCE, CommandContext, command
+from workers.cli.tables import SCORE_PARTS, Columns, show_scores
+
+if TYPE_CHECKING:
+    from pipeline.search import SearchRequest
 
 LINES = 3
 """Lines of a passage."""
@@ -19,101 +27,97 @@ OLD_DAYS = 365
 WIDEST = 100
 """Columns; longer lines are hard to read, however wide the screen."""
 
-ModeOption = Annotated[str, typer.Option("--mode", help="hybrid, vector or keyword.")]
-TypesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source-type", help="pbi, documentation, confluence, azure_devops, text; may be repeated."
-    ),
-]
-KindsOption = Annotated[
-    list[str] | None, typer.Option("--kind", help="work, decision, reference; may be repeated.")
-]
-TagsOption = Annotated[
-    list[str] | None, typer.Option("--tag", help="The document has it; repeated: all of them.")
-]
-SourcesOption = Annotated[
-    list[str] | None, typer.Option("--source", help="Name of a source; may be repeated.")
-]
-ProjectsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--project",
-        help="Only documents of this project; more by commas or repeated. Without it all projects of the tenant are "
-        "searched.",
-    ),
-]
-SinceOption = Annotated[
-    str | None, typer.Option("--since", help="Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h.")
-]
-UntilOption = Annotated[
-    str | None, typer.Option("--until", help="Changed before; a day given here counts whole.")
-]
-MetadataOption = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Repeated: all of them.")
-]
-LevelsOption = Annotated[
-    list[str] | None, typer.Option("--security-level", help="Only documents of this level; may be repeated.")
-]
-ExcludeOption = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", metavar="ID", help="Leave this document out; may be repeated."),
-]
-CountOption = Annotated[
-    int | None, typer.Option("-k", min=1, help="How many. [default: retrieval.topK, at most maxTopK]")
-]
+
+def _repeated(name: str, help_: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help_, metavar=metavar)
 
 
-def search(
-    text: Annotated[str, typer.Argument(help="A question, words, or a whole work item.")],
-    k: CountOption = None,
-    mode: ModeOption = "hybrid",
-    source_type: TypesOption = None,
-    kind: KindsOption = None,
-    tag: TagsOption = None,
-    source: SourcesOption = None,
-    project: ProjectsOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    metadata: MetadataOption = None,
-    security_level: LevelsOption = None,
-    exclude: ExcludeOption = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of.")] = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find documents by meaning and by words."""
-    with command_context(config, as_json, data) as door:
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search, and among which documents."""
+
+    k: Annotated[
+        int | None, typer.Option("-k", min=1, help="How many. [default: retrieval.topK, at most maxTopK]")
+    ] = None
+    mode: Annotated[str, typer.Option("--mode", help="hybrid, vector or keyword.")] = "hybrid"
+    source_type: Annotated[
+        list[str] | None,
+        _repeated("--source-type", "pbi, documentation, confluence, azure_devops, text; may be repeated."),
+    ] = None
+    kind: Annotated[list[str] | None, _repeated("--kind", "work, decision, reference; may be repeated.")] = (
+        None
+    )
+    tag: Annotated[list[str] | None, _repeated("--tag", "The document has it; repeated: all of them.")] = None
+    source: Annotated[list[str] | None, _repeated("--source", "Name of a source; may be repeated.")] = None
+    project: Annotated[
+        list[str] | None,
+        _repeated(
+            "--project",
+            "Only documents of this project; more by commas or repeated. Without it all projects of the tenant are "
+            "searched.",
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."),
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", help="Changed before; a day given here counts whole.")
+    ] = None
+    metadata: Annotated[list[str] | None, _repeated("--metadata", "Repeated: all of them.", "KEY=VALUE")] = (
+        None
+    )
+    security_level: Annotated[
+        list[str] | None,
+        _repeated("--security-level", "Only documents of this level; may be repeated."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, _repeated("--exclude", "Leave this document out; may be repeated.", "ID")
+    ] = None
+
+    def request(self, context: CommandContext, text: str, *, explain: bool = False) -> SearchRequest:
+        """What is asked; projects that hold nothing are named on stderr.
+
+        Raises:
+            ConfigurationError: a word means nothing; the message says which and what is known.
+        """
         from pipeline.search import SearchRequest
         from workers import search as searching
         from workers.admin import projects
 
-        question = searching.asked(text)
-        chosen = searching.mode_of(mode)
+        mode, names = searching.mode_of(self.mode), projects.names_of(self.project or ())
         wanted = searching.Wanted(
-            source_types=source_type or (),
-            kinds=kind or (),
-            tags=tag or (),
-            sources=source or (),
-            projects=projects.names_of(project or ()),
-            since=since,
-            until=until,
-            metadata=metadata or (),
-            security_levels=security_level or (),
-            exclude=exclude or (),
+            source_types=self.source_type or (),
+            kinds=self.kind or (),
+            tags=self.tag or (),
+            sources=self.source or (),
+            projects=names,
+            since=self.since,
+            until=self.until,
+            metadata=self.metadata or (),
+            security_levels=self.security_level or (),
+            exclude=self.exclude or (),
         )
-        condition = searching.condition(door.parts, door.tenant, wanted)
-        for notice in projects.unknown(door.parts, door.tenant, wanted.projects) if wanted.projects else ():
+        condition = searching.condition(context.parts, context.tenant, wanted)
+        for notice in projects.unknown(context.parts, context.tenant, names) if names else ():
             print(notice, file=sys.stderr)
-        request = SearchRequest(text=question, mode=chosen, k=k, filter=condition, explain=explain)
-        found = searching.search(door.parts, door.tenant, request)
-        door.answer(searching.to_json(door.parts, door.tenant, found))
-        if not door.as_json:
-            if found.model and not found.hits and not searching.holds_documents(door.parts, door.tenant):
-                print(f"no document of tenant {door.settings.tenant} is indexed; see `larder index`")
-                return
-            _show(door.console, found, question)
+        return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
+
+
+@command()
+def search(
+    context: CommandContext,
+    text: Annotated[str, typer.Argument(help="A question, words, or a whole work item.")],
+    options: SearchOptions,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of.")] = False,
+) -> None:
+    """Find documents by meaning and by words."""
+    from workers import search as searching
+
+    request = options.request(context, searching.asked(text), explain=explain)
+    found = searching.search(context.parts, context.tenant, request)
+    document = searching.to_json(context.parts, context.tenant, found)
+    context.answer(document, lambda: _tell_results(context, found, request.text))
 
 
 _NOTES = {
@@ -124,7 +128,13 @@ _NOTES = {
 }
 
 
-def _show(console: Console, found: Any, question: str) -> None:
+def _tell_results(context: CommandContext, found: Any, question: str) -> None:
+    from workers import search as searching
+
+    console = context.console
+    if found.model and not found.hits and not searching.holds_documents(context.parts, context.tenant):
+        print(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
+        return
     if found.degradation_level:
         note = _NOTES.get(found.degradation_level, "")
         console.print(f"[yellow]degradation level {found.degradation_level}[/]: {note}")
@@ -133,8 +143,6 @@ def _show(console: Console, found: Any, question: str) -> None:
     for n, hit in enumerate(found.hits, 1):
         _show_hit(console, n, hit, question)
     if any(hit.explanation is not None for hit in found.hits):
-        from workers.cli.tables import show_scores
-
         show_scores(console, found.hits, WIDEST)
 
 
@@ -150,7 +158,8 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     head.truncate(width, overflow="ellipsis")
     console.print(head, soft_wrap=True)
     day = d.updated_at or d.created_at
-    place = [f"{d.source}/{d.kind}", *([f"{day:%Y-%m-%d}{_age(d)}"] if day else []), _link(d)]
+    link = str(d.url or d.metadata.get("source_path") or "")
+    place = [f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{_age(d)}" if day else "", link]
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
     console.print(Text(" " * INDENT + "  ".join(p for p in place if p), style="cyan"), soft_wrap=True)
     if said := remark(d):
@@ -180,85 +189,46 @@ def _age(document: Any) -> str:
     return f" ({years} year{'s' if years > 1 else ''} old)"
 
 
-def _link(document: Any) -> str:
-    return str(document.url or document.metadata.get("source_path") or "")
-
-
+@command()
 def explain(
+    context: CommandContext,
     document: Annotated[
         str, typer.Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
     ],
+    options: SearchOptions,
     query: Annotated[
         str | None, typer.Option("--query", help="Why this question does (not) find it.")
     ] = None,
-    k: CountOption = None,
-    mode: ModeOption = "hybrid",
-    source_type: TypesOption = None,
-    kind: KindsOption = None,
-    tag: TagsOption = None,
-    source: SourcesOption = None,
-    project: ProjectsOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    metadata: MetadataOption = None,
-    security_level: LevelsOption = None,
-    exclude: ExcludeOption = None,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
-    with command_context(config, as_json, data) as door:
-        from pipeline.search import SearchRequest
-        from workers import search as searching
-        from workers.admin import explain as explaining
-        from workers.admin import projects
+    from workers.admin import explain as explaining
 
-        chosen = searching.mode_of(mode)
-        wanted = searching.Wanted(
-            source_types=source_type or (),
-            kinds=kind or (),
-            tags=tag or (),
-            sources=source or (),
-            projects=projects.names_of(project or ()),
-            since=since,
-            until=until,
-            metadata=metadata or (),
-            security_levels=security_level or (),
-            exclude=exclude or (),
-        )
-        condition = searching.condition(door.parts, door.tenant, wanted)
-        try:
-            facts = explaining.find(door.parts, door.tenant, document)
-        except explaining.SeveralDocuments as error:
-            _list(door, error)
-            raise typer.Exit(FAILED) from None
-        told = {"document": facts}
-        if query is not None:
-            request = SearchRequest(text=query, mode=chosen, k=k, filter=condition)
-            verdict = explaining.why(door.parts, door.tenant, facts, request)
-            told["query"] = {"text": query, **verdict.to_json()}
-        door.answer(told)
-        if not door.as_json:
-            _tell(door.console, told)
+    request = options.request(context, query or "")
+    try:
+        facts = explaining.find(context.parts, context.tenant, document)
+    except explaining.SeveralDocuments as error:
+        _list_candidates(context, error)
+        raise typer.Exit(FAILED) from None
+    told = {"document": facts}
+    if query is not None:
+        verdict = explaining.why(context.parts, context.tenant, facts, request)
+        told["query"] = {"text": query, **verdict}
+    context.answer(told, lambda: _tell_document(context.console, told))
 
 
-def _list(door: CommandContext, error: Any) -> None:
+def _list_candidates(context: CommandContext, error: Any) -> None:
     names = ("id", "source", "external_id", "title")
     candidates = [{name: c[name] for name in names} for c in error.candidates]
-    message = error.message.partition("\n")[0].removesuffix(":")
-    door.answer(
-        {
-            "success": False,
-            "error": {"code": error.code, "name": error.name, "message": message, "fix": error.fix},
-            "candidates": candidates,
-        },
-        text=f"{error.message}\n{error.fix}",
-    )
+    lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
+    context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, "\n".join(lines))
 
 
-def _tell(console: Console, told: dict[str, Any]) -> None:
+def _tell_document(console: Console, told: Json) -> None:
     d = told["document"]
+    wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
+    cut, letter, crashes = d["chunks_cut"], d["dead_letter"], d["crash_count"]
+    unread = f", {cut} longer than the model reads: their ends are found by their words only"
+    given_up = "{code} at stage {stage} after {attempts} attempts: {reason}"
     rows: list[tuple[str, Any]] = [
         ("document", d["id"]),
         ("title", d["title"]),
@@ -267,75 +237,142 @@ def _tell(console: Console, told: dict[str, Any]) -> None:
         ("searchable", _searchable(d)),
         ("state", f"{d['state']}, stage {d['stage']}"),
         ("version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"),
-        ("pipeline", _pipeline(d)),
-        ("chunks", _chunks(d)),
-        *_beside(d),
+        ("pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"),
+        ("chunks", f"{d['chunk_count']}{unread if cut else ''}"),
+        *(
+            (f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}")
+            for i in d["indexes"]
+            if i["status"] != "active"
+        ),
         ("indexed", d["last_indexed"]),
-        ("attempts", _attempts(d)),
+        ("attempts", f"{d['attempts']}{f', {crashes} crashes' if crashes else ''}"),
         ("next try", d["next_try"]),
         ("last error", d["last_error"]),
-        ("dead letter", _letter(d["dead_letter"])),
+        ("dead letter", given_up.format(**letter) if letter else ""),
     ]
     if "query" in told:
         rows.append(("question", told["query"]["detail"]))
-        rows += _scores(told["query"]["explanation"])
+        rows += _score_rows(told["query"]["explanation"] or {})
     for name, value in rows:
         if value not in (None, ""):
             console.print(Text(f"{name:<12}").append(str(value)), soft_wrap=True)
 
 
-def _searchable(document: dict[str, Any]) -> str:
+def _searchable(document: Json) -> str:
     reasons = [name for name in ("deleted", "hidden") if document[name]]
     reasons += ["not indexed yet"] if document["indexed_version"] is None else []
     return "no: " + ", ".join(reasons) if reasons else "yes"
 
 
-def _pipeline(document: dict[str, Any]) -> str:
-    wanted, indexed = document["pipeline_version"], document["indexed_pipeline"]
-    return str(wanted) if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
+def _score_rows(explanation: Json) -> Iterator[tuple[str, str]]:
+    for label, raw, part in SCORE_PARTS:
+        value, by = explanation.get(raw), explanation.get(part)
+        if raw.endswith("_score"):
+            if value is not None:
+                yield f"  {label}", f"{value:.3f}, {by:.3f} of the score"
+        elif by:
+            yield f"  {label}", f"{by:.3f} of the score"
 
 
-def _chunks(document: dict[str, Any]) -> str:
-    cut = document["chunks_cut"]
-    ends = f", {cut} longer than the model reads: their ends are found by their words only" if cut else ""
-    return f"{document['chunk_count']}{ends}"
+# Feedback -----------------------------------------------------------------------------------------
+
+VERDICT_COLOURS = {"useful": "green", "noise": "yellow"}
 
 
-def _beside(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """What search indexes hold of it that are not the one that is read."""
-    return [
-        (f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}")
-        for i in document["indexes"]
-        if i["status"] != "active"
-    ]
-
-
-def _attempts(document: dict[str, Any]) -> str:
-    crashes = f", {document['crash_count']} crashes" if document["crash_count"] else ""
-    return f"{document['attempts']}{crashes}"
-
-
-def _letter(letter: dict[str, Any] | None) -> str:
-    if letter is None:
-        return ""
-    return (
-        f"{letter['code']} at stage {letter['stage']} after {letter['attempts']} attempts: {letter['reason']}"
+@command(patience=LONG_PATIENCE)
+def feedback(
+    context: CommandContext,
+    item: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ITEM",
+            help="Id of a PBI that was enriched or of an indexed document, or a question in quotes.",
+        ),
+    ] = None,
+    ref: Annotated[
+        str | None, typer.Argument(metavar="REF", help="Of the document: its external id, or its id.")
+    ] = None,
+    verdict: Annotated[str | None, typer.Argument(metavar="VERDICT", help="useful, noise or undo.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take back what was said.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Show what was said, of ITEM if given.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write a judged set for `larder eval`; it holds texts."),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Of the item, if several projects have that ITEM.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Of the document, if several sources have that REF.")
+    ] = None,
+) -> None:
+    """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
+    said = "undo" if undo and verdict is None else verdict
+    marks = item is not None and ref is not None and said is not None
+    wrong = (
+        undo and said != "undo",
+        listing and (ref or said),
+        export and item,
+        (source or project) and not marks,
     )
+    if [marks, listing, export is not None].count(True) != 1 or any(wrong):
+        usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
+        raise ConfigurationError("that is no whole command", fix=usage)
+    if item is not None and ref is not None and said is not None:
+        _mark(context, (item, ref, said), project, source)
+    elif export is not None:
+        _export(context, export)
+    else:
+        _list_marks(context, item)
 
 
-_PARTS = (
-    ("meaning", "semantic_score", "vector_part"),
-    ("words", "overlap_score", "keyword_part"),
-    ("title", "title_score", "title_part"),
-    ("all words", "covered_score", "covered_part"),
-    ("reranker", "rerank_score", "rerank_part"),
-)
+def _mark(
+    context: CommandContext, words: tuple[str, str, str], project: str | None, source: str | None
+) -> None:
+    from workers.admin import feedback as marking
+    from workers.admin.operations import current_user
+
+    tenant = context.tenant
+    with context.parts.database.tenant(tenant) as connection:
+        done = marking.mark(connection, tenant, *words, project=project, source=source, by=current_user())
+    what = f"{done['ref']} is {done['verdict']} for {_named(done)}"
+    if done["verdict"] is None:
+        what = f"{done['ref']} is no longer {done['before']} for {_named(done)}"
+    elif done["before"] not in (None, done["verdict"]):
+        what += f", no longer {done['before']}"
+    context.answer({"success": True, **done}, what)
 
 
-def _scores(parts: dict[str, Any] | None) -> Sequence[tuple[str, str]]:
-    known = [(label, (parts or {}).get(raw), (parts or {}).get(part)) for label, raw, part in _PARTS]
-    rows = [(f"  {n}", f"{raw:.3f}, {part:.3f} of the score") for n, raw, part in known if raw is not None]
-    moved = (("  outdated", "standing_part"), ("  feedback", "feedback_part"))
-    return rows + [
-        (name, f"{by:.3f} of the score") for name, part in moved if (by := (parts or {}).get(part))
-    ]
+def _list_marks(context: CommandContext, item: str | None) -> None:
+    from workers.admin import feedback as marking
+
+    with context.parts.database.tenant(context.tenant) as connection:
+        found = marking.listed(connection, item)
+    table = Columns(heads=("item", "verdict", "document", "when", "by"), folded=frozenset({"document"}))
+    for one in found:
+        gone = " (removed)" if one["removed"] else ""
+        table.add(
+            f"{_named(one)}  {one['item_title']}".strip(),
+            Text(one["verdict"], style=VERDICT_COLOURS[one["verdict"]]),
+            f"{one['ref']}  {one['title']}{gone}",
+            one["at"][:10],
+            one["by"],
+        )
+    nothing = Text("nothing is marked" + (f" for {item}" if item else ""))
+    context.answer({"feedback": found}, lambda: context.console.print(table if found else nothing))
+
+
+def _named(one: Json) -> str:
+    return f"{one['item']} ({one['project']})" if one["project"] else str(one["item"])
+
+
+def _export(context: CommandContext, folder: Path) -> None:
+    from workers.admin import feedback as marking
+
+    with context.parts.database.tenant(context.tenant) as connection:
+        counts = marking.export(connection, folder)
+    said = f"{counts['queries']} questions with {counts['useful']} useful and {counts['noise']} noise"
+    context.answer(
+        {"success": True, "folder": str(folder), **counts},
+        f"wrote {said} among {counts['documents']} documents to {folder}; see `larder eval {folder}`",
+    )

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from pipeline.ledger import audit
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import SQL, Store
 from workers import embedded
-from workers.admin import operations
 from workers.admin.doctor import doctor, server_checks
 from workers.runtime import Runtime
 
@@ -34,13 +34,8 @@ AUDITS = {
 def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL) -> None:
     for subject in ("one", "two", "three"):
         with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
-            operations.audit(
-                connection,
-                store.parts.settings.tenant_id,
-                "test",
-                subject,
-                {"a": 1, "b": [None, "ä"]},
-            )
+            tenant = store.parts.settings.tenant_id
+            audit.append(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])
     found = store.examine(repair=True)["audit chain"]

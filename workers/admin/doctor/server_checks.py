@@ -26,7 +26,7 @@ from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.admin import operations
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
-from workers.admin.reindex_status import mismatch
+from workers.admin.reindex import mismatch
 from workers.control.maintenance import build_indexes
 from workers.embedded.folder import running
 from workers.embedded.locating import ping, uses_embedded

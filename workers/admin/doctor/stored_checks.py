@@ -12,6 +12,7 @@ from pipeline.ledger import dead, integrity, overview
 from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
+from workers.admin.sync_now import served
 from workers.control import maintenance, steps
 from workers.queue import dispatch
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -153,7 +154,7 @@ def open_runs(parts: Runtime) -> Diagnosis:
     """Syncs that were begun have workers that can end them."""
     with parts.database.control() as connection:
         names = integrity.sources_being_synced(connection)
-        lacking = sorted(set(INDEXING) - status.served(overview.workers(connection)))
+        lacking = sorted(set(INDEXING) - served(overview.workers(connection)))
     if names and lacking:
         return error(f"syncs of {', '.join(names)} wait for workers of {', '.join(lacking)}", START)
     return fine(f"{len(names)} syncs under way")
@@ -162,7 +163,7 @@ def open_runs(parts: Runtime) -> Diagnosis:
 def workers(parts: Runtime) -> Diagnosis:
     """Every queue is served, or none: then nothing was started on purpose."""
     with parts.database.control() as connection:
-        live = status.served(overview.workers(connection))
+        live = served(overview.workers(connection))
         stuck = integrity.silent_queues(connection, seconds=CANARY_SECONDS)
     lacking = sorted(set(QUEUES) - live)
     if live and lacking:

@@ -91,10 +91,33 @@ def table_row(*cells: object) -> str:
     return "\t".join("".join(_ESCAPES.get(c, c) for c in str(cell)) for cell in cells)
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Make a file of a set."""
-    with path.open("x", encoding="utf-8") as out:
-        out.writelines(f"{line}\n" for line in lines)
+def write(
+    folder: Path,
+    *,
+    documents: Iterable[Json],
+    queries: Iterable[Json],
+    relevant: Iterable[Sequence[object]],
+    context: Iterable[Sequence[object]],
+    counts: Json,
+) -> None:
+    """Make a set of a folder that is new or empty, for this user only: it holds texts.
+
+    Rows of `relevant` are question, document and grade, those of `context` as `CONTEXT_HEADER` says; `counts` go into
+    meta.json. A question that is an indexed item has the id of its document, which is not to be found for it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    plain = ({k: v for k, v in row.items() if k not in ("id", "external_id", "source")} for row in documents)
+    lines = {
+        CORPUS: (json.dumps(row, ensure_ascii=False) for row in plain),
+        QUERIES: (json.dumps(row, ensure_ascii=False) for row in queries),
+        JUDGEMENTS: (table_row(*row) for row in (JUDGEMENTS_HEADER, *relevant)),
+        CONTEXT: (table_row(*row) for row in (CONTEXT_HEADER, *context)),
+        META: iter([json.dumps({"self_exclude": True, **counts}, indent=1)]),
+    }
+    for name, rows in lines.items():
+        with (folder / name).open("x", encoding="utf-8") as out:
+            out.writelines(f"{row}\n" for row in rows)
 
 
 def read(folder: Path, limit: int | None = None) -> Judged:

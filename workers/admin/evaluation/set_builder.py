@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
-
 from pipeline.documents import Json, Kind
 from pipeline.errors import ConfigurationError
-from workers.admin.evaluation.dataset import (
-    CONTEXT,
-    CONTEXT_HEADER,
-    CORPUS,
-    JUDGEMENTS,
-    JUDGEMENTS_HEADER,
-    META,
-    QUERIES,
-    refuse_used,
-    table_row,
-    write_lines,
-)
+from pipeline.ledger.documents import corpus
+from workers.admin.evaluation.dataset import refuse_used, write
 from workers.runtime import Runtime
 
-PAGE = 500
-"""Documents read at a time."""
 RELATIONS = ("links", "dependencies", "related", "related_to", "relates_to", "related_ids", "related_work")
 """Metadata that name other work."""
 REASONS = ("duplicates", "relations", "decisions")
@@ -52,50 +37,24 @@ def build(parts: Runtime, tenant: UUID, folder: Path) -> Json:
     """
     refuse_used(folder)
     with parts.database.tenant(tenant) as connection:
-        documents = list(documents_of(connection))
-    made = _judgements(documents)
+        documents = list(corpus(connection))
+    made = _pairs(documents)
     if not made.relevant:
         raise ConfigurationError(
             "nothing that is indexed names a duplicate, a related item, or an item in a decision",
             fix="make a set by hand: docs/evaluation.md",
         )
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
     asked = [row for row in documents if row["_id"] in {query for query, _ in made.relevant}]
-    queries = [{"_id": row["_id"], "text": _question(row), "project": row["project"]} for row in asked]
-    write_lines(folder / CORPUS, map(line_of, documents))
-    write_lines(folder / QUERIES, (json.dumps(row, ensure_ascii=False) for row in queries))
-    judged = (table_row(*pair, grade) for pair, grade in made.relevant.items())
-    write_lines(folder / JUDGEMENTS, (table_row(*JUDGEMENTS_HEADER), *judged))
-    context = (table_row(*key, grade) for key, grade in made.context.items())
-    write_lines(folder / CONTEXT, (table_row(*CONTEXT_HEADER), *context))
     counts = {"documents": len(documents), "queries": len(asked), **made.counts}
-    write_lines(folder / META, [json.dumps({"self_exclude": True, **counts}, indent=1)])
+    write(
+        folder,
+        documents=documents,
+        queries=({"_id": row["_id"], "text": _question(row), "project": row["project"]} for row in asked),
+        relevant=((*pair, grade) for pair, grade in made.relevant.items()),
+        context=((*key, grade) for key, grade in made.context.items()),
+        counts=counts,
+    )
     return counts
-
-
-_DOCUMENTS = text("""
-    select case when count(*) over (partition by d.external_id) = 1 then d.external_id
-                else s.name || ':' || d.external_id end as "_id",
-           d.id, d.external_id, s.name as source, p.name as project, d.kind, d.source_type, d.title,
-           b.body as text, d.url, d.tags, d.metadata, d.created_at, d.updated_at
-    from document d
-    left join document_body b on b.document_id = d.id and b.version = d.indexed_version
-    join source s on s.id = d.source_id join project p on p.id = d.project_id
-    where d.indexed_version is not null and not d.hidden and not d.deleted order by d.number""")
-
-
-def documents_of(connection: Connection) -> Iterator[Json]:
-    """All that is found, as it is indexed; of two with the same id in different sources both are named with theirs."""
-    for row in connection.execution_options(yield_per=PAGE).execute(_DOCUMENTS).mappings():
-        times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
-        yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
-
-
-def line_of(row: Json) -> str:
-    """Of a corpus, for one of `documents_of`."""
-    plain = {key: value for key, value in row.items() if key not in ("id", "external_id", "source")}
-    return json.dumps(plain, ensure_ascii=False)
 
 
 def _question(row: Json) -> str:
@@ -108,7 +67,7 @@ def _question(row: Json) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judgements:
+class _Pairs:
     relevant: dict[tuple[str, str], int] = field(default_factory=dict)
     """(question, document) -> grade."""
     context: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -124,8 +83,8 @@ class _Judgements:
         self.counts[why] = self.counts.get(why, 0) + 1
 
 
-def _judgements(documents: Sequence[Json]) -> _Judgements:
-    made = _Judgements()
+def _pairs(documents: Sequence[Json]) -> _Pairs:
+    made = _Pairs()
     work = [row for row in documents if row["kind"] == Kind.WORK]
     names = _Names(work)
     _note_duplicates(made, _groups(work, names))
@@ -143,7 +102,7 @@ def _judgements(documents: Sequence[Json]) -> _Judgements:
     return made
 
 
-def _note_duplicates(made: _Judgements, groups: Sequence[Sequence[str]]) -> None:
+def _note_duplicates(made: _Pairs, groups: Sequence[Sequence[str]]) -> None:
     for group in groups:
         for query in group:
             for name in group:

@@ -1,0 +1,245 @@
+"""Documents as commands ask for them: by the names people use, as a corpus, counted, cleared; of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from pgvector import HalfVector
+from sqlalchemy import Connection, Row, text
+
+from pipeline.documents import Json
+from pipeline.embedding import Vectors
+from pipeline.errors import ConfigurationError
+from pipeline.ledger import Item
+
+PAGE = 500
+"""Documents of a corpus read at a time."""
+
+
+# By name ------------------------------------------------------------------------------------------
+
+_FACTS = """
+    select d.id, d.external_id, s.name as source, d.source_type, d.kind, d.title, d.url, d.tags, d.metadata,
+           d.state, d.stage, d.hidden, d.deleted, d.desired_version, d.indexed_version, d.pipeline_version,
+           d.indexed_pipeline, d.attempts, d.crash_count, d.last_error, d.chunk_count, d.created_at, d.updated_at,
+           d.last_indexed, d.due_at, d.lease_until, d.security_level, d.project_id,
+           (select to_jsonb(l) from (select x.stage, x.code, x.reason, x.attempts, x.version, x.created_at
+            from dead_letter x where x.document_id = d.id and x.resolved_at is null
+            order by x.id desc limit 1) l) as dead_letter
+    from document d join source s on s.id = d.source_id"""
+
+# How a person may name a document, the surest first; the first that fits any decides.
+_NAMES = (
+    "cast(d.id as text) = lower(split_part(:name, ':', 1))",
+    "d.external_id = :name or d.metadata ->> 'source_path' = :name or d.url = :name",
+    """right('/' || d.external_id, length(:name) + 1) = '/' || :name
+       or right('/' || (d.metadata ->> 'source_path'), length(:name) + 1) = '/' || :name""",
+    "lower(d.title) = lower(:name)",
+    "strpos(lower(d.title), lower(:name)) > 0",
+)
+
+
+def find(connection: Connection, name: str, *, most: int) -> list[Json]:
+    """All that is known of the documents that `name` fits best: id, external id, end of a path, part of a title."""
+    for condition in _NAMES:
+        rows = connection.execute(
+            text(f"{_FACTS} where {condition} order by d.deleted, d.external_id, d.id limit :most"),
+            {"name": name, "most": most},
+        )
+        if found := [dict(row) for row in rows.mappings()]:
+            return found
+    return []
+
+
+def with_ref(connection: Connection, ref: str, source: str | None) -> Sequence[Row[Any]]:
+    """Documents of this external id or id, of all sources or one: id, external_id, title, deleted, source."""
+    return connection.execute(
+        text("""
+            select d.id, d.external_id, d.title, d.deleted, s.name as source
+            from document d join source s on s.id = d.source_id
+            where (d.external_id = :ref or cast(d.id as text) = lower(:ref))
+              and (cast(:source as text) is null or s.name = :source)
+            order by d.deleted, s.name limit 20"""),
+        {"ref": ref, "source": source},
+    ).all()
+
+
+def similar_refs(connection: Connection, ref: str, *, most: int) -> Sequence[str]:
+    """External ids of documents with `ref` in their id or title, the shortest first."""
+    return (
+        connection.execute(
+            text("""
+                select d.external_id from document d
+                where not d.deleted and (strpos(lower(d.external_id), lower(:ref)) > 0
+                                         or strpos(lower(d.title), lower(:ref)) > 0)
+                order by length(d.external_id), d.external_id limit :most"""),
+            {"ref": ref, "most": most},
+        )
+        .scalars()
+        .all()
+    )
+
+
+def items(connection: Connection, external_id: str) -> Sequence[Row[Any]]:
+    """The document of this id in each project that has one: title, project_id, name (of the project), body."""
+    return connection.execute(
+        text("""
+            select distinct on (d.project_id) d.title, d.project_id, p.name,
+                   coalesce((select b.body from document_body b where b.document_id = d.id
+                             order by b.version desc limit 1), '') as body
+            from document d left join project p on p.id = d.project_id
+            where d.external_id = :item order by d.project_id, d.deleted, d.id"""),
+        {"item": external_id},
+    ).all()
+
+
+def searchable_texts(connection: Connection, document: UUID) -> Sequence[str]:
+    """The chunks of a document in the index that is read, with their context, as they were embedded."""
+    return (
+        connection.execute(
+            text("""
+                select concat_ws(E'\\n\\n', nullif(context, ''), content) from searchable_chunk
+                where document_id = :document and index_id = (select id from search_index where status = 'active')"""),
+            {"document": document},
+        )
+        .scalars()
+        .all()
+    )
+
+
+# All of them --------------------------------------------------------------------------------------
+
+# Of two documents with the same id in different sources both are named with theirs.
+_CORPUS = """
+    select case when count(*) over (partition by d.external_id) = 1 then d.external_id
+                else s.name || ':' || d.external_id end as "_id", d.id{columns}
+    from document d join source s on s.id = d.source_id join project p on p.id = d.project_id
+    left join document_body b on b.document_id = d.id and b.version = d.indexed_version
+    where d.indexed_version is not null and not d.hidden and not d.deleted order by d.number"""
+_COLUMNS = """, d.external_id, s.name as source, p.name as project, d.kind, d.source_type, d.title, b.body as text,
+    d.url, d.tags, d.metadata, d.created_at, d.updated_at"""
+
+
+def corpus(connection: Connection) -> Iterator[Json]:
+    """All that is found, as it is indexed; keys without a value are left out, times are texts."""
+    statement = text(_CORPUS.format(columns=_COLUMNS))
+    for row in connection.execution_options(yield_per=PAGE).execute(statement).mappings():
+        times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
+        yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
+
+
+def corpus_names(connection: Connection) -> Mapping[UUID, str]:
+    """Document -> its `_id` in the corpus."""
+    return {row.id: row[0] for row in connection.execute(text(_CORPUS.format(columns="")))}
+
+
+def similarities(connection: Connection, index: int, vector: Vectors, ids: Sequence[UUID]) -> list[float]:
+    """Of each of these documents, the cosine similarity of its nearest chunk."""
+    rows = connection.execute(
+        text("""
+            select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity
+            from searchable_chunk where index_id = :index and document_id = any(:ids)
+            group by document_id"""),
+        {"vector": HalfVector(vector).to_text(), "index": index, "ids": list(ids)},
+    )
+    return [float(row.similarity) for row in rows]
+
+
+# Work of a command that has no workers ------------------------------------------------------------
+
+
+def restart_pending(connection: Connection) -> list[Item]:
+    """Documents that wait, all from the first step: whoever was at them may have stopped between two steps."""
+    connection.execute(
+        text("""
+            update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
+            where state = 'pending'""")
+    )
+    rows = connection.execute(
+        text("select id, desired_version from document where state = 'pending' order by number")
+    )
+    return [Item(row.id, row.desired_version) for row in rows]
+
+
+def seconds_put_off(connection: Connection) -> float | None:
+    """Until the last of those that wait for the embedder is due; None if none waits."""
+    found: float | None = connection.execute(
+        text("""
+            select cast(extract(epoch from max(due_at) - now()) as double precision) from document
+            where state = 'pending' and waits > 0""")
+    ).scalar()
+    return found
+
+
+def never_indexed(connection: Connection) -> tuple[int, str | None]:
+    """How many documents are in no index, and the last error of one of them."""
+    row = connection.execute(
+        text("""
+            select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
+            from document where not deleted""")
+    ).one()
+    return row.failed, row.reason
+
+
+# Clearing -----------------------------------------------------------------------------------------
+
+
+def source_named(connection: Connection, name: str) -> UUID:
+    """The id of a source.
+
+    Raises:
+        ConfigurationError: there is none of that name; the message lists those that are.
+    """
+    known = {
+        row.name: row.id for row in connection.execute(text("select name, id from source order by name"))
+    }
+    if name not in known:
+        raise ConfigurationError(
+            f"no source is called {name!r}", fix=f"known are {', '.join(known) or 'none'}"
+        )
+    found: UUID = known[name]
+    return found
+
+
+_OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"
+
+
+def count(connection: Connection, source: UUID | None) -> int:
+    """Living documents of a source, of all if none is given."""
+    found = connection.execute(
+        text(f"select count(*) from document where not deleted and {_OF_SOURCE}"), {"s": source}
+    )
+    return int(found.scalar_one())
+
+
+def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
+    """Remove documents with all that hangs on them, and forget where their sources stopped; open runs end.
+
+    Returns:
+        How many living documents and how many chunks there were.
+    """
+    where = {"s": source}
+    connection.execute(
+        text(f"""
+            update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
+            where finished_at is null and {_OF_SOURCE}"""),
+        where,
+    )
+    ids = f"(select id from document where {_OF_SOURCE})"
+    # First the rows that whoever fills another search index holds while it writes chunks there.
+    connection.execute(text(f"delete from index_document where document_id in {ids}"), where)
+    chunks = connection.execute(text(f"delete from chunk where document_id in {ids}"), where).rowcount
+    gone = connection.execute(text(f"delete from document where {_OF_SOURCE} returning deleted"), where)
+    living = sum(not row.deleted for row in gone)
+    connection.execute(
+        text("""
+            update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
+                   sync_token = null, sync_lease_until = null
+            where id = coalesce(cast(:s as uuid), id)"""),
+        where,
+    )
+    if source is None:
+        connection.execute(text("delete from embedding_cache"))
+    return living, chunks
