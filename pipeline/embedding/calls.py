@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +96,11 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
         ConfigurationError: the vector has another length than the embedder's dimensions.
     """
     if embedder.limits.oversize == "cut" and embedder.limits.empty:
-        return _whole(embedder, text)
+        # One call whatever its length, and nothing to count: nearly every such model gives length 1 by itself.
+        row = embedder.embed_query(text)
+        known = row.shape == (embedder.dimensions,) and row.dtype == np.float32
+        if known and abs(row.dot(row) - 1.0) < _AS_GOOD_AS_ONE:
+            return row
     request = _Request(
         embedder=embedder,
         limits=replace(
@@ -111,24 +114,6 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
     vector: Vectors = request.vectors([text])[0]
     if request.bad:
         raise request.bad[0]
-    return vector
-
-
-def _whole(embedder: Embedder, text: str) -> Vectors:
-    """The vector of a question that is one call whatever its length; nothing need be counted or added up."""
-    row = embedder.embed_query(text)
-    if (
-        row.shape == (embedder.dimensions,)
-        and row.dtype == np.float32
-        and abs(row.dot(row) - 1.0) < _AS_GOOD_AS_ONE
-    ):
-        # As of nearly every model. Each step beyond is felt in a search of a millisecond, `@` instead of `dot` too.
-        return row
-    row = _shaped(embedder, row[np.newaxis], 1)[0].astype(np.float64)
-    length = math.sqrt(row @ row)
-    if not (math.isfinite(length) and length > 0.0):
-        raise _unusable()
-    vector: Vectors = (row / length).astype(np.float32)
     return vector
 
 
@@ -228,11 +213,7 @@ class _Request:
             self.bad[parts[place].owner] = _unusable()
             rows[place] = 0.0
         rows *= np.array([max(part.tokens, 1) for part in parts], dtype=np.float32)[:, np.newaxis]
-        owners = [part.owner for part in parts]
-        if len(set(owners)) == len(owners):  # the rule, and ten times as fast
-            self.sums[owners] += rows
-        else:
-            np.add.at(self.sums, owners, rows)
+        np.add.at(self.sums, [part.owner for part in parts], rows)
 
     def _isolate(self, parts: Sequence[_Part], error: TextRejected) -> None:
         """Smaller calls tell which text is meant; one that is only too long is cut once more."""

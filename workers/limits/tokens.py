@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers.limits.valkey import AWAY, Scripts
+from workers.limits.valkey import AWAY, CLOSING, Scripts
 
 PREFIX = "larder:embed:"
 SECONDS = 3.0
@@ -28,16 +28,14 @@ LONGEST_SECONDS = 86_400.0
 
 # KEYS: slots, closed, failures, probing. ARGV: window, slot, guard, requests, texts, tokens, their limits (0: none),
 # failures in a row that mean an outage, seconds of a probe. Returns {why, seconds}; {"in", slot} for a grant.
-# One step inside Valkey and by its clock, so that workers cannot overtake each other nor disagree on time.
-TAKE = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+TAKE = (
+    CLOSING
+    + """
 local window, slot, guard = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local closed = redis.call('PTTL', KEYS[2])
-if closed > 0 then return {'closed', string.format('%.3f', closed / 1000)} end
+if closed(KEYS[2]) > 0 then return answer('closed', closed(KEYS[2])) end
 local doubtful = tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[10])
-if doubtful and redis.call('EXISTS', KEYS[4]) == 1 then return {'probing', '1'} end
+if doubtful and redis.call('EXISTS', KEYS[4]) == 1 then return answer('probing', 1) end
 
 local found = redis.call('HGETALL', KEYS[1])
 local slots, used = {}, {0, 0, 0}
@@ -71,7 +69,7 @@ for _, one in ipairs(slots) do
   for n = 1, 3 do used[n] = used[n] - one[2][n] end
   wait = one[1] - now
 end
-if wait > 0 then return {'spent', string.format('%.3f', wait)} end
+if wait > 0 then return answer('spent', wait) end
 
 local at = string.format('%.0f', math.floor(now / slot))
 local a, b, c = string.match(redis.call('HGET', KEYS[1], at) or '0 0 0', '(%d+) (%d+) (%d+)')
@@ -80,17 +78,19 @@ redis.call('PEXPIRE', KEYS[1], math.ceil((window + guard + 2 * slot) * 1000))
 if doubtful then redis.call('SET', KEYS[4], '1', 'PX', math.ceil(tonumber(ARGV[11]) * 1000)) end
 return {'in', at}
 """
+)
 
 # KEYS: closed, failures, probing. ARGV: seconds that were asked for (-1: none), base, longest, chance, failures in a
 # row that mean an outage. Returns for how many seconds nobody may call.
-FAILED = """
-local closed = redis.call('PTTL', KEYS[1])
+FAILED = (
+    CLOSING
+    + """
 local asked = tonumber(ARGV[1])
 redis.call('DEL', KEYS[3])
 local seconds = asked
 if asked < 0 then
   -- Calls that were under way when it was closed tell nothing new: the wait must not grow by each of them.
-  if closed > 0 then return string.format('%.3f', closed / 1000) end
+  if closed(KEYS[1]) > 0 then return tostring(closed(KEYS[1])) end
   local failures = redis.call('INCR', KEYS[2])
   redis.call('PEXPIRE', KEYS[2], 86400000)
   local over = failures - tonumber(ARGV[5])
@@ -98,10 +98,10 @@ if asked < 0 then
   local step = math.min(tonumber(ARGV[3]), tonumber(ARGV[2]) * 2 ^ math.min(over, 30))
   seconds = step / 2 + step / 2 * tonumber(ARGV[4])
 end
-local wanted = math.ceil(seconds * 1000)
-if wanted > closed and wanted > 0 then redis.call('SET', KEYS[1], '1', 'PX', wanted) end
-return string.format('%.3f', math.max(wanted, closed, 0) / 1000)
+close(KEYS[1], seconds)
+return tostring(closed(KEYS[1]))
 """
+)
 
 # KEYS: slots, failures, probing. ARGV: slot of the grant, tokens it was too low by. What was granted too generously
 # is free again at once, and what was too little counts.
@@ -116,10 +116,12 @@ return 0
 """
 
 # KEYS: closed, failures, probing. Returns {seconds closed, failures in a row, whether somebody probes}.
-LOOK = """
-return {string.format('%.3f', math.max(0, redis.call('PTTL', KEYS[1])) / 1000),
-        redis.call('GET', KEYS[2]) or '0', redis.call('EXISTS', KEYS[3])}
+LOOK = (
+    CLOSING
+    + """
+return {tostring(closed(KEYS[1])), redis.call('GET', KEYS[2]) or '0', redis.call('EXISTS', KEYS[3])}
 """
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,105 +1,52 @@
-"""Connections to Valkey for small scripts that run inside of it."""
+"""Small scripts that run inside of Valkey."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 AWAY = (redis.RedisError, OSError)
 """What is raised while Valkey cannot be reached."""
 
+CLOSING = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local function closed(key) return math.max(0, redis.call('PTTL', key)) / 1000 end
+local function close(key, seconds)
+  if seconds > closed(key) then redis.call('SET', key, '1', 'PX', math.ceil(seconds * 1000)) end
+end
+local function answer(why, seconds) return {why, string.format('%.3f', seconds)} end
+"""
+"""What the scripts of all limiters begin with: the server's clock, and a key that shuts a service for some seconds.
+
+A limiter takes one step inside of Valkey and by its clock, so that workers cannot overtake each other nor disagree on
+time. A shorter closing never shortens a longer one.
+"""
+
 
 class Scripts:
-    """Runs scripts; connects at the first use, and again after `disconnect`. May be used by several threads.
-
-    It keeps its connections itself: taking one from the library's pool and going through its client takes as long again
-    as the way to the server and back.
-    """
+    """Runs scripts; connects at the first use, and again after `disconnect`. May be used by several threads."""
 
     def __init__(self, broker_url: str, *, seconds: float) -> None:
         """A server that takes longer than `seconds` counts as away."""
         # Kombu writes the address of a socket differently from the client.
         address = broker_url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
-        self._pool = redis.ConnectionPool.from_url(
-            address, socket_timeout=seconds, socket_connect_timeout=seconds, decode_responses=False
+        # Without retries: a script that ran, and whose answer was lost, must not run twice.
+        self._client = redis.Redis.from_url(
+            address, socket_timeout=seconds, socket_connect_timeout=seconds, retry=Retry(NoBackoff(), 0)
         )
-        self._idle: deque[_Line] = deque()
-        self._process = os.getpid()
 
-    def run(self, script: str, keys: list[str], arguments: list[object]) -> Any:
+    def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
         """What the script returns; raises one of `AWAY`, whose text may repeat the address and its password."""
-        return self._through(lambda line: line.run(script, keys, arguments))
+        return self._client.register_script(script)(keys, arguments)
 
     def value(self, key: str) -> Any:
-        """The bytes under a key, None if there are none; raises as `run` does, but takes three quarters of its time."""
-        return self._through(lambda line: line.asked("GET", key))
+        """The bytes under a key, None if there are none; raises as `run` does."""
+        return self._client.get(key)
 
     def disconnect(self) -> None:
-        """Close what is not in use."""
-        while (line := self._taken()) is not None:
-            line.connection.disconnect()
-
-    def _through(self, do: Callable[[_Line], Any]) -> Any:
-        line = self._taken()
-        if line is not None:
-            try:
-                return self._done(line, do)
-            except redis.ConnectionError:
-                # The server may close a connection that nobody used, and then the others are no better.
-                self.disconnect()
-        return self._done(_Line(self._pool.connection_class(**self._pool.connection_kwargs)), do)
-
-    def _done(self, line: _Line, do: Callable[[_Line], Any]) -> Any:
-        try:
-            found = do(line)
-        except redis.ResponseError:
-            self._idle.append(line)  # it answered, if with a refusal
-            raise
-        except BaseException:
-            line.connection.disconnect()  # in the middle of an answer, perhaps
-            raise
-        self._idle.append(line)
-        return found
-
-    def _taken(self) -> _Line | None:
-        if self._process != os.getpid():  # after a fork they are the parent's
-            self._idle, self._process = deque(), os.getpid()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
-
-class _Line:
-    """A connection, and the scripts that its server knows."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self._known: set[str] = set()
-
-    def run(self, script: str, keys: list[str], arguments: list[object]) -> Any:
-        name = _name(script)
-        if name in self._known:
-            try:
-                return self.asked("EVALSHA", name, len(keys), *keys, *arguments)
-            except redis.exceptions.NoScriptError:  # the server has forgotten it, and has not run it
-                self._known.clear()
-        found = self.asked("EVAL", script, len(keys), *keys, *arguments)
-        self._known.add(name)
-        return found
-
-    def asked(self, *command: object) -> Any:
-        self.connection.send_command(*command)
-        return self.connection.read_response()
-
-
-@lru_cache(256)
-def _name(script: str) -> str:
-    """By which the server knows a script that it was once given."""
-    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+        """Give the connections back."""
+        self._client.connection_pool.disconnect()

@@ -13,7 +13,7 @@ import pytest
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable
-from pipeline.reranking.cross_encoder import CrossEncoder
+from pipeline.reranking.cross_encoder import OnnxReranker
 from tests.pipeline.reranking import tiny_model
 
 QUESTION = "kestrel nests in towers"
@@ -26,8 +26,8 @@ TEXTS = (
 
 
 @pytest.fixture
-def encoder(tmp_path: Path) -> CrossEncoder:
-    return CrossEncoder(tiny_model.write(tmp_path / "counter"))
+def encoder(tmp_path: Path) -> OnnxReranker:
+    return OnnxReranker(tiny_model.write(tmp_path / "counter"))
 
 
 def sigmoid(logit: float) -> float:
@@ -35,7 +35,7 @@ def sigmoid(logit: float) -> float:
 
 
 @pytest.mark.req("001-024")
-def test_scores_are_those_of_the_model_squashed_to_0_to_1(encoder: CrossEncoder) -> None:
+def test_scores_are_those_of_the_model_squashed_to_0_to_1(encoder: OnnxReranker) -> None:
     """2 words and SEP are met; the pair has 2 + 2 words and 3 marks."""
     assert encoder.scores("kiln fires", ["kiln fires"]) == pytest.approx([sigmoid(3 - 0.07)])
     assert encoder.scores("kiln fires", ["otter swims"]) == pytest.approx([sigmoid(1 - 0.07)])
@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_model_squashed_to_0_to_1(encoder: CrossEncoder)
 
 
 @pytest.mark.req("001-024", "001-026")
-def test_its_order_differs_from_the_first_ranking(encoder: CrossEncoder) -> None:
+def test_its_order_differs_from_the_first_ranking(encoder: OnnxReranker) -> None:
     """By likeness of single texts the page that repeats one word wins; read as a pair, the one that answers."""
     first = HashingEmbedder(256)
     similarities = first.embed_documents(TEXTS) @ first.embed_query("kestrel falcon kestrel nests in towers")
@@ -55,41 +55,41 @@ def test_its_order_differs_from_the_first_ranking(encoder: CrossEncoder) -> None
 def test_batches_give_the_scores_of_single_pairs_in_the_order_of_the_texts(
     tmp_path: Path, batch_size: int
 ) -> None:
-    encoder = CrossEncoder(tiny_model.write(tmp_path / "m"), batch_size=batch_size)
+    encoder = OnnxReranker(tiny_model.write(tmp_path / "m"), batch_size=batch_size)
     singles = [encoder.scores(QUESTION, [text])[0] for text in TEXTS]
     assert len({round(score, 6) for score in singles}) == len(TEXTS)
     assert encoder.scores(QUESTION, TEXTS) == pytest.approx(singles, abs=1e-6)
 
 
-def test_nothing_to_score_is_no_error(encoder: CrossEncoder) -> None:
+def test_nothing_to_score_is_no_error(encoder: OnnxReranker) -> None:
     assert encoder.scores(QUESTION, []) == []
 
 
-def test_blank_texts_and_half_characters_are_read(encoder: CrossEncoder) -> None:
+def test_blank_texts_and_half_characters_are_read(encoder: OnnxReranker) -> None:
     scores = encoder.scores("\ud83d otter", ["", "otter \udc00"])
     assert scores[1] > scores[0]
 
 
 def test_two_classes_give_the_share_of_the_second(tmp_path: Path) -> None:
-    one = CrossEncoder(tiny_model.write(tmp_path / "one"))
-    two = CrossEncoder(tiny_model.write(tmp_path / "two", tiny_model.counting(classes=2)))
+    one = OnnxReranker(tiny_model.write(tmp_path / "one"))
+    two = OnnxReranker(tiny_model.write(tmp_path / "two", tiny_model.counting(classes=2)))
     assert two.scores(QUESTION, TEXTS) == pytest.approx(one.scores(QUESTION, TEXTS), abs=1e-6)
 
 
-def test_a_model_of_32_bit_numbers_is_fed_with_them(tmp_path: Path, encoder: CrossEncoder) -> None:
-    small = CrossEncoder(tiny_model.write(tmp_path / "small", tiny_model.counting(kind=tiny_model.INT32)))
+def test_a_model_of_32_bit_numbers_is_fed_with_them(tmp_path: Path, encoder: OnnxReranker) -> None:
+    small = OnnxReranker(tiny_model.write(tmp_path / "small", tiny_model.counting(kind=tiny_model.INT32)))
     assert small.scores(QUESTION, TEXTS) == pytest.approx(encoder.scores(QUESTION, TEXTS))
 
 
-def test_an_only_output_may_have_any_name(tmp_path: Path, encoder: CrossEncoder) -> None:
+def test_an_only_output_may_have_any_name(tmp_path: Path, encoder: OnnxReranker) -> None:
     content = tiny_model.counting(output="relevance", aside=False)
-    other = CrossEncoder(tiny_model.write(tmp_path / "other", content))
+    other = OnnxReranker(tiny_model.write(tmp_path / "other", content))
     assert other.scores(QUESTION, TEXTS) == pytest.approx(encoder.scores(QUESTION, TEXTS))
 
 
 class TestTruncation:
     def test_what_lies_beyond_the_models_length_is_not_read(self, tmp_path: Path) -> None:
-        encoder = CrossEncoder(tiny_model.write(tmp_path / "m", most=12))
+        encoder = OnnxReranker(tiny_model.write(tmp_path / "m", most=12))
         # 3 marks and 1 word of the question leave 8 words of the text.
         seventh = encoder.scores("otter", ["clay " * 7 + "otter"])
         eighth = encoder.scores("otter", ["clay " * 8 + "otter"])
@@ -97,7 +97,7 @@ class TestTruncation:
         assert eighth == pytest.approx([sigmoid(1 - 0.12)])
 
     def test_a_question_longer_than_the_model_leaves_half_of_it_to_the_text(self, tmp_path: Path) -> None:
-        encoder = CrossEncoder(tiny_model.write(tmp_path / "m", most=13))
+        encoder = OnnxReranker(tiny_model.write(tmp_path / "m", most=13))
         # 10 words of room: 5 for the question, 5 for the text.
         question = "river " * 4 + "otter swims " + "falcon " * 3000
         assert encoder.scores(question, ["the a of and otter"]) == pytest.approx([sigmoid(2 - 0.13)])
@@ -126,7 +126,7 @@ class TestTruncation:
         folder = tiny_model.write(tmp_path / "m")
         for name, content in files.items():
             (folder / name).write_text(json.dumps(content))
-        assert CrossEncoder(folder).most_tokens == most
+        assert OnnxReranker(folder).most_tokens == most
 
 
 class TestTime:
@@ -134,7 +134,7 @@ class TestTime:
     def test_it_stops_between_two_batches_when_the_time_is_up(self, tmp_path: Path) -> None:
         """A second passes at each look: made, timer, first batch, second batch, third."""
         clock = itertools.count()
-        encoder = CrossEncoder(
+        encoder = OnnxReranker(
             tiny_model.write(tmp_path / "m"), batch_size=1, seconds=4.5, clock=lambda: float(next(clock))
         )
         assert len(encoder.scores(QUESTION, TEXTS[:3])) == 3
@@ -147,13 +147,13 @@ class TestTime:
         """The clock stands still, so that no look at it can end the batch: the run itself is told to stop."""
         folder = tiny_model.write(tmp_path / "m")
         texts = ["otter " * 500] * 256
-        slow = CrossEncoder(folder, batch_size=256, seconds=0.05, clock=lambda: 0.0)
+        slow = OnnxReranker(folder, batch_size=256, seconds=0.05, clock=lambda: 0.0)
         with pytest.raises(RerankerUnavailable, match="did not finish"):
             slow.scores("river " * 500, texts)
         assert len(slow.scores("otter", ["otter"])) == 1  # the next question has its own time
 
 
-def test_threads_share_it(encoder: CrossEncoder) -> None:
+def test_threads_share_it(encoder: OnnxReranker) -> None:
     expected = encoder.scores(QUESTION, TEXTS)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: encoder.scores(QUESTION, TEXTS), range(20))) == [expected] * 20
@@ -173,7 +173,7 @@ class TestWrongFiles:
         for name in missing:
             (folder / name).unlink()
         with pytest.raises(ModelMissing, match=named) as caught:
-            CrossEncoder(folder)
+            OnnxReranker(folder)
         assert caught.value.fix
 
     @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "config.json"])
@@ -181,21 +181,21 @@ class TestWrongFiles:
         folder = tiny_model.write(tmp_path / "m")
         (folder / name).write_bytes(b"nothing of the kind")
         with pytest.raises(ModelMissing, match=name):
-            CrossEncoder(folder)
+            OnnxReranker(folder)
 
     def test_a_model_that_asks_for_other_inputs_is_refused(self, tmp_path: Path) -> None:
         folder = tiny_model.write(tmp_path / "m", tiny_model.counting(mask="pixel_mask"))
         with pytest.raises(ModelMissing, match="pixel_mask"):
-            CrossEncoder(folder)
+            OnnxReranker(folder)
 
     def test_a_model_with_three_classes_is_refused(self, tmp_path: Path) -> None:
         folder = tiny_model.write(tmp_path / "m", tiny_model.counting(classes=3))
         with pytest.raises(ModelMissing, match=r"\(1, 3\)"):
-            CrossEncoder(folder)
+            OnnxReranker(folder)
 
     def test_a_tokenizer_of_another_model_is_told(self, tmp_path: Path) -> None:
         folder = tiny_model.write(tmp_path / "m", tiny_model.embedding(rows=6))
-        encoder = CrossEncoder(folder)  # its probe has low numbers only
+        encoder = OnnxReranker(folder)  # its probe has low numbers only
         with pytest.raises(RerankerUnavailable, match="onnxruntime failed") as caught:
             encoder.scores("falcon", ["falcon"])
         assert "falcon" not in str(caught.value)
@@ -204,6 +204,6 @@ class TestWrongFiles:
         folder = tiny_model.write(
             tmp_path / "m", tiny_model.embedding(rows=4 + len(tiny_model.WORDS), last=float("nan"))
         )
-        encoder = CrossEncoder(folder)
+        encoder = OnnxReranker(folder)
         with pytest.raises(RerankerUnavailable, match="no number"):
             encoder.scores("falcon", ["falcon"])

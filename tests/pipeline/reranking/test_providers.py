@@ -13,8 +13,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError, ModelMissing, SearchError
 from pipeline.reranking import PROVIDERS, RerankerUnavailable, RerankOptions, open_reranker
-from pipeline.reranking.cross_encoder import CrossEncoder
-from pipeline.reranking.sentence_transformer import SentenceTransformer
+from pipeline.reranking.cross_encoder import OnnxReranker, SentenceTransformerReranker
 from tests.pipeline.reranking import tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +28,7 @@ def test_nothing_is_opened_unless_it_is_switched_on(tmp_path: Path) -> None:
 def test_a_folder_is_a_cross_encoder_with_the_options_it_was_given(tmp_path: Path) -> None:
     folder = tiny_model.write(tmp_path / "m")
     found = open_reranker(RerankOptions(enabled=True, model_path=folder, batch_size=3, seconds=7.0))
-    assert isinstance(found, CrossEncoder)
+    assert isinstance(found, OnnxReranker)
     assert (found._batch_size, found._seconds) == (3, 7.0)
 
 
@@ -96,7 +95,7 @@ class Overlap:
 class TestSentenceTransformers:
     def test_scores_are_0_to_1_and_keep_the_models_order(self) -> None:
         model = Overlap()
-        found = SentenceTransformer(model, name="m", batch_size=2).scores(
+        found = SentenceTransformerReranker(model, name="m", batch_size=2).scores(
             "kiln fires clay", ["otter", "kiln fires clay", "kiln"]
         )
         assert found == pytest.approx([0.2689, 0.8808, 0.5], abs=1e-4)
@@ -105,7 +104,7 @@ class TestSentenceTransformers:
     def test_it_stops_between_two_batches_when_the_time_is_up(self) -> None:
         clock = itertools.count()
         model = Overlap()
-        reranker = SentenceTransformer(
+        reranker = SentenceTransformerReranker(
             model, name="m", batch_size=1, seconds=2.5, clock=lambda: float(next(clock))
         )
         with pytest.raises(RerankerUnavailable, match="did not finish"):
@@ -113,7 +112,7 @@ class TestSentenceTransformers:
         assert model.sizes == [1, 1]
 
     def test_a_fault_of_the_package_is_ours_without_its_words(self) -> None:
-        reranker = SentenceTransformer(Overlap(fault=RuntimeError("secret text")), name="m")
+        reranker = SentenceTransformerReranker(Overlap(fault=RuntimeError("secret text")), name="m")
         with pytest.raises(RerankerUnavailable, match="RuntimeError") as caught:
             reranker.scores("kiln", ["kiln"])
         assert "secret" not in str(caught.value)
@@ -121,7 +120,7 @@ class TestSentenceTransformers:
 
     def test_a_model_with_several_numbers_per_pair_is_refused(self) -> None:
         with pytest.raises(ModelMissing, match=r"\(1, 3\)"):
-            SentenceTransformer(Overlap(columns=3), name="m").scores("kiln", ["kiln"])
+            SentenceTransformerReranker(Overlap(columns=3), name="m").scores("kiln", ["kiln"])
 
     def test_a_score_that_is_no_number_is_no_score(self) -> None:
         class Nan(Overlap):
@@ -129,4 +128,4 @@ class TestSentenceTransformers:
                 return super().predict(sentences, **options) * float("nan")
 
         with pytest.raises(RerankerUnavailable, match="no number"):
-            SentenceTransformer(Nan(), name="m").scores("kiln", ["kiln"])
+            SentenceTransformerReranker(Nan(), name="m").scores("kiln", ["kiln"])
