@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import ClassVar
 from zlib import crc32
 
 from pipeline.chunking.blocks import Block, BlockKind, Section, context_of, normalise, scan, split_sections
@@ -134,23 +135,34 @@ class Packer:
             self._bare = False
 
 
-class StructureChunker:
+class _Strategy:
+    """What all strategies begin with."""
+
+    name: ClassVar[str]
+    """Its own name and the number of the code's version."""
+
+    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
+        self.version = version_of(self.name, options, ruler)
+        self._options = options
+        self._ruler = ruler
+
+    def _sections(self, document: Document) -> Iterator[Section]:
+        return split_sections(scan(document.text, preserve=self._options.preserve_whitespace))
+
+
+class StructureChunker(_Strategy):
     """Packs the blocks of each section; sections with hardly any text share a chunk with a neighbour.
 
     Which sections share depends on these sections alone, so an edit changes the chunks of its own section,
     of those that share with it, and no others.
     """
 
-    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("structure-2", options, ruler)
-        self._options = options
-        self._ruler = ruler
+    name = "structure-2"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
         packer = Packer(self._options, self._ruler)
-        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
-        for group in self._groups(split_sections(blocks)):
+        for group in self._groups(self._sections(document)):
             for section in group.sections:
                 context = context_of(document.title, section.path)
                 for block in section.blocks:
@@ -208,23 +220,19 @@ class _Group:
         self.bare = self.bare and other.bare
 
 
-class SemanticChunker:
+class SemanticChunker(_Strategy):
     """Cuts at blank lines; only a paragraph over `max_size` is cut inside.
 
     A heading goes with the paragraph below it. A short paragraph stays alone; `min_size` concerns the
     leftovers of a cut paragraph only.
     """
 
-    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("semantic-2", options, ruler)
-        self._options = options
-        self._ruler = ruler
+    name = "semantic-2"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
         packer = Packer(self._options, self._ruler)
-        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
-        for section in split_sections(blocks):
+        for section in self._sections(document):
             context = context_of(document.title, section.path)
             for block in section.blocks:
                 packer.add(block, context)
@@ -241,20 +249,15 @@ _KEPT_TOGETHER = frozenset({"", "description", "acceptance criteria"})
 """Fields that share a chunk if they fit one; the empty name is the title with the text below it."""
 
 
-class PbiChunker:
+class PbiChunker(_Strategy):
     """Keeps title, description and acceptance criteria together; a criterion is cut only if too long itself."""
 
-    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("pbi_aware-2", options, ruler)
-        self._options = options
-        self._ruler = ruler
+    name = "pbi_aware-2"
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
         packer = Packer(self._options, self._ruler)
-        blocks = scan(document.text, preserve=self._options.preserve_whitespace)
-        sections = list(split_sections(blocks))
-        fields = list(_fields(sections))
+        fields = list(_fields(self._sections(document)))
         for group in [fields] if self._fit(fields) else self._groups(fields):
             whole = len(group) == len(fields)
             names = [] if whole else [field.name for field in group if field.name]
@@ -305,7 +308,7 @@ class _Field:
         return section.level > _FIELD_LEVEL or title_alone
 
 
-def _fields(sections: Sequence[Section]) -> Iterator[_Field]:
+def _fields(sections: Iterable[Section]) -> Iterator[_Field]:
     held: _Field | None = None
     for section in sections:
         if held and held.holds(section):
@@ -322,14 +325,11 @@ _NEAR = 0.8
 """A blank is near if cutting there leaves at most a fifth of the chunk empty."""
 
 
-class FixedChunker:
+class FixedChunker(_Strategy):
     """Windows of `max_size` that overlap by `overlap`, cut at a blank when one is near."""
 
-    def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of("fixed-2", options, ruler)
-        self._options = options
-        self._ruler = ruler
-        self._seams: Seams = ((Words(), _NEAR),)
+    name = "fixed-2"
+    _seams: Seams = ((Words(), _NEAR),)
 
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
@@ -351,10 +351,12 @@ class RecursiveChunker(FixedChunker):
     what follows the first separator within `overlap` of the cut.
     """
 
+    name = "recursive-2"
+
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
         super().__init__(options, ruler)
         marks = crc32(repr(options.split_on).encode("utf-8", "backslashreplace"))
-        self.version = f"{version_of('recursive-2', options, ruler)}:{marks:08x}"
+        self.version += f":{marks:08x}"
         share = options.min_size / options.max_size
         separators = [(Separator(mark=mark), share) for mark in options.split_on if mark]
         self._seams = (*separators, *self._seams)

@@ -1,4 +1,4 @@
-"""The gate to foreign hosts that all workers share, in Valkey."""
+"""The limiter of requests to foreign hosts that all workers share, in Valkey."""
 
 from __future__ import annotations
 
