@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +11,7 @@ from typing import Any, Self
 from uuid import UUID
 
 import psycopg
-from pgvector.psycopg.bit import register_bit_info
 from pgvector.psycopg.halfvec import register_halfvec_info
-from pgvector.psycopg.sparsevec import register_sparsevec_info
 from pgvector.psycopg.vector import register_vector_info
 from psycopg.types import TypeInfo
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
@@ -28,7 +26,7 @@ APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
 
 # jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
-# through; set here, since setting it in each transaction is one more way to the server.
+# through; set here, since setting it in each transaction is one more round trip.
 _OPTIONS = (
     "-c plan_cache_mode={plans} -c jit=off -c timezone=UTC"
     f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}"
@@ -58,7 +56,7 @@ def open_engine(
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=ping,
-        use_native_hstore=False,  # nobody asks for its type then, which takes ways to the server
+        use_native_hstore=False,  # nobody asks for its type then, which takes round trips
         connect_args={
             "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
             "connect_timeout": 20,  # four answers of a server that is slow and not gone
@@ -74,8 +72,8 @@ def open_engine(
     if patience is not None:
 
         @event.listens_for(engine, "do_connect")
-        def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> PatientConnection:
-            return PatientConnection.opened(patience, *args, **parameters)
+        def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> TimedConnection:
+            return TimedConnection.opened(patience, *args, **parameters)
 
     return engine
 
@@ -149,9 +147,9 @@ class Database:
         ef_search: int = EF_SEARCH,
         one_plan: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """The rows of one statement as this tenant, in a transaction of its own and a single way to the server.
+        """The rows of one statement as this tenant, in a transaction of its own and a single round trip.
 
-        For searches, where each way costs as much as the work. The statement only reads, has the driver's own
+        For searches, where each round trip costs as much as the work. The statement only reads, has the driver's own
         placeholders, and names none of its values `as_...`.
 
         `one_plan` True plans a repeated statement once for all values: right only where no value decides which
@@ -186,7 +184,7 @@ class Database:
 
 
 def _begun(engine: Engine, first: str) -> Connection:
-    """These statements hold a BEGIN: that of the driver would be one more way to the server."""
+    """These statements hold a BEGIN: that of the driver would be one more round trip."""
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     try:
         connection.begin()
@@ -219,7 +217,7 @@ _PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P0
 
 def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
     """The error of ours for one of the driver's: passing trouble or refusal."""
-    if isinstance(original, (Silence, psycopg.errors.ConnectionTimeout)):
+    if isinstance(original, (AnswerTimeout, psycopg.errors.ConnectionTimeout)):
         return StoreSilent(
             f"the database says nothing: {original}",
             fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
@@ -238,7 +236,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     return StoreRejected(f"the database refuses: {what}")
 
 
-class Silence(psycopg.OperationalError):
+class AnswerTimeout(psycopg.OperationalError):
     """The server keeps the connection and says nothing."""
 
 
@@ -246,7 +244,7 @@ HANDSHAKE = 4
 """Waits that a connection takes at most: to be accepted, and for three answers until the password is believed."""
 
 
-class PatientConnection(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """A connection on which no single wait for the server takes longer than `patience` seconds.
 
     A frozen server, or a network that swallows packets, ends no connection: without this its client waits for ever.
@@ -260,33 +258,35 @@ class PatientConnection(psycopg.Connection[Any]):
         """As `connect`; the server may take `patience` seconds for each of its answers, there too."""
         timeout = max(2, round(HANDSHAKE * patience))  # for all; the driver knows nothing shorter than 2
         kind: Any = cls
-        made: Self = _patient(kind, patience).connect(*args, **{**parameters, "connect_timeout": timeout})
+        made: Self = _with_timeout(kind, patience).connect(
+            *args, **{**parameters, "connect_timeout": timeout}
+        )
         return made
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> Generator[Any, Any, Self]:
         steps = super()._connect_gen(conninfo)
-        return steps if cls.patience is None else _impatient(steps, cls.patience)
+        return steps if cls.patience is None else _timed(steps, cls.patience)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """What the driver calls to wait for the server: for one answer or several, or for `timeout` seconds at most."""
         if self.patience is None or timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
-            return super().wait(_impatient(gen, self.patience), interval)
-        except Silence:
+            return super().wait(_timed(gen, self.patience), interval)
+        except AnswerTimeout:
             # Half an answer may still come: nothing can be asked on this connection any more, not even to roll back.
             self.pgconn.finish()
             raise
 
 
 @cache
-def _patient(kind: type[Any], patience: float) -> type[Any]:
+def _with_timeout(kind: type[Any], patience: float) -> type[Any]:
     """The driver tells a connection nothing of ours before it is one, but it asks its class."""
     return type(kind.__name__, (kind,), {"patience": patience})
 
 
-def _impatient(steps: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
+def _timed(steps: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
     """The driver's steps, as long as none of them lets us wait longer than `patience` seconds."""
     ready, since = None, time.monotonic()
     while True:
@@ -294,7 +294,7 @@ def _impatient(steps: Generator[Any, Any, Any], patience: float) -> Generator[An
             since = time.monotonic()
         elif time.monotonic() - since > patience:
             steps.close()
-            raise Silence(f"no answer within {patience:g} seconds")
+            raise AnswerTimeout(f"no answer within {patience:g} seconds")
         try:
             wanted = steps.send(ready)
         except StopIteration as done:
@@ -302,31 +302,24 @@ def _impatient(steps: Generator[Any, Any, Any], patience: float) -> Generator[An
         ready = yield wanted
 
 
-_REGISTER: Mapping[str, Callable[[psycopg.Connection[Any], TypeInfo], None]] = {
-    "vector": register_vector_info,
-    "bit": register_bit_info,
-    "halfvec": register_halfvec_info,
-    "sparsevec": register_sparsevec_info,
-}
-# The library asks for each of them in a transaction of its own: twelve ways to the server for each connection.
-_TYPES = "select typname, oid, typarray from pg_type where oid = any(array[{}])".format(
-    ", ".join(f"to_regtype('{name}')" for name in _REGISTER)
+_TYPES = (
+    "select typname, oid, typarray from pg_type where oid in (to_regtype('vector'), to_regtype('halfvec'))"
 )
 
 
 def register_vectors(connection: psycopg.Connection[Any]) -> None:
     """Let a new connection speak of vectors; nothing happens in a database without the extension.
 
-    Only `migrate` uses such a one, and it uses no vectors.
+    In one round trip: the library takes three for each type, and each connection pays for them.
     """
     before, connection.autocommit = connection.autocommit, True
     try:
         found = connection.execute(_TYPES).fetchall()
     finally:
         connection.autocommit = before
-    if any(name == "vector" for name, _, _ in found):  # `bit` is PostgreSQL's own and always there
-        for name, oid, array_oid in found:
-            _REGISTER[name](connection, TypeInfo(name, oid, array_oid))
+    for name, oid, array_oid in found:
+        register = register_vector_info if name == "vector" else register_halfvec_info
+        register(connection, TypeInfo(name, oid, array_oid))
 
 
 @dataclass(frozen=True, kw_only=True)

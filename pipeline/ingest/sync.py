@@ -38,7 +38,7 @@ class Syncer:
     """A walk gives way after this long, so that others and the pump get their turn."""
     guard: admission.DeletionGuard = field(default_factory=admission.DeletionGuard)
     after_page: Callable[[], None] = lambda: None
-    """Called after each page's commit: rings the bell for the pump."""
+    """Called after each page's commit; sends the pump its message."""
 
     def slice(
         self,

@@ -129,7 +129,7 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     """Give dead documents a fresh start in the version that failed; returns those that were dead.
 
     Those that were given up on for another search index only are filled into that one again.
-    The run that met the failure stays closed. The document is due at once; the next stroke of the pump sends it.
+    The run that met the failure stays closed. The document is due at once; the pump sends it the next time it looks.
     """
     rows = connection.execute(
         text(f"""

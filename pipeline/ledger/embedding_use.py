@@ -109,13 +109,6 @@ def usage_today(connection: Connection) -> list[Json]:
     return [dict(row) for row in rows.mappings()]
 
 
-def forget_old_usage(connection: Connection, *, days: int) -> None:
-    """Drop what is older."""
-    connection.execute(
-        text("delete from embedding_usage where day < current_date - cast(:days as integer)"), {"days": days}
-    )
-
-
 OLD_PROBES = 3
 """A hold that was not confirmed for so many probes says nothing about now."""
 

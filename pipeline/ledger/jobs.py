@@ -341,12 +341,3 @@ def pump_once(connection: Connection, limits: JobLimits) -> list[Due]:
 
 def _due(row: RowMapping) -> Due:
     return Due(**{name: row[name] for name in Due.__dataclass_fields__})
-
-
-def trim(connection: Connection, *, hours: float) -> int:
-    """Remove jobs with their answers, so many hours after they ended; how many there were."""
-    done = connection.execute(
-        text("delete from enrichment_job where finished_at < now() - make_interval(secs => :kept)"),
-        {"kept": hours * 3600},
-    )
-    return int(done.rowcount)

@@ -238,10 +238,10 @@ def index(connection: Connection) -> Json | None:
     }
 
 
-def way(connection: Connection) -> float:
-    """Seconds that one way to the server and back takes, when there is nothing to do there."""
+def round_trip(connection: Connection) -> float:
+    """Seconds that a round trip to the server takes, when there is nothing to do there."""
     nothing = text("select 1")
-    connection.execute(nothing)  # a transaction begins with its first statement, which is a way more
+    connection.execute(nothing)  # a transaction begins with its first statement, which is one more
     begun = time.monotonic()
     connection.execute(nothing)
     return time.monotonic() - begun

@@ -91,7 +91,7 @@ def open_run(
 
 
 def unsent(connection: Connection, run_id: int) -> None:
-    """Its message could not be published: the next stroke of the pump sends it."""
+    """Its message could not be published: the pump sends it the next time it looks."""
     connection.execute(text("update sync_run set enqueued_at = null where id = :id"), {"id": run_id})
 
 

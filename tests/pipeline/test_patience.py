@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.database.engine import Database, PatientConnection
+from pipeline.database.engine import Database, TimedConnection
 from pipeline.errors import StoreSilent
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -27,7 +27,7 @@ def test_a_server_that_answers_slowly_is_waited_for_answer_by_answer(
     """Three answers let a connection in, which together take longer than one may."""
     proxy.delay = 1.1
     begun = time.monotonic()
-    with PatientConnection.opened(3.0, proxy.url(addresses.app)) as connection:
+    with TimedConnection.opened(3.0, proxy.url(addresses.app)) as connection:
         assert time.monotonic() - begun > 3.0, "the proxy does not slow it down"
         assert connection.execute("select 1").fetchone() == (1,)
         proxy.delay = 0

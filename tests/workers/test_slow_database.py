@@ -50,9 +50,9 @@ def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -
 
 def test_a_way_to_the_database_is_measured_alone(behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]) -> None:
     with behind.database.control() as connection:
-        assert overview.way(connection) < 0.2
+        assert overview.round_trip(connection) < 0.2
         proxies[0].delay = 0.3
-        assert 0.3 <= overview.way(connection) < 0.6
+        assert 0.3 <= overview.round_trip(connection) < 0.6
 
 
 def test_slowness_is_a_warning_of_the_doctor(

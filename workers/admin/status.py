@@ -38,7 +38,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         StoreError: the database does not answer; `without_database` then says what is left to say.
     """
     with parts.database.control() as connection:
-        seconds = overview.way(connection)
+        seconds = overview.round_trip(connection)
         if seconds > HealthOptions.slow_seconds:
             slow(seconds)
         sources = overview.sources(connection)

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sqlalchemy import text
-
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import embedding_use, jobs
+from pipeline.ledger import embedding_use, upkeep
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index, indexes
 from workers.runtime import Runtime
-
-USAGE_DAYS = 400
-"""A bill of a year ago can still be checked."""
 
 
 def tenants(parts: Runtime) -> list[UUID]:
     """Every tenant there is."""
     with parts.database.control() as connection:
-        return [row.id for row in connection.execute(text("select id from tenant order by id"))]
+        return upkeep.tenants(connection)
 
 
 def refresh_statistics(parts: Runtime) -> None:
     """Count lexemes anew for every tenant whose documents have changed since the last count."""
     with parts.database.control() as connection:
-        rows = connection.execute(
-            text("""
-                select d.tenant_id from document d
-                left join (select s.tenant_id, s.refreshed_at as at from index_stat s
-                           join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-                group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')"""),
-        )
-        stale = [row.tenant_id for row in rows]
+        stale = upkeep.tenants_to_count(connection)
     for tenant in stale:
         refresh_tenant(parts, tenant)
 
@@ -66,32 +54,12 @@ def trim(parts: Runtime) -> None:
             work_in_progress.trim_cache(connection, megabytes=parts.rag.embedding.cache.max_size)
             embedding_use.forget_old_claims(connection)
     with parts.database.control() as connection:
-        days = {"runs": queue.keep_runs_days, "dead": queue.keep_dead_days}
-        connection.execute(
-            text("delete from sync_run where finished_at < now() - make_interval(days => :runs)"),
-            {"runs": int(days["runs"])},
-        )
-        connection.execute(
-            text("delete from dead_letter where resolved_at < now() - make_interval(days => :dead)"),
-            {"dead": int(days["dead"])},
-        )
-        connection.execute(
-            text(
-                "delete from document where deleted and last_indexed < now() - make_interval(days => :runs)"
-            ),
-            {"runs": int(days["runs"])},
-        )
-        embedding_use.forget_old_usage(connection, days=USAGE_DAYS)
-        jobs.trim(connection, hours=parts.rag.enrichment.results_kept_hours)
-        connection.execute(text("delete from worker where seen_at < now() - interval '1 day'"))
+        hours = parts.rag.enrichment.results_kept_hours
+        runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
+        upkeep.trim(connection, runs_days=runs, dead_days=dead, answers_hours=hours)
 
 
 def record_canary(parts: Runtime, queue: str) -> None:
     """Note that a queue was served just now."""
     with parts.database.control() as connection:
-        connection.execute(
-            text("""
-                insert into canary (queue) values (:queue)
-                on conflict (queue) do update set sung_at = now()"""),
-            {"queue": queue},
-        )
+        upkeep.record_canary(connection, queue)

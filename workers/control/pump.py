@@ -17,7 +17,7 @@ from workers.sources import open_source, source_of_row
 
 
 def pump_once(parts: Runtime) -> None:
-    """One stroke: what is due becomes messages. Harmless beside itself, late, doubled or lost."""
+    """What is due becomes messages. Harmless beside itself, late, doubled or lost."""
     _send_jobs(parts)  # first: somebody waits for these
     _open_due(parts)
     _close_settled(parts)

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import PatientConnection, translated
+from pipeline.database.engine import TimedConnection, translated
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
@@ -71,7 +71,7 @@ def ping(url: str) -> None:
         StoreRefused: it refuses the login.
     """
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with translated(), PatientConnection.opened(PING_SECONDS, plain) as connection:
+    with translated(), TimedConnection.opened(PING_SECONDS, plain) as connection:
         connection.execute("select 1")
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import Database, PatientConnection
+from pipeline.database.engine import Database, TimedConnection
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
 
@@ -71,7 +71,7 @@ class JobNotifications:
             self._closed.wait(self._poll)
 
     def _listen(self) -> None:
-        with PatientConnection.opened(
+        with TimedConnection.opened(
             self._patience, self._url, autocommit=True, application_name="larder-notifications"
         ) as connection:
             connection.execute(f"listen {jobs.CHANNEL}")

@@ -22,10 +22,10 @@ from celery import bootsteps
 from celery.beat import ScheduleEntry, Scheduler
 from celery.signals import task_received
 from celery.worker import state
-from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import LarderError
+from pipeline.ledger import upkeep
 from workers import runtime
 from workers.processes.broker_outage import RETURN_SECONDS
 from workers.processes.liveness import DEAF_SECONDS, touch
@@ -110,7 +110,7 @@ class Presence:
         self._over.set()
         self._thread.join(2 * PATIENCE)
         with suppress(LarderError), self._database.control() as connection:
-            connection.execute(text("delete from worker where name = :name"), {"name": self._name})
+            upkeep.forget_worker(connection, self._name)
         self._database.close()
 
     def _run(self) -> None:
@@ -152,18 +152,8 @@ class Presence:
     def _note(self) -> None:
         """A database that is away is no reason to stop."""
         with suppress(LarderError), self._database.control() as connection:
-            connection.execute(
-                text("""
-                    insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
-                    on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
-                        started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
-                {
-                    "name": self._name,
-                    "queues": self._queues,
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                },
-            )
+            host, pid = socket.gethostname(), os.getpid()
+            upkeep.record_worker(connection, self._name, queues=self._queues, host=host, pid=pid)
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreRejected
-from pipeline.ledger import jobs
+from pipeline.ledger import jobs, upkeep
 from pipeline.ledger.jobs import Claimed, JobLimits, JobRow
 
 REQUEST = {"pbi": {"id": "PBI-1", "title": "Warn of shallow water"}, "scores": {"overall": 0.8}}
@@ -327,7 +327,7 @@ def test_answers_go_after_their_time_and_what_is_open_stays(desk: Desk) -> None:
     desk.later(old, "finished_at", 3 * 3600)
     desk.later(waiting, "created_at", 30 * 3600)
     with desk.database.control() as connection:
-        assert jobs.trim(connection, hours=2) == 1
+        upkeep.trim(connection, runs_days=30, dead_days=30, answers_hours=2)
     with desk.database.tenant(desk.tenant) as connection:
         assert jobs.get(connection, old) is None
         assert jobs.ended(connection, [old, young, waiting]) == {old, young}

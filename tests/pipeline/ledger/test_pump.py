@@ -22,7 +22,7 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
         connection.execute(text("delete from sync_run"))
 
 
-def stroke(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.Pumped:
+def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.Pumped:
     with shop.database.control() as connection:
         found = work.pump_once(connection, Limits(**limits), embed=embed)  # type: ignore[arg-type]
     assert found is not None
@@ -44,7 +44,7 @@ class TestEmbedding:
         for name in "abc":
             shop.set(name, "stage = 'chunked', due_at = now() - interval '1 hour'")
         shop.set("d", "stage = 'embedded'")
-        found = stroke(shop, embed=embed, **limits)
+        found = pump_once(shop, embed=embed, **limits)
         return {b.stage: len(b.items) for b in found.batches}
 
     @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ class TestEmbedding:
 
     def test_what_was_left_out_goes_when_it_may(self, shop: Workshop) -> None:
         self.sent(shop, 0)
-        (batch,) = stroke(shop).batches
+        (batch,) = pump_once(shop).batches
         assert (batch.stage, names(shop, batch)) == (Stage.CHUNKED, ["a", "b", "c"])
 
 
@@ -74,13 +74,13 @@ class TestChoosing:
     def test_what_is_due_goes_out_with_its_version(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.admit(document("a", "edited"))
-        (batch,) = stroke(shop).batches
+        (batch,) = pump_once(shop).batches
         assert batch == work.Batch(tenant_id=shop.tenant, stage=Stage.FETCHED, items=(Item(shop.id("a"), 2),))
 
     def test_it_goes_out_once(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        assert len(stroke(shop).batches) == 1
-        assert stroke(shop) == work.Pumped()
+        assert len(pump_once(shop).batches) == 1
+        assert pump_once(shop) == work.Pumped()
 
     @pytest.mark.parametrize(
         "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
@@ -88,18 +88,18 @@ class TestChoosing:
     def test_neither_what_waits_nor_what_is_settled(self, shop: Workshop, state: str) -> None:
         shop.admit(document("a"))
         shop.set("a", state)
-        assert stroke(shop).batches == ()
+        assert pump_once(shop).batches == ()
 
     def test_nothing_that_somebody_works_on(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.claim("a")
-        assert stroke(shop).batches == ()
+        assert pump_once(shop).batches == ()
 
     def test_those_that_wait_longest_go_first(self, shop: Workshop) -> None:
         shop.admit(*(document(i) for i in "abcd"))
         for n, external_id in enumerate("dbca"):
             shop.set(external_id, f"due_at = now() - interval '{10 - n} minutes'")
-        found = stroke(shop, in_flight=2)
+        found = pump_once(shop, in_flight=2)
         assert sorted(names(shop, found.batches[0])) == ["b", "d"]
 
     def test_two_pumps_never_work_at_once(self, shop: Workshop) -> None:
@@ -108,13 +108,13 @@ class TestChoosing:
             first.execute(text("select pg_advisory_xact_lock(hashtext('larder.pump'))"))
             with shop.database.control() as second:
                 assert work.pump_once(second, Limits()) is None
-        assert len(stroke(shop).batches) == 1
+        assert len(pump_once(shop).batches) == 1
 
 
 class TestBatches:
     def test_they_hold_so_many_and_no_more(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(7)))
-        found = stroke(shop, batch=3)
+        found = pump_once(shop, batch=3)
         assert sorted(len(b.items) for b in found.batches) == [1, 3, 3]
         assert len({i for b in found.batches for i in b.items}) == 7
 
@@ -122,7 +122,7 @@ class TestBatches:
         shop.admit(*(document(i) for i in "abc"))
         shop.set("a", "stage = 'chunked'")
         shop.set("b", "stage = 'embedded'")
-        found = {b.stage: names(shop, b) for b in stroke(shop).batches}
+        found = {b.stage: names(shop, b) for b in pump_once(shop).batches}
         assert found == {Stage.CHUNKED: ["a"], Stage.EMBEDDED: ["b"], Stage.FETCHED: ["c"]}
 
     def test_tenants_travel_apart(self, shop: Workshop) -> None:
@@ -130,7 +130,7 @@ class TestBatches:
         for one in (shop, other):
             one.admit(document("a"), document("b"))
         found: dict[UUID, set[UUID]] = {
-            b.tenant_id: {i.document_id for i in b.items} for b in stroke(shop).batches
+            b.tenant_id: {i.document_id for i in b.items} for b in pump_once(shop).batches
         }
         assert found == {one.tenant: {one.id("a"), one.id("b")} for one in (shop, other)}
 
@@ -138,40 +138,40 @@ class TestBatches:
         shop.admit(*(document(i) for i in "abcd"))
         for external_id in "ab":
             shop.set(external_id, "crash_count = 1")
-        found = sorted(names(shop, b) for b in stroke(shop).batches)
+        found = sorted(names(shop, b) for b in pump_once(shop).batches)
         assert [sorted(f) for f in found] in ([["a"], ["b"], ["c", "d"]], [["a"], ["b"], ["d", "c"]])
 
 
 class TestBounds:
     def test_what_is_under_way_takes_room(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(5)))
-        first = stroke(shop, in_flight=3)
+        first = pump_once(shop, in_flight=3)
         assert len(first.batches[0].items) == 3
-        assert stroke(shop, in_flight=3) == work.Pumped()
-        assert len(stroke(shop, in_flight=4).batches[0].items) == 1
+        assert pump_once(shop, in_flight=3) == work.Pumped()
+        assert len(pump_once(shop, in_flight=4).batches[0].items) == 1
 
     def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(4)))
-        stroke(shop, in_flight=2)
+        pump_once(shop, in_flight=2)
         shop.sql("update document set state = 'done' where enqueued_at is not null")
-        assert sum(len(b.items) for b in stroke(shop, in_flight=2).batches) == 2
+        assert sum(len(b.items) for b in pump_once(shop, in_flight=2).batches) == 2
 
     def test_a_lost_message_is_sent_again_after_a_while(self, shop: Workshop) -> None:
         shop.admit(document("a"))
-        stroke(shop, resend=60)
+        pump_once(shop, resend=60)
         shop.set("a", "enqueued_at = now() - interval '59 seconds'")
-        assert stroke(shop, resend=60).batches == ()
+        assert pump_once(shop, resend=60).batches == ()
         shop.set("a", "enqueued_at = now() - interval '61 seconds'")
-        assert len(stroke(shop, resend=60).batches) == 1
+        assert len(pump_once(shop, resend=60).batches) == 1
 
-    def test_a_message_the_broker_did_not_take_is_sent_at_the_next_stroke(self, shop: Workshop) -> None:
+    def test_a_message_the_broker_did_not_take_is_sent_at_the_next_look(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
-        stroke(shop)
+        pump_once(shop)
         items = shop.items("a", "b")
         shop.claim("b")
         with shop.database.tenant(shop.tenant) as connection:
             work.unsent(connection, items)
-        (batch,) = stroke(shop).batches
+        (batch,) = pump_once(shop).batches
         assert names(shop, batch) == ["a"]
 
 
@@ -179,7 +179,7 @@ class TestCrashes:
     def test_an_expired_lease_goes_back_to_the_queue_alone(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
         shop.claim("a", lease=-1)
-        found = stroke(shop)
+        found = pump_once(shop)
         assert found.crashed == 1
         assert sorted(map(len, (b.items for b in found.batches))) == [1, 1]
         row = shop.row("a")
@@ -192,12 +192,12 @@ class TestCrashes:
         for crash in (1, 2, 3):
             assert shop.row("poison")["state"] == "pending"
             assert shop.claim("poison", lease=-1).ids, crash
-            assert stroke(shop).crashed == 1
+            assert pump_once(shop).crashed == 1
         (letter,) = shop.dead_letters()
         assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
         assert "3 times" in letter["reason"]
         assert shop.value("select outcome from run_item") == "dead"
-        assert stroke(shop) == work.Pumped()
+        assert pump_once(shop) == work.Pumped()
 
     def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
         shop.admit(document("a"))
@@ -205,20 +205,20 @@ class TestCrashes:
         for stage, step in ((Stage.FETCHED, indexer.chunk), (Stage.CHUNKED, indexer.embed)):
             for _ in range(2):
                 shop.claim("a", stage=stage, lease=-1)
-                stroke(shop)
+                pump_once(shop)
             step(shop.tenant, shop.items("a"))
         assert (shop.row("a")["state"], shop.row("a")["stage"]) == ("pending", "embedded")
 
     def test_a_lease_that_still_runs_is_left_alone(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         claimed = shop.claim("a")
-        assert stroke(shop).crashed == 0
+        assert pump_once(shop).crashed == 0
         assert shop.row("a")["lease_token"] == claimed.token
 
 
-def test_a_stroke_sends_lost_syncs_again(shop: Workshop) -> None:
+def test_the_pump_sends_lost_syncs_again(shop: Workshop) -> None:
     run = shop.open_run()
-    assert stroke(shop, resend=60).syncs == ()
+    assert pump_once(shop, resend=60).syncs == ()
     shop.sql("update sync_run set enqueued_at = now() - interval '61 seconds'")
-    assert stroke(shop, resend=60).syncs == ((shop.tenant, shop.source, run),)
-    assert stroke(shop, resend=60).syncs == ()
+    assert pump_once(shop, resend=60).syncs == ((shop.tenant, shop.source, run),)
+    assert pump_once(shop, resend=60).syncs == ()

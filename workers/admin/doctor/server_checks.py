@@ -19,7 +19,7 @@ from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
 from pipeline.ledger import integrity
-from pipeline.ledger.overview import way
+from pipeline.ledger.overview import round_trip
 from pipeline.ledger.search_indexes import activate
 from pipeline.reranking import open_reranker
 from pipeline.search import term_statistics
@@ -52,7 +52,7 @@ def database(parts: Runtime) -> Diagnosis:
         with parts.database.tenant(parts.settings.tenant_id) as connection:
             inspection.server_version(connection)
         with parts.database.control() as connection:
-            seconds = way(connection)
+            seconds = round_trip(connection)
             version = inspection.server_version(connection)
     except StoreUnavailable as failed:
         return error(failed.message, _remedy(parts, failed))
