@@ -2,62 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+import pkgutil
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from connectors.documents.options import DecisionRules, SourceOptions
-from connectors.files.markdown import MarkdownSource, TextSource
-from connectors.pbi.sources import JsonSource, PbiJsonSource
+from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.confluence.options import ConfluenceOptions
+from connectors.documents.options import DecisionRules, SourceContext, SourceOptions
+from connectors.files.options import FileOptions, MarkdownOptions, TextOptions
+from connectors.pbi.options import PbiOptions
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from connectors.azure_devops import AzureDevOpsOptions
-    from connectors.confluence import ConfluenceOptions
-
-__all__ = ["SOURCES", "DecisionRules", "Options", "SourceOptions", "open_source"]
+__all__ = ["SOURCES", "DecisionRules", "FileOptions", "SourceContext", "SourceOptions", "open_source"]
 
 
-class Options(Protocol):
-    """What a connector is told; each has a record of its own."""
+class SourceKind(NamedTuple):
+    """A type of source."""
 
-    @property
-    def name(self) -> str:
-        """The source's."""
-        ...
-
-    @property
-    def type(self) -> str:
-        """A key of SOURCES."""
-        ...
+    options: type[SourceOptions]
+    """Its section of the configuration."""
+    connector: str
+    """Where its class is, which takes the options; loaded on first use, for clients of services are large."""
 
 
-# The clients of the services cost 30 MB and a quarter of a second: only who opens such a source pays.
-
-
-def _confluence(options: ConfluenceOptions) -> Source:
-    from connectors.confluence import ConfluenceSource
-
-    return ConfluenceSource(options)
-
-
-def _azure_devops(options: AzureDevOpsOptions) -> Source:
-    from connectors.azure_devops import AzureDevOpsSource
-
-    return AzureDevOpsSource(options)
-
-
-SOURCES: dict[str, Callable[[Any], Source]] = {
-    "markdown": MarkdownSource,
-    "text": TextSource,
-    "pbi_json": PbiJsonSource,
-    "json": JsonSource,
-    "confluence": _confluence,
-    "azure_devops": _azure_devops,
+SOURCES: Mapping[str, SourceKind] = {
+    "markdown": SourceKind(MarkdownOptions, "connectors.files.markdown:MarkdownSource"),
+    "text": SourceKind(TextOptions, "connectors.files.markdown:TextSource"),
+    "pbi_json": SourceKind(PbiOptions, "connectors.pbi.sources:PbiJsonSource"),
+    "json": SourceKind(PbiOptions, "connectors.pbi.sources:JsonSource"),
+    "confluence": SourceKind(ConfluenceOptions, "connectors.confluence.source:ConfluenceSource"),
+    "azure_devops": SourceKind(AzureDevOpsOptions, "connectors.azure_devops.source:AzureDevOpsSource"),
 }
 
 
-def open_source(options: Options) -> Source:
+def open_source(options: SourceOptions) -> Source:
     """The source of one configured entry; nothing is read yet.
 
     Raises:
@@ -68,4 +47,6 @@ def open_source(options: Options) -> Source:
         raise ConfigurationError(
             f"source {options.name} has the unknown type {options.type!r}", fix=f"known are {known}"
         )
-    return SOURCES[options.type](options)
+    connector: Any = pkgutil.resolve_name(SOURCES[options.type].connector)
+    opened: Source = connector(options)
+    return opened

@@ -13,8 +13,8 @@ from typing import Any
 import frontmatter
 import pytest
 
+from connectors import FileOptions
 from workers.settings.loading import load
-from workers.settings.sources import FileSource
 
 SAMPLE = Path(__file__).resolve().parents[1] / "deploy/sample"
 PAGES = sorted(p for p in (SAMPLE / "docs").rglob("*.md") if p.name != "CHANGELOG.md")
@@ -75,7 +75,7 @@ def test_there_is_enough_of_everything() -> None:
 def test_the_configuration_is_accepted_and_every_source_finds_files() -> None:
     settings = load(SAMPLE / "larder.yaml", {}).rag
     assert (settings.embedding.provider, settings.embedding.model) == ("minilm", "all-MiniLM-L6-v2")
-    sources = {source.name: source for source in settings.sources if isinstance(source, FileSource)}
+    sources = {source.name: source for source in settings.sources if isinstance(source, FileOptions)}
     assert {name: source.type for name, source in sources.items()} == {
         "product_docs": "markdown",
         "pipeline_outputs": "pbi_json",

@@ -13,6 +13,7 @@ from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, 
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions, base_url_of
 from connectors.azure_devops.sdk import SdkClients, open_clients, sdk_models
 from connectors.documents.values import parse_time, scalar_text
+from connectors.sections import revealed
 from connectors.web import FOREIGN, translate
 from connectors.web.faults import LASTS
 from pipeline.errors import (
@@ -156,7 +157,7 @@ class BoardsClient:
 
     @cached_property
     def _clients(self) -> SdkClients:
-        return open_clients(self.base_url, self._options.pat, self._options.access)
+        return open_clients(self.base_url, revealed(self._options.pat), self._options.access)
 
     def _call(self, doing: str, method: str, *args: Any, of: Any = None, **kwargs: Any) -> Any:
         client = of or self._clients.work

@@ -14,7 +14,7 @@ from connectors.documents.decisions import Evidence, decision_facts, is_decision
 from connectors.documents.headings import headings_of, nested
 from connectors.documents.options import DecisionRules
 from connectors.documents.redaction import redact
-from connectors.documents.values import clean_text, json_able, measure, number_of, parse_time, scalar_text
+from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
 from connectors.markup import to_markdown
 from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
 
@@ -209,7 +209,7 @@ def document_of(
         url=url,
         tags=tuple(_clean(tag) for tag in item.tags),
         metadata={
-            **json_able(options.metadata), **_metadata(item), **facts, **capped, "source_path": url,
+            **options.fixed_metadata, **_metadata(item), **facts, **capped, "source_path": url,
         },
         created_at=item.moment("System.CreatedDate"),
         updated_at=item.moment("System.ChangedDate"),
@@ -233,7 +233,7 @@ def _kind(
         tags=item.tags,
         headings=list(headings_of(text)),
     )
-    if is_decision(DecisionRules(types=rules.types, tags=rules.tags, paths=(), headings=()), evidence):
+    if is_decision(rules.model_copy(update={"paths": (), "headings": ()}), evidence):
         return Kind.DECISION, decision_facts(evidence)
     return DEFAULT_KIND[source_type], {}
 

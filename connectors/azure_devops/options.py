@@ -1,93 +1,22 @@
-"""What an Azure DevOps source is told: AzureDevOpsOptions."""
+"""What an Azure DevOps source is told."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from connectors.documents.options import DecisionRules
-from connectors.documents.values import json_able
-from connectors.web.session import Access
-from pipeline.documents import SourceType
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from connectors.documents.options import ServiceOptions
+from connectors.sections import Expected, Flag, Positive, Secret, Text, Texts, refusal
 from pipeline.errors import ConfigurationError
 
 SERVICES = "https://dev.azure.com"
 PRODUCT = "Azure DevOps"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62})")
 _URL = re.compile(r"https?://[^/?#\s@{}]+(?:/[^?#\s{}]*)?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AzureDevOpsOptions:
-    """One configured source that reads work items.
-
-    Raises:
-        ConfigurationError: no project, a limit below 1, or a condition that is a whole query.
-    """
-
-    type: ClassVar[str] = "azure_devops"
-    name: str
-    organization: str
-    """A name at dev.azure.com, or the full address of an organization or a Server collection."""
-    projects: tuple[str, ...]
-    """Names, or ids."""
-    pat: str = field(default="", repr=False)
-    work_item_types: tuple[str, ...] = ("User Story", "Bug", "Task", "Feature")
-    """Empty: all types."""
-    fields: tuple[str, ...] = (
-        "System.Title",
-        "System.Description",
-        "Microsoft.VSTS.Common.AcceptanceCriteria",
-        "System.Tags",
-    )
-    """Reference names; each with a value becomes a section of the text."""
-    max_items: int | None = 5000
-    """Of the first walk: the newest items. None: no limit."""
-    area_paths: tuple[str, ...] = ()
-    """With all below them."""
-    states: tuple[str, ...] = ()
-    wiql: str = ""
-    """One more condition, as after WHERE."""
-    include_comments: bool = True
-    include_links: bool = True
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed metadata of every document; what an item says of itself goes first."""
-    source_type: SourceType | None = None
-    decisions: DecisionRules = field(default_factory=DecisionRules)
-    access: Access
-
-    def __post_init__(self) -> None:
-        if not any(project.strip() for project in self.projects):
-            raise ConfigurationError(
-                f"source {self.name} names no project", fix="set project to one or more names"
-            )
-        if self.max_items is not None and self.max_items < 1:
-            raise ConfigurationError(
-                f"source {self.name} has maxItems {self.max_items}",
-                fix="set it to 1 or more, or leave it out",
-            )
-        if re.match(r"\s*select\b", self.wiql, re.IGNORECASE):
-            raise ConfigurationError(
-                f"source {self.name} has a whole query as wiql", fix="give only what follows WHERE"
-            )
-
-    @property
-    def selection(self) -> str:
-        """A short hash over all that decides what documents there are and what is in them.
-
-        A cursor of another selection is of no use. Projects are left out: each has a position of its own.
-        """
-        parts = [
-            self.organization, sorted(self.work_item_types), list(self.fields), self.max_items,
-            sorted(self.area_paths), sorted(self.states), self.wiql, self.include_comments, self.include_links,
-            json_able(self.metadata), self.source_type, json_able(vars(self.decisions)),
-        ]  # fmt: skip
-        text = json.dumps(parts, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def base_url_of(organization: str) -> str:
@@ -106,3 +35,105 @@ def base_url_of(organization: str) -> str:
         fix="give the name as in https://dev.azure.com/NAME, or the full address of a Server collection, "
         "without user name, query or fragment",
     )
+
+
+def _organization(value: str) -> str:
+    try:
+        base_url_of(value)
+    except ConfigurationError as error:
+        raise refusal("the name or the address of an organization", error.fix) from None
+    return value
+
+
+def _named(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not any(name.strip() for name in value):
+        raise ValueError
+    return value
+
+
+def _condition(value: str) -> str:
+    if re.match(r"\s*select\b", value, re.IGNORECASE):
+        raise refusal("a condition and no whole query", "give only what follows WHERE")
+    return value
+
+
+def _nothing_is_empty(value: Any) -> Any:
+    return "" if value is None else value
+
+
+class AzureDevOpsOptions(ServiceOptions):
+    """Work items of Azure DevOps Boards, Services or Server. `pat` may stand below `auth`."""
+
+    type: Text = "azure_devops"
+    """What kind of source it is."""
+    organization: Annotated[Text, AfterValidator(_organization), Expected("text")] = Field(
+        examples=["example"]
+    )
+    """Name of the organization, or the full address of a server's collection."""
+    projects: Annotated[Texts, AfterValidator(_named), Expected("a project or a list of them")] = Field(
+        examples=["Shop"]
+    )
+    """Project of the service, or several. May be written project; with projects there, project is
+    Larder's own, as for every source."""
+    pat: Secret | None = Field(default=None, examples=["${AZURE_PAT}"])
+    """Personal access token with the scope Work Items (read)."""
+    work_item_types: Texts = ("User Story", "Bug", "Task", "Feature")
+    """Types of work items. Empty: all."""
+    fields: Texts = (
+        "System.Title",
+        "System.Description",
+        "Microsoft.VSTS.Common.AcceptanceCriteria",
+        "System.Tags",
+    )
+    """Fields whose text is indexed, by reference name; what a person needs besides is always read."""
+    max_items: Positive | None = 5000
+    """At most so many work items; while there are more, nothing is deleted by absence. null: all."""
+    area_paths: Texts = Field(default=(), examples=[["Shop\\Web"]])
+    """Only below these areas."""
+    states: Texts = Field(default=(), examples=[["Closed", "Resolved"]])
+    """Only in these states."""
+    include_comments: Flag = True
+    """Comments become a section of their work item."""
+    include_links: Flag = True
+    """Parents, children and related items are named."""
+    wiql: Annotated[
+        str, BeforeValidator(_nothing_is_empty), AfterValidator(_condition), Expected("text, or nothing")
+    ] = Field(default="", examples=["[System.Tags] CONTAINS 'api'"])
+    """One more condition in the service's query language, as after WHERE."""
+
+    product: ClassVar = PRODUCT
+    example: ClassVar = {
+        "name": "azure_devops",
+        "type": "azure_devops",
+        "enabled": "${AZURE_ENABLED:-false}",
+        "organization": "${AZURE_ORG}",
+        "projects": "${AZURE_PROJECT}",
+        "pat": "${AZURE_PAT}",
+        "updateSchedule": "0 3 * * *",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_project(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("project") is not None and "projects" not in value:
+            return {("projects" if key == "project" else key): item for key, item in value.items()}
+        return value
+
+    @property
+    def place(self) -> str:
+        """The address of the organization."""
+        return base_url_of(self.organization)
+
+    @property
+    def selection(self) -> str:
+        """A short hash over all that decides what documents there are and what is in them.
+
+        A cursor of another selection is of no use. Projects are left out: each has a position of its own.
+        """
+        parts = [
+            self.organization, sorted(self.work_item_types), list(self.fields), self.max_items,
+            sorted(self.area_paths), sorted(self.states), self.wiql, self.include_comments, self.include_links,
+            *self._what_is_made,
+        ]  # fmt: skip
+        text = json.dumps(parts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

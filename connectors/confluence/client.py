@@ -17,6 +17,7 @@ from requests.auth import HTTPBasicAuth
 
 from connectors.confluence.document import Content, content_of
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
+from connectors.sections import revealed
 from connectors.web import FOREIGN, ServerFault, is_html, json_of, open_session, results_of, translate
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
@@ -123,7 +124,9 @@ class ConfluenceClient:
         self._session = open_session(options.access)
         if options.username:
             # As bytes: text would have to be Latin-1.
-            self._session.auth = HTTPBasicAuth(options.username.encode(), options.api_token.encode())
+            self._session.auth = HTTPBasicAuth(
+                options.username.encode(), revealed(options.api_token).encode()
+            )
         self._libraries: dict[str, Any] = {}
         self._deployment: Deployment | None = None
         self._archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
@@ -260,7 +263,8 @@ class ConfluenceClient:
     def _get(self, base: str, path: str, **more: Any) -> requests.Response:
         if base not in self._libraries:
             # The class for Server: of the library's classes the only one that finds v1 on Cloud as well.
-            credentials = {"token": self._options.token} if self._options.token else {}
+            token = revealed(self._options.token)
+            credentials = {"token": token} if token else {}
             library: Any = ConfluenceServer
             self._libraries[base] = library(
                 base, session=self._session, retry_with_header=False, backoff_and_retry=False, **credentials

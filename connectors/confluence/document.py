@@ -15,7 +15,7 @@ from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of
 from connectors.documents.redaction import redact
-from connectors.documents.values import clean_text, json_able, json_text, parse_json, parse_time
+from connectors.documents.values import clean_text, json_text, parse_json, parse_time
 from connectors.files.source import is_blank
 from connectors.markup import to_markdown
 from pipeline.documents import DEFAULT_KIND, Document, Json, Kind, SourceType
@@ -293,7 +293,7 @@ def _document(
         kind=kind,
         url=url,
         tags=page.labels if content is page else (),
-        metadata={**json_able(options.metadata), **place, **metadata, "source_path": url},
+        metadata={**options.fixed_metadata, **place, **metadata, "source_path": url},
         created_at=content.created,
         updated_at=content.changed,
         fingerprint=fingerprint,

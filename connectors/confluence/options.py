@@ -1,19 +1,31 @@
-"""What a Confluence source is told: ConfluenceOptions."""
+"""What a Confluence source is told."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
-from connectors.documents.options import DecisionRules
-from connectors.documents.values import json_able
-from connectors.web import Access
-from pipeline.documents import SourceType
-from pipeline.errors import ConfigurationError
+from pydantic import AfterValidator, Field, model_validator
+
+from connectors.documents.options import ServiceOptions
+from connectors.sections import (
+    ConfigSection,
+    Expected,
+    Flag,
+    Mismatch,
+    OneOf,
+    Positive,
+    Secret,
+    Size,
+    Text,
+    Texts,
+    WebUrl,
+    Whole,
+    refuse,
+    zone,
+)
 
 PRODUCT = "Confluence"
 DEPLOYMENTS = ("auto", "cloud", "server")
@@ -21,75 +33,119 @@ MOST_PER_PAGE = 50
 """What Confluence gives at once when bodies are asked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfluenceOptions:
-    """One configured source that reads Confluence.
+def _account_zone(value: str) -> str:
+    return value if value == "auto" else zone(value)
 
-    Raises:
-        ConfigurationError: an unknown deployment or time zone, a limit below 1, a token without its user.
+
+AccountZone = Annotated[
+    Text, AfterValidator(_account_zone), Expected("auto, or the name of a time zone such as Europe/Berlin")
+]
+
+
+class LabelFilter(ConfigSection):
+    """Which pages by their labels."""
+
+    include: Texts = ()
+    """Only pages with one of these. Empty: all."""
+    exclude: Texts = ()
+    """No page with one of these."""
+
+
+class ConfluenceOptions(ServiceOptions):
+    """Pages of a Confluence, Cloud or Server/Data Center.
+
+    Who reads is an e-mail and an API token (Cloud), a name and a password (Server), or a personal access token
+    (Server). These keys may stand below `auth`, those that say what is read below `syncOptions`, where `timezone`
+    is `accountTimezone`.
     """
 
-    type: ClassVar[str] = "confluence"
-    name: str
-    base_url: str
-    """With or without the context path of Cloud (`/wiki`); with that of a Server."""
-    deployment: str = "auto"
-    """`cloud`, `server`, or `auto`: what answers decides."""
-    space_keys: tuple[str, ...] = ()
-    """Empty: all spaces the account sees."""
-    username: str = ""
-    api_token: str = field(default="", repr=False)
-    """Goes with `username`: the API token on Cloud, the password on Server."""
-    token: str = field(default="", repr=False)
-    """A personal access token of a Server, sent as Bearer."""
-    include_comments: bool = True
-    include_attachments: bool = False
-    include_blog_posts: bool = False
-    include_archived: bool = False
-    """Archived spaces; pages archived one by one are never read."""
-    include_restricted: bool = False
-    max_pages: int | None = 1000
-    """The oldest so many pages and blog posts, by time of creation; None: all."""
-    labels_include: tuple[str, ...] = ()
-    """Only pages with one of these; empty: with any or none."""
-    labels_exclude: tuple[str, ...] = ()
-    ancestors: tuple[str, ...] = ()
-    """Ids of pages: only these and what is below them."""
-    page_size: int = MOST_PER_PAGE
-    """Pages that are read at once, up to 50."""
-    timezone: str = "auto"
-    """The account's, as in its profile: `Europe/Berlin`. `auto`: as Confluence shows it, or none known."""
-    attachment_max_bytes: int = 1024 * 1024
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed metadata of every document; what a page says of itself goes first."""
-    source_type: SourceType | None = None
-    decisions: DecisionRules = field(default_factory=DecisionRules)
-    access: Access
+    type: Text = "confluence"
+    """What kind of source it is."""
+    base_url: WebUrl = Field(examples=["https://example.atlassian.net/wiki"])
+    """Where people open it, with its context path."""
+    deployment: Annotated[Literal["auto", "cloud", "server"], OneOf(DEPLOYMENTS)] = "auto"
+    """Which product it is: auto, cloud or server (Data Center too)."""
+    space_keys: Texts = Field(default=(), examples=[["TECH", "ARCH"]])
+    """Keys of spaces. Empty: all that the account sees."""
+    username: Text | None = Field(default=None, examples=["${CONFLUENCE_USER}"])
+    """E-mail of a Cloud account, or a user name."""
+    api_token: Secret | None = Field(default=None, examples=["${CONFLUENCE_TOKEN}"])
+    """API token or password of that user."""
+    token: Secret | None = Field(default=None, examples=["${CONFLUENCE_PAT}"])
+    """Personal access token, without a user name."""
+    include_comments: Flag = True
+    """Comments become a section of their page."""
+    include_attachments: Flag = False
+    """Text-like attachments (.md .txt .csv .json .html) become documents; others are named on the page."""
+    include_blog_posts: Flag = False
+    """Read blog posts as well as pages."""
+    include_archived: Flag = False
+    """Read archived spaces as well; pages archived one by one are never read."""
+    include_restricted: Flag = False
+    """Read pages that only some may view; who may is kept with them."""
+    max_pages: Positive | None = 1000
+    """At most so many pages, the oldest by creation: a choice that edits do not move (docs/confluence.md).
+    While there are more, nothing is deleted by absence. null: all."""
+    page_size: Whole = Field(default=MOST_PER_PAGE, ge=1, le=MOST_PER_PAGE)
+    """Pages asked for at once; the service may give fewer."""
+    labels: LabelFilter = LabelFilter()
+    """Which pages by their labels."""
+    ancestors: Texts = ()
+    """Ids of pages: only these and what lies below them."""
+    account_timezone: AccountZone = "auto"
+    """Zone of the account that reads; auto: as the service says."""
+    attachment_max_bytes: Size = Field(default="1m", validate_default=True)
+    """Larger attachments are only named."""
 
-    def __post_init__(self) -> None:
-        if self.deployment not in DEPLOYMENTS:
-            self._refuse(f"deployment {self.deployment!r}", f"set it to one of {', '.join(DEPLOYMENTS)}")
-        if self.max_pages is not None and self.max_pages < 1:
-            self._refuse(f"maxPages {self.max_pages}", "set it to 1 or more, or leave it out")
-        if self.page_size < 1:
-            self._refuse(f"pageSize {self.page_size}", f"set it to 1 up to {MOST_PER_PAGE}")
-        if bool(self.username) != bool(self.api_token):
-            self._refuse("only one of auth.username and auth.apiToken", "give both, or auth.token alone")
-        if self.zone is None and self.timezone != "auto":
-            self._refuse(f"timezone {self.timezone!r}", "name it as in Europe/Berlin, or write auto")
+    groups: ClassVar[tuple[str, ...]] = ("auth", "syncOptions")
+    product: ClassVar = PRODUCT
+    example: ClassVar = {
+        "name": "confluence_kb",
+        "type": "confluence",
+        "enabled": "${CONFLUENCE_ENABLED:-false}",
+        "baseUrl": "${CONFLUENCE_URL}",
+        "spaceKeys": "${CONFLUENCE_SPACES:-TECH,ARCH}",
+        "username": "${CONFLUENCE_USER}",
+        "apiToken": "${CONFLUENCE_TOKEN}",
+        "updateSchedule": "0 2 * * *",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _account_timezone(cls, value: Any) -> Any:
+        """A `timezone` of `syncOptions` is that of the account, and so is `auto`, which is none for a schedule."""
+        if not isinstance(value, dict):
+            return value
+        renamed = dict(value)
+        if renamed.get("timezone") == "auto":
+            renamed["accountTimezone"] = renamed.pop("timezone")
+        for group in ("syncOptions", "sync_options"):
+            inner = renamed.get(group)
+            if isinstance(inner, dict) and "timezone" in inner:
+                renamed[group] = {("accountTimezone" if k == "timezone" else k): v for k, v in inner.items()}
+        return renamed
+
+    @model_validator(mode="after")
+    def _one_way_to_sign_in(self) -> Self:
+        wrong = []
+        if self.token is not None and (self.username or self.api_token):
+            wrong.append(Mismatch(key="token", expected="either token, or username and apiToken"))
+        elif self.username and not self.api_token:
+            wrong.append(Mismatch(key="api_token", expected="the token of that user"))
+        elif self.api_token and not self.username:
+            wrong.append(Mismatch(key="username", expected="the user of that token"))
+        refuse(self, wrong)
+        return self
+
+    @property
+    def place(self) -> str:
+        """Where it is opened."""
+        return self.base_url
 
     @property
     def zone(self) -> ZoneInfo | None:
-        """The configured time zone; None if it is to be found out."""
-        try:
-            return None if self.timezone == "auto" else ZoneInfo(self.timezone)
-        except (KeyError, ValueError, OSError):
-            return None
-
-    @property
-    def batch(self) -> int:
-        """How many pages are read at once."""
-        return min(self.page_size, MOST_PER_PAGE)
+        """The configured time zone of the account; None if it is to be found out."""
+        return None if self.account_timezone == "auto" else ZoneInfo(self.account_timezone)
 
     @property
     def page_types(self) -> tuple[str, ...]:
@@ -107,12 +163,8 @@ class ConfluenceOptions:
         """A short hash over what decides which documents there are; a cursor of another one is of no use."""
         parts = [
             self.base_url, sorted(self.space_keys), self.page_types, self.annex_types, self.include_archived,
-            self.include_restricted, self.max_pages, sorted(self.labels_include), sorted(self.labels_exclude),
-            sorted(self.ancestors), self.attachment_max_bytes, json_able(self.metadata), self.source_type,
-            json_able(vars(self.decisions)),
+            self.include_restricted, self.max_pages, sorted(self.labels.include), sorted(self.labels.exclude),
+            sorted(self.ancestors), self.attachment_max_bytes, *self._what_is_made,
         ]  # fmt: skip
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-    def _refuse(self, what: str, fix: str) -> None:
-        raise ConfigurationError(f"source {self.name} has {what}", fix=fix)

@@ -294,8 +294,8 @@ class ContentFilter:
     def __init__(self, options: ConfluenceOptions) -> None:
         self._options = options
         self._spaces = frozenset(key.casefold() for key in options.space_keys)
-        self._include = frozenset(label.casefold() for label in options.labels_include)
-        self._exclude = frozenset(label.casefold() for label in options.labels_exclude)
+        self._include = frozenset(label.casefold() for label in options.labels.include)
+        self._exclude = frozenset(label.casefold() for label in options.labels.exclude)
         self._roots = frozenset(options.ancestors)
 
     def clause(self, types: Sequence[str]) -> str:

@@ -130,8 +130,8 @@ class ConfluenceSource:
             yield Page(cursor={}, deleted=gone, failed=tuple(problems))
         todo = list(dict.fromkeys((*pages, *filter(None, owners.values()))))
         wanted = frozenset(ids)
-        for at in range(0, len(todo), self._options.batch):
-            batch = todo[at : at + self._options.batch]
+        for at in range(0, len(todo), self._options.page_size):
+            batch = todo[at : at + self._options.page_size]
             result = self._reader.read(batch, only=wanted)
             _note_detached(result, {key: owner for key, owner in owners.items() if owner in batch})
             yield from result.pages({}, {})

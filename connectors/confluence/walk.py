@@ -135,7 +135,7 @@ class PageWalk:
             if self._room(cursor) == 0:
                 return (yield from self._capped(cursor))
             waiting.append(content)
-            if len(waiting) >= min(self._options.batch, self._room(cursor)):
+            if len(waiting) >= min(self._options.page_size, self._room(cursor)):
                 cursor = yield from self._read(cursor, waiting)
                 waiting = []
         if waiting:
@@ -178,7 +178,7 @@ class PageWalk:
 
     def _room(self, cursor: ConfluenceCursor) -> int:
         most = self._options.max_pages
-        return self._options.batch if most is None else max(0, most - cursor.admitted)
+        return self._options.page_size if most is None else max(0, most - cursor.admitted)
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class PageWalk:
             rows.append(row)
             if row.row not in cursor.seen and _may_concern(row, cursor):
                 pages.setdefault(row.id if row.is_page else row.container)
-            if len(pages) >= self._options.batch:
+            if len(pages) >= self._options.page_size:
                 cursor = yield from self._read_changed(cursor, rows, list(pages))
                 rows, pages = [], {}
         yield from self._read_changed(cursor, rows, list(pages))

@@ -136,8 +136,8 @@ def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
     stem = PurePosixPath(evidence.path).stem.casefold()
     sections = set(map(_letters, rules.headings)) <= named or (named & DECISION and len(named & AROUND) > 1)
     found = (
-        types & {name.casefold() for name in rules.types}
-        or (rules.types and evidence.headings and _dated_status(front))
+        types & {name.casefold() for name in rules.frontmatter_types}
+        or (rules.frontmatter_types and evidence.headings and _dated_status(front))
         or (rules.headings and (sections or _TITLE.match(_title(evidence))))
         or (_letters(stem) not in NO_RECORDS and tags & {tag.casefold() for tag in rules.tags})
         or (_letters(stem) not in NO_RECORDS and _place(rules, evidence, named, stem))

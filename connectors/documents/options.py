@@ -1,68 +1,197 @@
-"""What a file connector needs to know: SourceOptions and the rules that find decisions."""
+"""What every source is told: the keys of its section, and what the rest of the configuration adds."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote_from_bytes
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic.alias_generators import to_camel
+
+from connectors.documents.values import json_able
+from connectors.sections import (
+    ConfigSection,
+    Expected,
+    Mismatch,
+    Name,
+    Number,
+    Positive,
+    Text,
+    Texts,
+    mismatched,
+)
 from pipeline.documents import SourceType
 
+if TYPE_CHECKING:
+    # The clients of services cost 30 MB and a quarter of a second: only who opens such a source pays.
+    from connectors.web import Access, RequestLimiter
 
-@dataclass(frozen=True, kw_only=True)
-class DecisionRules:
-    """Which documents are decisions; one rule that holds is enough, an empty tuple switches a rule off."""
 
-    types: tuple[str, ...] = ("adr", "decision", "decision-record", "architecture-decision-record", "rfc")
-    """Values of the front matter keys `type` and `kind`; upper and lower case are the same."""
-    paths: tuple[str, ...] = (
+class DecisionRules(ConfigSection):
+    """Which documents are decisions; one match is enough, an empty list switches a rule off."""
+
+    frontmatter_types: Texts = (
+        "adr", "decision", "decision-record", "architecture-decision-record", "rfc",
+    )  # fmt: skip
+    """Values of `type` in the front matter; a date with a status such as accepted will do as well."""
+    paths: Texts = (
         "**/adr/**", "**/adrs/**", "**/*decisions/**", "**/*decision-record*/**", "**/rfcs/**", "**/*adr-[0-9]*",
     )  # fmt: skip
-    """Globs over the path below the root; case does not matter, and blanks and `_` are the same as `-`.
+    """Patterns of paths. In a folder (`/**` at the end) a document needs a further sign of a record: a
+    number, a status, a heading."""
+    tags: Texts = ("decision", "adr", "rfc")
+    """Tags or labels."""
+    headings: Texts = ("Decision", "Status")
+    """Headings a document has, all of them; those of MADR and Nygard will do as well."""
 
-    One that ends in `/**` names a folder: what lies in it needs a further sign of a record, such as a number in its
-    name, a status or a heading. The folder may be the root itself.
-    """
-    tags: tuple[str, ...] = ("decision", "adr", "rfc")
-    headings: tuple[str, ...] = ("Decision", "Status")
-    """Headings that must all be there; those that MADR and Nygard ask for will do as well."""
+
+def _source_type(value: Any) -> SourceType:
+    return SourceType.parse(str(value))
+
+
+KnownSourceType = Annotated[
+    SourceType, BeforeValidator(_source_type), Expected("one of " + ", ".join(SourceType))
+]
+
+
+class SourceMetadata(ConfigSection):
+    """Fixed facts that every document of a source carries; keys of your own are welcome."""
+
+    model_config = ConfigDict(extra="allow")
+
+    source_type: KnownSourceType | None = Field(
+        default=None,
+        examples=["documentation"],
+        description=f"What searches filter by: {', '.join(SourceType)}. Empty: that of the source's type.",
+    )
+    category: Text | None = Field(default=None, examples=["reference"])
+    """A word of your own to filter by."""
+
+    def fixed(self) -> dict[str, Any]:
+        """What goes into each document's metadata: the category and the keys of your own."""
+        return self.model_dump(mode="json", exclude={"source_type"}, exclude_none=True)
+
+
+def _no_limiter() -> RequestLimiter:
+    from connectors.web import LocalRequestLimiter
+
+    return LocalRequestLimiter()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """One configured source that reads files."""
+class SourceContext:
+    """What the configuration says of a source outside of its section."""
 
-    name: str
-    type: str
-    """A key of `connectors.SOURCES`."""
-    root: Path
-    """The folder that `paths` and external ids start from; nothing outside of it is ever read."""
-    paths: tuple[str, ...]
-    """Globs below the root such as `./docs/**/*.md`; `**` is any number of folders, none included."""
-    exclude: tuple[str, ...] = ()
-    """Globs below the root; one without a slash holds in every folder."""
+    folder: Path = Path()
+    """What relative paths of the section are relative to."""
     closed: Path | None = None
-    """A folder below the root that is never read, whatever the globs say: where passwords of ours lie."""
-    frontmatter_fields: tuple[str, ...] = ("title", "tags", "category")
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed metadata of every document; what a document says of itself goes first."""
-    source_type: SourceType | None = None
-    """Replaces the connector's own source type."""
-    max_bytes: int = 10 * 1024 * 1024
-    base_url: str = ""
-    """Where the root can be browsed; without it a document's url is a file URI."""
+    """A folder that is never read, whatever the patterns say: where passwords of ours lie."""
     decisions: DecisionRules = field(default_factory=DecisionRules)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Added to the fixed metadata of every document."""
+    limiter: Callable[[], RequestLimiter] = _no_limiter
+    """Asked for by services only."""
+
+
+class SourceOptions(ConfigSection):
+    """What every source is told."""
+
+    name: Name
+    """How commands and reports call the source; unique."""
+    type: Text
+    """What kind of source it is."""
+    metadata: SourceMetadata = SourceMetadata()
+    """Fixed facts of every document of this source."""
+
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Keys of a source as `larder config init` shows it; none: it is not shown."""
+    strategy: ClassVar[str | None] = None
+    """The chunking strategy this type of source prefers over the global one."""
+    groups: ClassVar[tuple[str, ...]] = ()
+    """Keys whose own keys mean the same one level higher, such as `auth`."""
+    _context: SourceContext = PrivateAttr(default_factory=SourceContext)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ungrouped(cls, value: Any) -> Any:
+        """The keys of all groups beside the others; one that stands in both places is refused."""
+        for key in (
+            [key for key in value if to_camel(str(key)) in cls.groups] if isinstance(value, dict) else ()
+        ):
+            group, inner = str(key), value[key] or {}
+            if not isinstance(inner, dict):
+                raise mismatched([Mismatch(key=group, expected="a mapping")])
+            if twice := [key for key in inner if key in value]:
+                fix = f"it stands beside {group} as well"
+                raise mismatched([Mismatch(key=key, expected="each key once", fix=fix) for key in twice])
+            value = {key: item for key, item in value.items() if key != group} | inner
+        return value
+
+    def within(self, context: SourceContext) -> Self:
+        """The same, told what the rest of the configuration says."""
+        told = self.model_copy()
+        told._context = context  # noqa: SLF001 (a copy of our own)
+        return told
 
     @property
-    def above(self) -> str:
-        """The last folders of the root's own path, for rules that look at the names of folders."""
-        return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
+    def place(self) -> str:
+        """The folder or the address that is read, for people."""
+        return ""
 
-    def url_of(self, relative: str) -> str:
-        """The address of the file at `relative` (slashes, below the root)."""
-        path = quote_from_bytes(os.fsencode(relative))
-        start = self.base_url or Path(os.path.abspath(self.root)).as_uri()  # noqa: PTH100 (keeps links as given)
-        return f"{start.rstrip('/')}/{path}"
+    @property
+    def source_type(self) -> SourceType | None:
+        """Replaces the connector's own source type."""
+        return self.metadata.source_type
+
+    @property
+    def fixed_metadata(self) -> dict[str, Any]:
+        """Of every document; what a document says of itself goes first."""
+        fixed: dict[str, Any] = json_able({**self.metadata.fixed(), **self._context.metadata})
+        return fixed
+
+    @property
+    def decisions(self) -> DecisionRules:
+        """What makes a document a decision."""
+        return self._context.decisions
+
+    @property
+    def _what_is_made(self) -> list[Any]:
+        """All that decides what becomes of any document, for hashes that tell whether a cursor still holds."""
+        rules = self.decisions
+        types = {"types": rules.frontmatter_types}
+        decisions = types | {"paths": rules.paths, "tags": rules.tags, "headings": rules.headings}
+        return [self.fixed_metadata, self.source_type, decisions]
+
+
+class ServiceOptions(SourceOptions):
+    """What every service is told."""
+
+    max_concurrency: Positive = 4
+    """Requests at once to the service's host, over all workers."""
+    requests_per_minute: Positive | None = Field(default=None, examples=[300])
+    """Requests a minute to the service's host, over all workers. Empty: only what the service says."""
+    connect_timeout: Number = Field(default=10, gt=0)
+    """Seconds to wait for a connection."""
+    read_timeout: Number = Field(default=60, gt=0)
+    """Seconds to wait for the next part of an answer."""
+
+    groups: ClassVar[tuple[str, ...]] = ("auth",)
+    product: ClassVar[str]
+    """The service's name in messages."""
+
+    @cached_property
+    def access(self) -> Access:
+        """Where the service is, and how gently it is asked."""
+        from connectors.web import Access, RequestLimits
+
+        return Access(
+            base_url=self.place,
+            limiter=self._context.limiter(),
+            limits=RequestLimits(per_minute=self.requests_per_minute, at_once=self.max_concurrency),
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            product=self.product,
+        )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,8 +17,8 @@ from frontmatter.default_handlers import SafeLoader, YAMLHandler
 
 from connectors.documents.decisions import Evidence
 from connectors.documents.headings import code_lines, headings_of, plain_text, title_of
-from connectors.documents.options import SourceOptions
 from connectors.documents.values import json_able, parse_time, scalar_text, tags_of
+from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, FileText, file_document
 from connectors.files.walk import external_id
 from pipeline.documents import Document, SourceType
@@ -102,7 +103,7 @@ def _where(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
 
 
-def resolve_links(text: str, relative: str, options: SourceOptions) -> tuple[str, list[str]]:
+def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:
     """The text of the file at `relative`, and the files of the same root that it links to or shows.
 
     Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
@@ -137,7 +138,7 @@ def _outside_code(line: str, absolute: Callable[[re.Match[str]], str]) -> str:
     return "`".join(pieces)
 
 
-def _target(target: str, relative: str, options: SourceOptions) -> str:
+def _target(target: str, relative: str, options: FileOptions) -> str:
     """The path below the root a link leads to; empty if it leads elsewhere or nowhere."""
     path = unquote(_path(target))
     if not path or path.startswith("//") or _SCHEME.match(path):
@@ -157,11 +158,11 @@ def _path(target: str) -> str:
 class MarkdownSource(FileSource):
     """One document per Markdown file; its external id is the path below the root."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options, extractor="markdown-2", convert=markdown_document)
+    def __init__(self, options: MarkdownOptions) -> None:
+        super().__init__(options, extractor="markdown-2", convert=partial(markdown_document, options))
 
 
-def markdown_document(options: SourceOptions, file: FileText) -> Document | None:
+def markdown_document(options: MarkdownOptions, file: FileText) -> Document | None:
     """The document of one file; None if there is no text below the front matter.
 
     Raises:
@@ -195,7 +196,7 @@ def markdown_document(options: SourceOptions, file: FileText) -> Document | None
     )
 
 
-def _kept(options: SourceOptions, values: Mapping[str, Any], tags: tuple[str, ...]) -> dict[str, Any]:
+def _kept(options: MarkdownOptions, values: Mapping[str, Any], tags: tuple[str, ...]) -> dict[str, Any]:
     names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
     kept = {name: json_able(values[name]) for name in names if values.get(name) is not None}
     return {**kept, "tags": list(tags)} if "tags" in kept else kept
@@ -213,11 +214,11 @@ def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[dateti
 class TextSource(FileSource):
     """One document per text file; its external id is the path below the root."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options, extractor="text-2", convert=text_document)
+    def __init__(self, options: FileOptions) -> None:
+        super().__init__(options, extractor="text-2", convert=partial(text_document, options))
 
 
-def text_document(options: SourceOptions, file: FileText) -> Document:
+def text_document(options: FileOptions, file: FileText) -> Document:
     """The document of one file: the whole text as it is."""
     evidence = Evidence(path=file.external_id, above=options.above, text=file.text)
     return file_document(options, file, evidence, SourceType.TEXT, title=first_line_title(file.text))

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from connectors.documents.decisions import Evidence, kind_and_facts
-from connectors.documents.options import SourceOptions
-from connectors.documents.values import from_epoch, json_able
+from connectors.documents.values import from_epoch
+from connectors.files.options import FileOptions
 from connectors.files.walk import FileListing, FileTree, FoundFile
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected
@@ -107,7 +107,7 @@ class FileText:
     modified: datetime | None
 
 
-def read_file(file: FoundFile, root: str, options: SourceOptions) -> FileText | Entry | None:
+def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Entry | None:
     """The file as text, an entry that says why not, or None if it is not there any more."""
     try:
         data, status = _read(file, root, options.max_bytes)
@@ -130,7 +130,7 @@ def read_file(file: FoundFile, root: str, options: SourceOptions) -> FileText | 
     )
 
 
-def blank(file: FoundFile | FileText, options: SourceOptions) -> Entry:
+def blank(file: FoundFile | FileText, options: FileOptions) -> Entry:
     """The entry of a file without text."""
     reason = f"{file.external_id} holds no text; nothing of it can be found"
     return skipped(file.external_id, reason, options.url_of(file.relative))
@@ -231,7 +231,7 @@ def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result
         return stream.read(status.st_size if status.st_size <= limit else 0), status
 
 
-def _too_large(file: FoundFile, size: int, options: SourceOptions) -> Entry:
+def _too_large(file: FoundFile, size: int, options: FileOptions) -> Entry:
     reason = f"has {size} bytes, the limit is {options.max_bytes}; raise maxBytes or split the file"
     return skipped(file.external_id, f"{file.external_id} {reason}", options.url_of(file.relative))
 
@@ -244,7 +244,7 @@ def _reason(file: FoundFile, error: OSError | Unreadable) -> str:
     return f"{file.external_id} cannot be read: {error.strerror}; let the worker's user read it"
 
 
-Convert = Callable[[SourceOptions, FileText], Document | None]
+Convert = Callable[[FileText], Document | None]
 """A file's document, or None if it holds no text; raises DocumentRejected if it is broken."""
 
 SHOWN_PROBLEMS = 20
@@ -259,7 +259,7 @@ class FileSource:
 
     walks_all = True
 
-    def __init__(self, options: SourceOptions, *, extractor: str, convert: Convert) -> None:
+    def __init__(self, options: FileOptions, *, extractor: str, convert: Convert) -> None:
         self.extractor = extractor
         self._options = options
         self._convert = convert
@@ -314,7 +314,7 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            document = self._convert(self._options, file)
+            document = self._convert(file)
         except DocumentRejected as error:
             return failed(file.external_id, str(error), file.url)
         return (
@@ -323,7 +323,7 @@ class FileSource:
 
 
 def file_document(
-    options: SourceOptions,
+    options: FileOptions,
     file: FileText,
     evidence: Evidence,
     source_type: SourceType,
@@ -357,7 +357,7 @@ def file_document(
         kind=kind,
         url=file.url,
         tags=tuple(evidence.tags),
-        metadata={**json_able(options.metadata), **own, **facts, **file_metadata(file)},
+        metadata={**options.fixed_metadata, **own, **facts, **file_metadata(file)},
         created_at=created or file.modified,
         updated_at=updated or file.modified,
     )

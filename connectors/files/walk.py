@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from connectors.documents.globs import Globs, Pattern, Place
-from connectors.documents.options import SourceOptions
+from connectors.files.options import FileOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
 
@@ -67,7 +67,7 @@ class FileTree:
         ConfigurationError: a glob is empty, absolute, or climbs out of the root.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: FileOptions) -> None:
         self._options = options
         self.globs = Globs(options.paths, options.exclude)
 
@@ -250,7 +250,7 @@ def external_id(relative: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _real_root(options: SourceOptions) -> str:
+def _real_root(options: FileOptions) -> str:
     root = os.path.realpath(options.root)
     try:
         mode = os.stat(root).st_mode  # noqa: PTH116
@@ -265,7 +265,7 @@ def _real_root(options: SourceOptions) -> str:
     return root
 
 
-def _closed(options: SourceOptions) -> str:
+def _closed(options: FileOptions) -> str:
     """The real path of the folder that is never read, empty without one; a root inside of it was meant."""
     if options.closed is None:
         return ""

@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
 from connectors.documents.decisions import Evidence
 from connectors.documents.headings import plain_text
-from connectors.documents.options import SourceOptions
 from connectors.documents.values import (
     from_epoch,
-    json_able,
     json_text,
     parse_json,
     parse_time,
     scalar_text,
     tags_of,
 )
+from connectors.files.options import FileOptions
 from connectors.files.source import (
     Entry,
     FileSource,
@@ -198,12 +198,12 @@ class PbiJsonSource(FileSource):
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: FileOptions,
         *,
         extractor: str = "pbi-json-3",
         holds_pbis: Callable[[Any], bool] = lambda _data: True,
     ) -> None:
-        super().__init__(options, extractor=extractor, convert=json_document)
+        super().__init__(options, extractor=extractor, convert=partial(json_document, options))
         self._holds_pbis = holds_pbis
         self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
@@ -267,7 +267,7 @@ class PbiJsonSource(FileSource):
             url=record.url or f"{file.url}#{quote(record.id, safe='')}",
             tags=record.tags,
             metadata={
-                **json_able(self._options.metadata),
+                **self._options.fixed_metadata,
                 **record.facts,
                 "pbi_id": record.id,
                 **({"timestamp": record.timestamp} if record.timestamp else {}),
@@ -284,7 +284,7 @@ class PbiJsonSource(FileSource):
 class JsonSource(PbiJsonSource):
     """One document per JSON file, except for files of PBIs, which give one per PBI."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: FileOptions) -> None:
         super().__init__(options, extractor="json-2", holds_pbis=clearly_pbis)
         # What is a PBI stays one, whatever the other files of the folder are called.
         self._pbi_type = SourceType.PBI
@@ -296,7 +296,7 @@ class JsonSource(PbiJsonSource):
         return Listing(ids=gathering.ids | living | listing.present, complete=gathering.complete)
 
 
-def json_document(options: SourceOptions, file: FileText) -> Document | None:
+def json_document(options: FileOptions, file: FileText) -> Document | None:
     """The document of a JSON file without PBIs; None if it holds nothing but empty values.
 
     Raises:

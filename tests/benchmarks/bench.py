@@ -232,9 +232,12 @@ def memory(site: Site) -> Iterator[Line]:
 
 def listing_seconds(site: Site) -> float:
     """What it costs just to read every page."""
-    from connectors import SourceOptions, open_source
+    from connectors import open_source
+    from connectors.files.options import MarkdownOptions
 
-    source = open_source(SourceOptions(name="docs", type="markdown", root=site.root, paths=("./docs/*.md",)))
+    source = open_source(
+        MarkdownOptions(name="docs", type="markdown", root=site.root, paths=("./docs/*.md",))
+    )
     begun = time.perf_counter()
     assert sum(len(p.documents) for p in source.pages(None)) == site.documents
     source.ids()

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from connectors import SourceOptions, open_source
+from connectors import SOURCES, FileOptions, SourceContext, open_source
+from connectors.documents.options import SourceMetadata
 from connectors.files.walk import FileListing, FileTree
-from pipeline.documents import Document, Page
+from pipeline.documents import Document, Page, SourceType
 
 NOBODY = 65534
 
@@ -20,8 +22,18 @@ def write(root: Path, *names: str, text: str = "# Title\n\nSome text.\n") -> Non
         (root / name).write_text(text)
 
 
-def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> SourceOptions:
-    return SourceOptions(
+def file_options(
+    *, source_type: SourceType | None = None, closed: Path | None = None, **keys: Any
+) -> FileOptions:
+    """The options of a source of this type, as settings make them."""
+    facts = {**keys.pop("metadata", {}), **({"source_type": source_type} if source_type else {})}
+    made = SOURCES[keys["type"]].options(metadata=SourceMetadata(**facts), **keys)
+    assert isinstance(made, FileOptions)
+    return made.within(SourceContext(closed=closed))
+
+
+def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: int = 10_000) -> FileOptions:
+    return file_options(
         name="files",
         type="markdown",
         root=root,
@@ -39,7 +51,7 @@ def names(found: FileListing) -> list[str]:
     return [file.external_id for file in found.files]
 
 
-def walk(given: SourceOptions) -> tuple[dict[str, Document], dict[str, str], dict[str, str]]:
+def walk(given: FileOptions) -> tuple[dict[str, Document], dict[str, str], dict[str, str]]:
     """Documents, failures and skipped items of a walk, by external id."""
     pages: list[Page] = list(open_source(given).pages(None))
     return (

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from connectors import SourceOptions, open_source
+from connectors import open_source
 from pipeline.documents import Document, Problem
+from tests.connectors.folders import file_options
 
 PATHS = ("./output/run-*/final-output.json", "./output/run-*/step-*.json")
 ONE = {"id": "PBI-1", "title": "One"}
@@ -18,7 +19,7 @@ TWO = {"id": "PBI-2", "title": "Two"}
 
 def source(root: Path, *paths: str, max_bytes: int = 1_000_000) -> Any:
     return open_source(
-        SourceOptions(
+        file_options(
             name="pipeline_outputs",
             type="pbi_json",
             root=root,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors import SourceOptions
 from connectors.files.walk import FileTree
 from pipeline.errors import ConfigurationError
+from tests.connectors.folders import file_options
 
 
 def write(root: Path, *names: str) -> None:
@@ -18,9 +18,7 @@ def write(root: Path, *names: str) -> None:
 
 
 def names(root: Path, closed: Path, *paths: str) -> list[str]:
-    given = SourceOptions(
-        name="files", type="markdown", root=root, paths=paths or ("**/*.md",), closed=closed
-    )
+    given = file_options(name="files", type="markdown", root=root, paths=paths or ("**/*.md",), closed=closed)
     return [file.external_id for file in FileTree(given).listing().files]
 
 

@@ -19,7 +19,7 @@ from connectors.documents.headings import headings_of
 from pipeline.documents import Kind, SourceType
 from tests.growth import assert_linear
 
-OFF = DecisionRules(types=(), paths=(), tags=(), headings=())
+OFF = DecisionRules(frontmatter_types=(), paths=(), tags=(), headings=())
 
 
 def evidence(
@@ -140,7 +140,7 @@ class TestRules:
 
     def test_rules_can_be_replaced(self) -> None:
         rules = DecisionRules(
-            types=("beschluss",), paths=("wiki/**/protokoll-*.md",), tags=("x",), headings=()
+            frontmatter_types=("beschluss",), paths=("wiki/**/protokoll-*.md",), tags=("x",), headings=()
         )
 
         assert is_decision(rules, evidence(front_matter={"type": "Beschluss"}))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors import SourceOptions, open_source
+from connectors import open_source
 from connectors.files.walk import external_id
 from pipeline.errors import ConfigurationError, SourceDenied, SourceUnavailable
-from tests.connectors.folders import as_nobody, listing, names, options, walk, write
+from tests.connectors.folders import as_nobody, file_options, listing, names, options, walk, write
 
 
 class TestLinks:
@@ -270,7 +270,7 @@ class TestNames:
 
     def test_urls_are_quoted(self, tmp_path: Path) -> None:
         write(tmp_path, "a b/c#d ü.md")
-        given = SourceOptions(
+        given = file_options(
             name="x", type="markdown", root=tmp_path, paths=("**",), base_url="https://git.example/tree/main/"
         )
 

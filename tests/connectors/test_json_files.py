@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from connectors import SourceOptions, open_source
+from connectors import open_source
 from connectors.documents.values import json_text
 from pipeline.documents import Document, Kind, Page, Problem, SourceType
+from tests.connectors.folders import file_options
 
 PBI = {"id": "PBI-1", "title": "A story", "acceptance_criteria": ["it works"]}
 
 
 def source(root: Path, **changes: Any) -> Any:
     options: dict[str, Any] = {"name": "any", "type": "json", "root": root, "paths": ("**/*.json",)}
-    return open_source(SourceOptions(**(options | changes)))
+    return open_source(file_options(**(options | changes)))
 
 
 def write(root: Path, name: str, data: Any) -> None:

@@ -9,16 +9,17 @@ from uuid import uuid4
 
 import pytest
 
-from connectors import SourceOptions, open_source
+from connectors import open_source
 from pipeline.documents import Document
 from pipeline.search.chunks import StoredDocument
 from pipeline.search.validity import standing
+from tests.connectors.folders import file_options
 
 
 def read(root: Path, **said: Any) -> Document:
     """The document of one PBI."""
     (root / "pbis.json").write_text(json.dumps([{"id": "PBI-1", "title": "One", **said}]))
-    source = open_source(SourceOptions(name="runs", type="pbi_json", root=root, paths=("*.json",)))
+    source = open_source(file_options(name="runs", type="pbi_json", root=root, paths=("*.json",)))
     (found,) = (document for page in source.pages(None) for document in page.documents)
     return found
 

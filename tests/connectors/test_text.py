@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from connectors import SourceOptions, open_source
+from connectors import open_source
 from connectors.files.markdown import first_line_title
 from pipeline.documents import Document, Kind, Page, SourceType
+from tests.connectors.folders import file_options
 
 
 def source(root: Path, source_type: SourceType | None = None) -> list[Page]:
-    options = SourceOptions(
+    options = file_options(
         name="notes",
         type="text",
         root=root,

@@ -5,12 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from connectors.documents.options import ServiceOptions, SourceMetadata
+from connectors.web import Access
 from pipeline.documents import Cursor, Document, Page, Problem, Source
 from pipeline.errors import LarderError
 
 Fake = TypeVar("Fake")
+Service = TypeVar("Service", bound=ServiceOptions)
+
+
+def options_facts(changes: dict[str, Any]) -> dict[str, Any]:
+    """Takes fixed metadata and the source type out of `changes`, as the key of a section."""
+    facts = changes.pop("metadata", {}), changes.pop("source_type", None)
+    return {"metadata": SourceMetadata(**facts[0], source_type=facts[1])}
+
+
+def with_access(options: Service, access: Access | None) -> Service:
+    """Options whose service is asked in this way, if one is given."""
+    if access is not None:
+        vars(options)["access"] = access
+    return options
 
 
 @dataclass(kw_only=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from connectors import SOURCES, SourceOptions, open_source
+from connectors import SOURCES, open_source
 from pipeline.documents import Document, Kind, Page, Source, SourceType
 from pipeline.errors import LarderError
 from tests.connectors.azure_devops.world import azure_world
 from tests.connectors.confluence.world import confluence_world
+from tests.connectors.folders import file_options
 
 ITEMS = 230
 """More than two pages, so that a walk can be broken off twice."""
@@ -57,7 +58,7 @@ def _file_world(root: Path, kind: str, suffix: str, content: Callable[[int, str]
         (root / f"zz-new{suffix}").write_text(content(999, "new"))
         return f"zz-new{suffix}"
 
-    options = SourceOptions(name="world", type=kind, root=root, paths=(f"./**/*{suffix}",))
+    options = file_options(name="world", type=kind, root=root, paths=(f"./**/*{suffix}",))
     return World(
         source=lambda: open_source(options),
         edit=edit,
@@ -93,7 +94,7 @@ def _pbi_world(root: Path) -> World:
         write(29, [pbi(999, "new")])
         return "PBI-999"
 
-    options = SourceOptions(name="world", type="pbi_json", root=root, paths=("./run-*/*.json",))
+    options = file_options(name="world", type="pbi_json", root=root, paths=("./run-*/*.json",))
     return World(
         source=lambda: open_source(options),
         edit=edit,

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from connectors import FileOptions
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, ConfigOption, DataOption, JsonOption, command_context
-from workers.settings import FileSource, Settings
+from workers.settings import Settings, SourceSettings
 from workers.sources import configured_sources, open_source
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
@@ -108,27 +109,24 @@ def _refusal(attempt: Callable[[], object]) -> str:
     return ""
 
 
-def _source(door: CommandContext, source: object) -> Json:
+def _source(door: CommandContext, source: SourceSettings) -> Json:
     settings = door.settings
     return {
-        "name": getattr(source, "name", ""),
-        "type": getattr(source, "type", ""),
-        "enabled": getattr(source, "enabled", True),
-        "schedule": getattr(source, "schedule", None),
+        "name": source.name,
+        "type": source.type,
+        "enabled": source.enabled,
+        "schedule": source.schedule,
         "root": _where(settings, source),
         "paths": list(getattr(source, "paths", ())),
         "exclude": list(getattr(source, "exclude", ())),
-        "tenant": getattr(source, "tenant", None) or settings.tenant,
-        "project": getattr(source, "project", None) or settings.project,
+        "tenant": source.tenant or settings.tenant,
+        "project": source.project or settings.project,
     }
 
 
-def _where(settings: Settings, source: object) -> str:
+def _where(settings: Settings, source: SourceSettings) -> str:
     """The folder or the address that a source reads."""
-    address = getattr(source, "base_url", None) or getattr(source, "organization", None)
-    if isinstance(source, FileSource) or not address:
-        return str(settings.resolve(getattr(source, "root", Path())))
-    return str(address)
+    return str(settings.resolve(source.root)) if isinstance(source, FileOptions) else source.place
 
 
 def _tell(door: CommandContext, understood: Json) -> None:

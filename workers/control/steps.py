@@ -20,7 +20,7 @@ from pipeline.ledger import Limits, Stage, admission, jobs
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
 from workers.queue import dispatch, retry
 from workers.runtime import Runtime
-from workers.settings import RagSettings, SourceSettings
+from workers.settings import Configuration, SourceSettings
 
 
 def indexer(parts: Runtime, tenant: UUID) -> Indexer:
@@ -104,7 +104,7 @@ def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | 
     return chunker
 
 
-def _chunking(rag: RagSettings, name: str, kind: SourceType | None) -> ChunkingOptions:
+def _chunking(rag: Configuration, name: str, kind: SourceType | None) -> ChunkingOptions:
     for source in rag.sources:
         if source.name == name:
             return rag.chunking_of(source).options()
@@ -122,7 +122,7 @@ def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> 
     return f"{extractor}|{chunkers(parts)(source.name, None).version}"
 
 
-def decide(rag: RagSettings, error: LarderError, attempts: int) -> Decision:
+def decide(rag: Configuration, error: LarderError, attempts: int) -> Decision:
     """What an error means for its documents."""
     q = rag.queue
     options = retry.RetryOptions(
@@ -131,7 +131,7 @@ def decide(rag: RagSettings, error: LarderError, attempts: int) -> Decision:
     return retry.decide(error, attempts, options)
 
 
-def limits(rag: RagSettings) -> Limits:
+def limits(rag: Configuration) -> Limits:
     """How long the ledger waits and how often it tries."""
     q = rag.queue
     return Limits(
@@ -142,7 +142,7 @@ def limits(rag: RagSettings) -> Limits:
     )
 
 
-def job_limits(rag: RagSettings) -> jobs.JobLimits:
+def job_limits(rag: Configuration) -> jobs.JobLimits:
     """The same for enrichments, for which somebody waits."""
     e = rag.enrichment
     return jobs.JobLimits(
@@ -153,7 +153,7 @@ def job_limits(rag: RagSettings) -> jobs.JobLimits:
     )
 
 
-def weights(rag: RagSettings) -> Mapping[Stage, int]:
+def weights(rag: Configuration) -> Mapping[Stage, int]:
     """Chunks per message of each stage: 0.1 to 4 seconds of work."""
     e = rag.embedding
     texts = 512 if e.provider == "hashing" else 64

@@ -22,7 +22,7 @@ from pipeline.ingest.embed import Terms
 from pipeline.ledger import embedding_use
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
-from workers.settings import EmbeddingModel, RagSettings
+from workers.settings import EmbeddingModel, Configuration
 
 PATIENCE_SECONDS = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
@@ -171,7 +171,7 @@ PROBE_DOCUMENTS = 4
 class Allowance:
     """What this installation's configuration lets it embed; built once per process."""
 
-    rag: RagSettings
+    rag: Configuration
     model: str
     database: Database
     broker_url: str

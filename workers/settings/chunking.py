@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, refuse
 from pipeline.chunking import STRATEGIES, ChunkingOptions
-from workers.settings.values import Flag, Mismatch, OneOf, Section, Separators, Whole, refuse
+from workers.settings.values import Separators
 
 STRATEGY_SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {"semantic": MappingProxyType({"min_size": 100, "max_size": 500, "overlap": 50})}
 )
 """Sizes a strategy has if the file gives none; the other strategies take the defaults of the fields."""
 
-Strategy = Annotated[str, BeforeValidator(OneOf(STRATEGIES)), OneOf(STRATEGIES)]
+Strategy = Annotated[str, OneOf(STRATEGIES)]
 Unit = Annotated[
     Literal["characters", "tokens"],
-    BeforeValidator(OneOf(("characters", "tokens"))),
     OneOf(("characters", "tokens")),
 ]
 
 
-class ChunkingSettings(Section):
+class ChunkingSettings(ConfigSection):
     """How a document is cut into chunks."""
 
     strategy: Strategy = Field(

@@ -12,59 +12,61 @@ from pydantic import SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
-from workers.settings.problems import Fault, KeyPath, spelled
-from workers.settings.source_list import SOURCE_TYPES
-from workers.settings.sources import SourceSettings
-from workers.settings.values import Expected, OneOf, Section
-from workers.settings.yamlfile import Substituted, Tree
+from connectors.sections import ConfigSection, Expected, OneOf
+from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.yamlfile import KeyPath, SettingsProblem, Tree
 
 _LONGEST = 60
 _MISSING = object()
 
 
-def explain(error: ValidationError, tree: Tree, model: type[Section]) -> None:
+def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> None:
     """Add one problem per wrong key to the tree.
 
     Keys that already have a problem, such as a variable that is not set, get no second one.
     """
-    known = {problem.key for problem in tree.problems}
     for detail in error.errors(include_url=False, include_input=False):
         path = written(detail["loc"], tree.data)
-        if spelled(path) not in known:
-            known.add(spelled(path))
-            tree.complain(path, _fault(detail["type"], detail.get("ctx", {}), path, tree.data, model))
+        if path not in tree.problems:
+            tree.complain(path, _problem(detail["type"], detail.get("ctx", {}), path, tree, model))
 
 
-def _fault(kind: str, context: Mapping[str, Any], path: KeyPath, data: Any, model: type[Section]) -> Fault:
-    section, field = locate(model, path, data)
+def _problem(
+    kind: str, context: Mapping[str, Any], path: KeyPath, tree: Tree, model: type[ConfigSection]
+) -> SettingsProblem:
+    section, field = locate(model, path, tree.data)
     if kind == "extra_forbidden":
         return _unknown_key(str(path[-1]), section)
-    expected = context.get("expected") or _wanted(path, field)
-    found = _found(path, data, field) or context.get("found", "nothing")
-    return Fault(found=found, allowed=expected, fix=context.get("fix", ""))
+    words = "a mapping" if field is None else described(field)
+    if field and isinstance(path[-1], int):
+        words = "a mapping" if inner_section(field) else "text"
+    found = _found(path, tree, field) or context.get("found", "nothing")
+    expected = context["expected"] if kind == "larder" else words
+    return SettingsProblem(found=found, allowed=expected, fix=context.get("fix", ""))
 
 
-def _wanted(path: KeyPath, field: FieldInfo | None) -> str:
-    if field is None:
-        return "a mapping"
-    item = isinstance(path[-1], int)
-    return ("a mapping" if inner_section(field) else "text") if item else described(field)
-
-
-def _unknown_key(key: str, section: type[Section]) -> Fault:
-    allowed = [str(f.alias) for f in section.model_fields.values()]
+def _unknown_key(key: str, section: type[ConfigSection]) -> SettingsProblem:
+    allowed = [*(str(f.alias) for f in section.model_fields.values()), *_groups(section)]
     lowered = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(to_camel(key).lower(), lowered, n=1)
     fix = f"did you mean {lowered[near[0]]}?" if near else ""
-    return Fault(found="an unknown key", allowed="one of " + ", ".join(allowed), fix=fix)
+    return SettingsProblem(found="an unknown key", allowed="one of " + ", ".join(allowed), fix=fix)
+
+
+def _groups(section: type[ConfigSection]) -> tuple[str, ...]:
+    return section.groups if issubclass(section, SourceSettings) else ()
 
 
 def written(loc: Iterable[int | str], data: Any) -> KeyPath:
-    """The path of a validation error, with keys spelled as in the file."""
+    """The path of a validation error, with keys spelled and grouped as in the file."""
     path: list[int | str] = []
     for part in loc:
         if isinstance(data, dict):
-            key = next((k for k in data if part in (k, to_camel(k))), part)
+            group = next((g for g, inner in _inside(data) if part in _spellings(inner)), None)
+            if group is not None and part not in _spellings(data):
+                path.append(group)
+                data = data[group]
+            key = _spellings(data).get(str(part), part)
             path.append(key)
             data = data.get(str(key), _MISSING)
         elif isinstance(data, list) and isinstance(part, int):
@@ -74,15 +76,31 @@ def written(loc: Iterable[int | str], data: Any) -> KeyPath:
     return tuple(path)
 
 
-def locate(model: type[Section], path: KeyPath, data: Any) -> tuple[type[Section], FieldInfo | None]:
+def _spellings(data: Mapping[Any, Any]) -> dict[str, str]:
+    """Keys by their camelCase, and by themselves."""
+    return {to_camel(str(key)): str(key) for key in data} | {str(key): str(key) for key in data}
+
+
+def _inside(source: Mapping[Any, Any]) -> Iterable[tuple[str, Mapping[Any, Any]]]:
+    """The groups of a source, whose keys are read as if they stood beside them."""
+    groups = _groups(SOURCE_TYPES.get(str(source.get("type")), ConfigSection))
+    return [(k, v) for k, v in source.items() if to_camel(str(k)) in groups and isinstance(v, dict)]
+
+
+def locate(
+    model: type[ConfigSection], path: KeyPath, data: Any
+) -> tuple[type[ConfigSection], FieldInfo | None]:
     """The section that holds the last key of a path, and that key's field if there is one."""
     section, field = model, None
-    for depth, part in enumerate(path):
+    for part in path:
+        inner = inner_section(field) if field else None
+        if inner and not isinstance(data, list):
+            of_type = SOURCE_TYPES.get(str(_step(data, "type"))) if inner is SourceSettings else None
+            section = of_type or inner
         data = _step(data, part)
         if isinstance(part, str):
-            field = _field(section, part)
-        if depth < len(path) - 1:
-            section = _inner(field, data) or section
+            fields = section.model_fields
+            field = next((f for name, f in fields.items() if part in (name, f.alias)), None)
     return section, field
 
 
@@ -90,25 +108,12 @@ def _step(data: Any, part: int | str) -> Any:
     try:
         return data[part]
     except (KeyError, IndexError, TypeError):
-        return None
+        return _MISSING
 
 
-def _field(section: type[Section], key: str) -> FieldInfo | None:
-    fields = section.model_fields
-    return next((f for name, f in fields.items() if key in (name, f.alias)), None)
-
-
-def inner_section(field: FieldInfo) -> type[Section] | None:
+def inner_section(field: FieldInfo) -> type[ConfigSection] | None:
     """The section a field holds, alone or in a list."""
-    return next((t for t in types_of(field.annotation) if issubclass(t, Section)), None)
-
-
-def _inner(field: FieldInfo | None, data: Any) -> type[Section] | None:
-    """The section below a field; that of a source depends on its type."""
-    inner = inner_section(field) if field else None
-    if inner is SourceSettings and isinstance(data, dict):
-        return SOURCE_TYPES.get(str(data.get("type")), inner)
-    return inner
+    return next((t for t in types_of(field.annotation) if issubclass(t, ConfigSection)), None)
 
 
 def types_of(annotation: Any) -> list[type]:
@@ -119,37 +124,32 @@ def types_of(annotation: Any) -> list[type]:
     return inside or [NoneType]
 
 
-def _found(path: KeyPath, data: Any, field: FieldInfo | None) -> str:
+def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
     """The value in words; empty if the file has none."""
-    value = data
+    value: Any = tree.data
     for part in path:
-        value = value.get(part, _MISSING) if isinstance(value, dict) else _step(value, part)
+        value = _step(value, part)
     if value is _MISSING:
         return ""
+    variable = tree.variables.get(path)
     if field is not None and SecretStr in types_of(field.annotation) and isinstance(value, str):
-        return _unshown(value)
+        # Of an address its scheme, which tells the wrong service from a wrong address.
+        scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
+        return f"{scheme[0]} and a rest that is not shown" if scheme else "a text that is not shown"
+    if variable and variable.secret:
+        return f"the value of {_shortened(variable.origin)}"
     return shown(value)
 
 
-def _unshown(value: str) -> str:
-    """What may be said of a secret: of an address its scheme, which tells the wrong service from a wrong address."""
-    scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
-    return f"{scheme[0]} and a rest that is not shown" if scheme else "a text that is not shown"
-
-
 def shown(value: Any) -> str:
-    """A value for a message: short, and without what came from the environment."""
-    if isinstance(value, Substituted) and value.secret:
-        return f"the value of {_shortened(value.origin)}"
+    """A value for a message: short, and without what stands before the @ of an address."""
     simple = {dict: "a mapping", list: "a list", NoneType: "nothing"}
     if type(value) in simple:
         return "an empty list" if value == [] else simple[type(value)]
-    return str(value).lower() if isinstance(value, bool) else _shortened(repr(_open(value)))
-
-
-def _open(value: Any) -> Any:
-    """Without what stands before the @ of an address: there are keys that forget it may be a password."""
-    return re.sub(r"//[^/\s]*@", "//***@", value) if isinstance(value, str) else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    # There are keys that forget it may be a password.
+    return _shortened(repr(re.sub(r"//[^/\s]*@", "//***@", value) if isinstance(value, str) else value))
 
 
 def _shortened(text: str) -> str:

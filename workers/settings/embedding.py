@@ -6,26 +6,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from pipeline.embedding import EmbeddingOptions
-from pipeline.embedding.known_models import KNOWN, misfits
-from workers.settings.values import (
+from connectors.sections import (
+    ConfigSection,
     Flag,
     Folder,
     Mismatch,
     Number,
     OneOf,
     Secret,
-    Section,
     Text,
     WebUrl,
     Whole,
     mismatched,
     refuse,
-    without_empty,
 )
+from pipeline.embedding import EmbeddingOptions
+from pipeline.embedding.known_models import KNOWN, misfits
 
 EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType({name: f.about for name, f in KNOWN.items()})
 """One line per embedder that this version knows."""
@@ -33,14 +32,14 @@ EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType({name: f.about for nam
 DEVICES = ("cpu", "cuda")
 OVERSIZES = ("split", "refuse", "cut")
 
-EmbeddingProvider = Annotated[str, BeforeValidator(OneOf(EMBEDDING_PROVIDERS)), OneOf(EMBEDDING_PROVIDERS)]
-Oversize = Annotated[Literal["split", "refuse", "cut"], BeforeValidator(OneOf(OVERSIZES)), OneOf(OVERSIZES)]
-Device = Annotated[str, BeforeValidator(OneOf(DEVICES)), OneOf(DEVICES)]
+EmbeddingProvider = Annotated[str, OneOf(EMBEDDING_PROVIDERS)]
+Oversize = Annotated[Literal["split", "refuse", "cut"], OneOf(OVERSIZES)]
+Device = Annotated[str, OneOf(DEVICES)]
 
 _OWN = "Left out: the provider's own."
 
 
-class EmbeddingModel(Section):
+class EmbeddingModel(ConfigSection):
     """A provider and one of its models."""
 
     provider: EmbeddingProvider = Field(
@@ -74,7 +73,7 @@ class EmbeddingModel(Section):
     @classmethod
     def _as_the_provider_has_it(cls, value: Any) -> Any:
         """What is left out becomes the provider's own."""
-        given = without_empty(value)
+        given = {} if value is None else value
         facts = KNOWN.get(str(given.get("provider", "minilm")).lower()) if isinstance(given, dict) else None
         if facts is None:
             return given
@@ -100,7 +99,7 @@ class EmbeddingModel(Section):
             wrong = [Mismatch(key=m.key, expected=m.expected, fix=m.fix) for m in misfits(choice)]
             if wrong:
                 # Without the section: what was left out is nothing here, and no default of another provider.
-                raise mismatched(type(self).__name__, wrong)
+                raise mismatched(wrong)
         return self
 
 
@@ -112,7 +111,7 @@ class PreviousEmbedding(EmbeddingModel):
     """The model of an older search index, so that it can be searched while a new one is filled."""
 
 
-class EmbeddingCacheSettings(Section):
+class EmbeddingCacheSettings(ConfigSection):
     """Vectors kept so that no text is embedded twice."""
 
     enabled: Flag = True
@@ -121,7 +120,7 @@ class EmbeddingCacheSettings(Section):
     """Megabytes; the longest unused go first."""
 
 
-class EmbeddingBudgetSettings(Section):
+class EmbeddingBudgetSettings(ConfigSection):
     """The allowance for embedding; a part of the section `embedding`."""
 
     requests_per_minute: Whole | None = Field(default=None, ge=1)
@@ -153,3 +152,14 @@ class EmbeddingBudgetSettings(Section):
         """True if any limit is set."""
         limits = (self.requests_per_minute, self.texts_per_minute, self.tokens_per_minute)
         return any(n is not None for n in (*limits, self.daily_tokens, self.daily_cost))
+
+
+class EmbeddingSettings(EmbeddingBudgetSettings, EmbeddingModel):
+    """The model that turns text into vectors."""
+
+    batch_size: Whole = Field(default=32, ge=1, le=2048)
+    """Texts of one call. Left out: the provider's own."""
+    cache: EmbeddingCacheSettings = EmbeddingCacheSettings()
+    """Vectors kept so that no text is embedded twice."""
+    previous: PreviousEmbedding | None = Field(default=None, examples=[{"provider": "minilm"}])
+    """Model of an older search index that is still searched while a new one is filled."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
 from pipeline.embedding.known_models import KNOWN
-from workers.settings.problems import Fault, KeyPath, Place
-from workers.settings.yamlfile import Lookup, Substituted, Tree, VariableFault
+from workers.settings.yamlfile import Location, Lookup, SettingsProblem, Tree, Variable, VariableFault
 
 MOST_SECRET_BYTES = 64_000
 
@@ -19,8 +17,7 @@ CONFIG = "LARDER_CONFIG"
 """Names the configuration file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variable:
+class Override(NamedTuple):
     """An environment variable and the key it overrides."""
 
     name: str
@@ -34,47 +31,35 @@ class Variable:
     """Read only where the section of `key` names this provider at its public address and gives no key itself."""
 
 
-VARIABLES = (
-    Variable(
-        name="LARDER_DATABASE_URL",
-        key="storage.database.url",
-        meaning="PostgreSQL, application role.",
+OVERRIDES = (
+    Override("LARDER_DATABASE_URL", "storage.database.url", "PostgreSQL, application role.", secret=True),
+    Override(
+        "LARDER_CONTROL_DATABASE_URL",
+        "storage.database.controlUrl",
+        "PostgreSQL, role of the pump.",
         secret=True,
     ),
-    Variable(
-        name="LARDER_CONTROL_DATABASE_URL",
-        key="storage.database.controlUrl",
-        meaning="PostgreSQL, role of the pump.",
+    Override(
+        "LARDER_ADMIN_DATABASE_URL",
+        "storage.database.adminUrl",
+        "PostgreSQL, owner of the tables.",
         secret=True,
     ),
-    Variable(
-        name="LARDER_ADMIN_DATABASE_URL",
-        key="storage.database.adminUrl",
-        meaning="PostgreSQL, owner of the tables.",
-        secret=True,
-    ),
-    Variable(name="LARDER_BROKER_URL", key="storage.broker.url", meaning="Valkey or Redis.", secret=True),
-    Variable(
-        name="LARDER_EMBEDDING_API_KEY",
-        key="embedding.apiKey",
-        meaning="Key of the embedding provider.",
-        secret=True,
-    ),
-    Variable(name="LARDER_TENANT", key="tenant", meaning="Tenant, id or name."),
-    Variable(
-        name="LARDER_PROJECT", key="project", meaning="Project, id or name; that of requests of Step 4, too."
-    ),
-    Variable(name="LARDER_DATA", key="storage.data", meaning="Folder of the embedded servers.", folder=True),
-    Variable(name="RAG_ENABLED", key="enabled", meaning="Master switch."),
-    Variable(name="RAG_DEFAULT_TOP_K", key="retrieval.topK", meaning="Results of a search."),
-    Variable(name="RAG_MAX_TOP_K", key="retrieval.maxTopK", meaning="Most results of a search."),
-    Variable(name="LOG_LEVEL", key="monitoring.logging.level", meaning="Least important log lines to show."),
-    Variable(name="EMBEDDING_MODEL", key="embedding.model", meaning="Name of the embedding model."),
+    Override("LARDER_BROKER_URL", "storage.broker.url", "Valkey or Redis.", secret=True),
+    Override("LARDER_EMBEDDING_API_KEY", "embedding.apiKey", "Key of the embedding provider.", secret=True),
+    Override("LARDER_TENANT", "tenant", "Tenant, id or name."),
+    Override("LARDER_PROJECT", "project", "Project, id or name; that of requests of Step 4, too."),
+    Override("LARDER_DATA", "storage.data", "Folder of the embedded servers.", folder=True),
+    Override("RAG_ENABLED", "enabled", "Master switch."),
+    Override("RAG_DEFAULT_TOP_K", "retrieval.topK", "Results of a search."),
+    Override("RAG_MAX_TOP_K", "retrieval.maxTopK", "Most results of a search."),
+    Override("LOG_LEVEL", "monitoring.logging.level", "Least important log lines to show."),
+    Override("EMBEDDING_MODEL", "embedding.model", "Name of the embedding model."),
     *(
-        Variable(
-            name=facts.variable,
-            key=key,
-            meaning=f"Key of the provider {name}, unless the file gives one or names another address.",
+        Override(
+            facts.variable,
+            key,
+            f"Key of the provider {name}, unless the file gives one or names another address.",
             secret=True,
             provider=name,
         )
@@ -108,57 +93,49 @@ def _secret_file(name: str, path: str) -> str:
         if len(content) <= MOST_SECRET_BYTES:
             return text.rstrip("\r\n")
         reason = f"larger than {MOST_SECRET_BYTES:,} bytes"
-    fault = Fault(
-        found=f"a file in {name}_FILE that cannot be used ({reason})",
-        allowed="a readable file with nothing but the value",
-        fix=f"mount the file or set {name}",
-    )
-    raise VariableFault([fault])
+    found = f"a file in {name}_FILE that cannot be used ({reason})"
+    allowed, fix = "a readable file with nothing but the value", f"mount the file or set {name}"
+    raise VariableFault(SettingsProblem(found=found, allowed=allowed, fix=fix))
 
 
 def override(tree: Tree, environ: Mapping[str, str]) -> None:
     """Put the variables that are set into the tree, over what the file says; an empty one is not set."""
     read = lookup(environ)
-    for variable in VARIABLES:
-        path: KeyPath = tuple(variable.key.split("."))
-        place = Place(file=variable.name)
-        if variable.provider and not _wanted(tree, path, variable.provider):
+    for one in OVERRIDES:
+        *above, key = one.key.split(".")
+        if one.provider and not _wanted(tree.data, above, one.provider):
             continue
         try:
-            text = read(variable.name)
+            text = read(one.name)
         except VariableFault as error:
-            for fault in error.faults:
-                tree.complain(path, fault, place)
+            tree.complain(tuple(one.key.split(".")), *error.faults, at=Location(one.name))
             continue
         if text:
-            text = str(Path(text).absolute()) if variable.folder else text
-            value = Substituted(text, origin=variable.name, whole=True, secret=variable.secret)
-            _put(tree, path, value, place)
+            _put(tree, above, key, str(Path(text).absolute()) if one.folder else text, one)
 
 
-def _wanted(tree: Tree, path: KeyPath, provider: str) -> bool:
+def _wanted(section: Any, above: list[str], provider: str) -> bool:
     """Whether the section asks for a key of this provider: one for a public address is sent to no other."""
-    section: Any = tree.data
-    for part in path[:-1]:
+    for part in above:
         section = section.get(part) if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping) or str(section.get("provider", "")).lower() != provider:
         return False
     return not any(section.get(_as_written(section, key)) for key in ("apiKey", "baseUrl"))
 
 
-def _put(tree: Tree, path: KeyPath, value: Any, place: Place) -> None:
-    section = tree.data
-    for depth, part in enumerate(path[:-1]):
-        key = _as_written(section, str(part))
-        if section.get(key) is None:
-            section[key] = {}
-        if not isinstance(section[key], dict):
+def _put(tree: Tree, above: list[str], key: str, text: str, one: Override) -> None:
+    section, path = tree.data, []
+    for part in above:
+        path.append(_as_written(section, part))
+        if section.get(path[-1]) is None:
+            section[path[-1]] = {}
+        section = section[path[-1]]
+        if not isinstance(section, dict):
             return  # The file has something else here, which is a problem of its own.
-        section = section[key]
-        path = (*path[:depth], key, *path[depth + 1 :])
-    key = _as_written(section, str(path[-1]))
-    section[key] = value
-    tree.places[(*path[:-1], key)] = place
+    path.append(_as_written(section, key))
+    section[path[-1]] = text
+    tree.places[tuple(path)] = Location(one.name)
+    tree.variables[tuple(path)] = Variable(one.name, one.secret, whole=True)
 
 
 def _as_written(section: Mapping[str, Any], key: str) -> str:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
+from connectors import SourceContext
+from connectors.sections import revealed
 from pipeline.database.tenancy import project_id, tenant_id
+from pipeline.languages import as_metadata
 from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
-from workers.settings.models import RagSettings
-from workers.settings.problems import KeyPath, SettingsError
-from workers.settings.services import OPTION_KEYS
-from workers.settings.sources import FileSource
-from workers.settings.yamlfile import Tree, read, typed
+from workers.settings.models import Configuration
+from workers.settings.sources import SourceSettings, is_off
+from workers.settings.yamlfile import KeyPath, Tree, read, scalar
+
+if TYPE_CHECKING:
+    from connectors.web import RequestLimiter
 
 ROOT = "rag"
 FILE = "larder.yaml"
@@ -29,6 +34,7 @@ UNUSED: Mapping[str, str] = MappingProxyType(
         "storage.cloud": "Larder stores in PostgreSQL with pgvector",
         "embedding.cache.path": "the cache of vectors is a table of the database",
         "sources.*.loader": "the shape of backlog items is known",
+        "sources.*.metadata.extractors": "a backlog item always brings pbi_id, timestamp and quality_score",
         "sources.*.chunking.preserveFields": "the strategy pbi_aware keeps the parts of an item together",
         "sources.*.chunking.chunkByField": "the strategy pbi_aware keeps the parts of an item together",
     }
@@ -40,7 +46,7 @@ UNUSED: Mapping[str, str] = MappingProxyType(
 class Settings:
     """Everything configured, read once at start."""
 
-    rag: RagSettings
+    rag: Configuration
     path: Path | None
     """The file, absolute; None if there is none."""
     folder: Path
@@ -51,22 +57,22 @@ class Settings:
     @property
     def database_url(self) -> str | None:
         """PostgreSQL as the application role; None for the embedded server. Secret."""
-        return _revealed(self.rag.storage.database.url)
+        return revealed(self.rag.storage.database.url) or None
 
     @property
     def control_database_url(self) -> str | None:
         """PostgreSQL as the pump's role; None if not configured. Secret."""
-        return _revealed(self.rag.storage.database.control_url)
+        return revealed(self.rag.storage.database.control_url) or None
 
     @property
     def admin_database_url(self) -> str | None:
         """PostgreSQL as the owner of the tables; None if not configured. Secret."""
-        return _revealed(self.rag.storage.database.admin_url)
+        return revealed(self.rag.storage.database.admin_url) or None
 
     @property
     def broker_url(self) -> str | None:
         """Valkey or Redis; None for the embedded server. Secret."""
-        return _revealed(self.rag.storage.broker.url)
+        return revealed(self.rag.storage.broker.url) or None
 
     @property
     def tenant(self) -> str:
@@ -97,9 +103,15 @@ class Settings:
         """A path of the configuration as an absolute one."""
         return self.folder / path.expanduser()
 
-    def root_of(self, source: FileSource) -> Path:
-        """The folder a source's patterns start at, absolute."""
-        return self.resolve(source.root)
+    def context_of(self, source: SourceSettings, limiter: Callable[[], RequestLimiter]) -> SourceContext:
+        """What the connector of a source is told beside its section; `limiter` is asked for by services only."""
+        return SourceContext(
+            folder=self.folder,
+            closed=self.data,
+            decisions=self.rag.decisions,
+            metadata=as_metadata(source.language or self.rag.language),
+            limiter=limiter,
+        )
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
@@ -111,18 +123,16 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     file = _file(path, environ)
     tree = read(file, root=ROOT, lookup=lookup(environ), unused=_unused) if file else Tree(file="defaults")
     override(tree, environ)
-    _forgive_disabled(tree)
-    _gather_options(tree)
+    sources = tree.data.get("sources")
+    for index, source in enumerate(sources if isinstance(sources, list) else []):
+        _type_free_values(tree, index, source)
+        _forgive_disabled(tree, index, source)
     rag = _validated(tree)
     if rag is None or tree.problems:
-        raise SettingsError(tree.problems)
+        raise tree.error()
     absolute = file.resolve() if file else None
-    return Settings(
-        rag=rag,
-        path=absolute,
-        folder=absolute.parent if absolute else Path.cwd(),
-        notes=tuple(tree.notes),
-    )
+    folder = absolute.parent if absolute else Path.cwd()
+    return Settings(rag=rag, path=absolute, folder=folder, notes=tuple(tree.notes))
 
 
 def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -132,64 +142,40 @@ def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return Path(FILE) if Path(FILE).exists() else None
 
 
-def _validated(tree: Tree) -> RagSettings | None:
+def _validated(tree: Tree) -> Configuration | None:
     try:
-        return RagSettings.model_validate(tree.data)
+        return Configuration.model_validate(tree.data)
     except ValidationError as error:
-        explain(error, tree, RagSettings)
+        explain(error, tree, Configuration)
         return None
 
 
-def _forgive_disabled(tree: Tree) -> None:
+def _type_free_values(tree: Tree, index: int, source: Any) -> None:
+    """Metadata of one's own has no type to ask for: what is one variable becomes what YAML would have read."""
+    for path, variable in tree.variables.items():
+        if path[:3] == ("sources", index, "metadata") and variable.whole:
+            holder = _at(source, path[2:-1])
+            if path[3] not in ("category", "sourceType", "source_type"):
+                holder[path[-1]] = scalar(holder[path[-1]])
+
+
+def _forgive_disabled(tree: Tree, index: int, source: Any) -> None:
     """A source that is switched off needs no values for its variables: such keys count as left out."""
-    sources = tree.data.get("sources")
-    for path, problems in tree.unset.items():
-        item = _at(sources, path[1:2]) if path[:1] == ("sources",) else None
-        if isinstance(item, dict) and typed(item.get("enabled")) is False:
-            tree.problems = [problem for problem in tree.problems if problem not in problems]
-            holder = _at(sources, path[1:-1])
-            if isinstance(holder, dict):
-                holder.pop(path[-1], None)
-
-
-def _gather_options(tree: Tree) -> None:
-    """Options of a Confluence source that stand one level higher go where they belong, with their lines."""
-    sources = tree.data.get("sources")
-    for index, item in enumerate(sources if isinstance(sources, list) else []):
-        if isinstance(item, dict) and item.get("type") == "confluence":
-            for key in _gathered(item):
-                path = ("sources", index)
-                tree.places[(*path, "syncOptions", key)] = tree.place((*path, key))
-
-
-def _gathered(item: dict[str, Any]) -> list[str]:
-    """Move a source's options into its syncOptions; returns which stood one level higher."""
-    inner = item.get("syncOptions", item.get("sync_options"))
-    if inner is not None and not isinstance(inner, dict):
-        return []
-    higher = [key for key in item if key in OPTION_KEYS and key not in (inner or {})]
-    higher += ["timezone"] if typed(item.get("timezone")) == "auto" else []
-    if higher:
-        item.pop("sync_options", None)
-        item["syncOptions"] = {**(inner or {}), **{key: item.pop(key) for key in higher}}
-    return higher
+    if not is_off(source):
+        return
+    for path in [p for p, found in tree.problems.items() if p[:2] == ("sources", index) and found[0].unset]:
+        del tree.problems[path]
+        holder = _at(source, path[2:-1])
+        if isinstance(holder, dict):
+            del holder[path[-1]]
 
 
 def _at(data: Any, path: KeyPath) -> Any:
-    """The value at a path; None if there is none."""
+    """The value at a path that is there."""
     for part in path:
-        if isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        elif isinstance(data, dict):
-            data = data.get(str(part))
-        else:
-            return None
+        data = data[part]
     return data
 
 
 def _unused(path: KeyPath) -> str:
-    return UNUSED.get(".".join("*" if isinstance(part, int) else part for part in path), "")
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret else None
+    return UNUSED.get(".".join("*" if isinstance(part, int) else to_camel(part) for part in path), "")

@@ -10,61 +10,53 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from connectors.documents.options import DecisionRules
-from pipeline.languages import DEFAULT, LANGUAGES
-from workers.settings.chunking import ChunkingSettings
-from workers.settings.embedding import (
-    EmbeddingBudgetSettings,
-    EmbeddingCacheSettings,
-    EmbeddingModel,
-    PreviousEmbedding,
-)
-from workers.settings.monitoring import MonitoringSettings
-from workers.settings.queue import QueueSettings
-from workers.settings.source_list import Sources
-from workers.settings.sources import SourceSettings
-from workers.settings.values import (
-    BrokerUrl,
-    DatabaseUrl,
+from connectors.sections import (
+    ConfigSection,
     Expected,
     Flag,
     Folder,
-    Language,
     Mismatch,
     Number,
     OneOf,
     Secret,
-    Section,
-    Similarity,
     Text,
-    Texts,
     WebUrl,
     Whole,
     Zone,
     refusal,
     refuse,
 )
+from pipeline.languages import DEFAULT, LANGUAGES
+from workers.settings.chunking import ChunkingSettings
+from workers.settings.embedding import (
+    EmbeddingSettings,
+)
+from workers.settings.monitoring import MonitoringSettings
+from workers.settings.queue import QueueSettings
+from workers.settings.sources import Sources, SourceSettings
+from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity
 
 PROVIDERS: Mapping[str, str] = MappingProxyType({"pgvector": "PostgreSQL with pgvector"})
 _FOREIGN_STORES = ("memory", "chroma", "pinecone", "faiss", "weaviate")
 
 
-def _provider(value: Any) -> str:
+def _own_store(value: Any) -> Any:
     if value in _FOREIGN_STORES:
         raise refusal("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
-    return OneOf(PROVIDERS)(value)
+    return value
 
 
-Provider = Annotated[str, BeforeValidator(_provider), OneOf(PROVIDERS)]
+Provider = Annotated[str, OneOf(PROVIDERS), BeforeValidator(_own_store)]
 
 
-class FeatureFlags(Section):
+class FeatureFlags(ConfigSection):
     """Switches of single abilities."""
 
     rag_enrichment: Flag = Field(default=True, alias="rag_enrichment")
     """Answer enrichment requests."""
 
 
-class DatabaseSettings(Section):
+class DatabaseSettings(ConfigSection):
     """PostgreSQL with pgvector; without a URL an embedded server is used."""
 
     url: DatabaseUrl | None = Field(default=None, examples=["${LARDER_DATABASE_URL}"])
@@ -77,14 +69,14 @@ class DatabaseSettings(Section):
     """Connections of each kind that a process keeps; it opens up to four more while it needs them."""
 
 
-class BrokerSettings(Section):
+class BrokerSettings(ConfigSection):
     """Valkey or Redis; without a URL an embedded server is used."""
 
     url: BrokerUrl | None = Field(default=None, examples=["${LARDER_BROKER_URL}"])
     """Where messages wait. Empty: an embedded server."""
 
 
-class StorageSettings(Section):
+class StorageSettings(ConfigSection):
     """Where Larder keeps what it knows."""
 
     database: DatabaseSettings = DatabaseSettings()
@@ -95,18 +87,7 @@ class StorageSettings(Section):
     """Folder of the embedded servers."""
 
 
-class EmbeddingSettings(EmbeddingBudgetSettings, EmbeddingModel):
-    """The model that turns text into vectors."""
-
-    batch_size: Whole = Field(default=32, ge=1, le=2048)
-    """Texts of one call. Left out: the provider's own."""
-    cache: EmbeddingCacheSettings = EmbeddingCacheSettings()
-    """Vectors kept so that no text is embedded twice."""
-    previous: PreviousEmbedding | None = Field(default=None, examples=[{"provider": "minilm"}])
-    """Model of an older search index that is still searched while a new one is filled."""
-
-
-class WeightSettings(Section):
+class WeightSettings(ConfigSection):
     """How much each part counts in a score."""
 
     vector: Number = Field(default=0.5, ge=0, le=10)
@@ -123,7 +104,7 @@ class WeightSettings(Section):
     """Share of its score that a replaced decision or abandoned work keeps; 1: all."""
 
 
-class RerankSettings(Section):
+class RerankSettings(ConfigSection):
     """A second, closer look at the best results."""
 
     enabled: Flag = False
@@ -140,7 +121,7 @@ class RerankSettings(Section):
     """Time for one search; a slower look is given up."""
 
 
-class ResultCacheSettings(Section):
+class ResultCacheSettings(ConfigSection):
     """Answers kept for the same question."""
 
     enabled: Flag = True
@@ -151,7 +132,7 @@ class ResultCacheSettings(Section):
     """Answers kept per tenant."""
 
 
-class RetrievalSettings(Section):
+class RetrievalSettings(ConfigSection):
     """How documents are found."""
 
     top_k: Whole = Field(default=5, ge=1, le=1000)
@@ -184,27 +165,7 @@ class RetrievalSettings(Section):
         return min(wanted or self.top_k, self.max_top_k)
 
 
-class DecisionSettings(Section):
-    """Which documents are decisions; one match is enough."""
-
-    frontmatter_types: Texts = DecisionRules.types
-    """Values of `type` in the front matter; a date with a status such as accepted will do as well."""
-    paths: Texts = DecisionRules.paths
-    """Patterns of paths. In a folder (`/**` at the end) a document needs a further sign of a record: a
-    number, a status, a heading."""
-    tags: Texts = DecisionRules.tags
-    """Tags or labels."""
-    headings: Texts = DecisionRules.headings
-    """Headings a document has, all of them; those of MADR and Nygard will do as well."""
-
-    def rules(self) -> DecisionRules:
-        """For connectors."""
-        return DecisionRules(
-            types=self.frontmatter_types, paths=self.paths, tags=self.tags, headings=self.headings
-        )
-
-
-class FlowerSettings(Section):
+class FlowerSettings(ConfigSection):
     """The operators' view of the queue."""
 
     port: Whole = Field(default=0, ge=0, le=65_535)
@@ -221,10 +182,10 @@ GENERATORS: Mapping[str, str] = MappingProxyType(
 )
 """One line per generator that this version knows."""
 
-Generator = Annotated[str, BeforeValidator(OneOf(GENERATORS)), OneOf(GENERATORS)]
+Generator = Annotated[str, OneOf(GENERATORS)]
 
 
-class EnrichmentSettings(Section):
+class EnrichmentSettings(ConfigSection):
     """How Step 4 is answered."""
 
     generator: Generator = Field(
@@ -256,7 +217,7 @@ class EnrichmentSettings(Section):
         return self
 
 
-class RagSettings(Section):
+class Configuration(ConfigSection):
     """Everything under the root key `rag`."""
 
     enabled: Flag = True
@@ -290,7 +251,7 @@ class RagSettings(Section):
     """How documents are found."""
     enrichment: EnrichmentSettings = EnrichmentSettings()
     """How Step 4 is answered."""
-    decisions: DecisionSettings = DecisionSettings()
+    decisions: DecisionRules = DecisionRules()
     """What counts as a decision."""
     sources: Sources = ()
     """What Larder reads."""
@@ -311,6 +272,6 @@ class RagSettings(Section):
         """How documents of a source are cut: its own way, else its type's strategy with the global sizes."""
         if source.chunking is not None:
             return source.chunking
-        if source.default_strategy is None:
+        if source.strategy is None:
             return self.chunking
-        return self.chunking.model_copy(update={"strategy": source.default_strategy})
+        return self.chunking.model_copy(update={"strategy": source.strategy})

@@ -7,16 +7,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from workers.settings.values import (
+from connectors.sections import (
+    ConfigSection,
     Expected,
     Flag,
     Folder,
     Mismatch,
     Number,
     OneOf,
-    Section,
     Size,
     Text,
     Whole,
@@ -45,14 +45,14 @@ def _endpoint(value: str) -> str:
 
 _ENDPOINT = "a path that begins with /"
 
-Level = Annotated[str, BeforeValidator(OneOf(LEVELS)), OneOf(LEVELS)]
-Severity = Annotated[str, BeforeValidator(OneOf(SEVERITIES)), OneOf(SEVERITIES)]
-Channel = Annotated[str, BeforeValidator(OneOf(CHANNELS)), OneOf(CHANNELS)]
-Condition = Annotated[str, BeforeValidator(OneOf(CONDITIONS)), OneOf(CONDITIONS)]
+Level = Annotated[str, OneOf(LEVELS)]
+Severity = Annotated[str, OneOf(SEVERITIES)]
+Channel = Annotated[str, OneOf(CHANNELS)]
+Condition = Annotated[str, OneOf(CONDITIONS)]
 Endpoint = Annotated[Text, AfterValidator(_endpoint), Expected(_ENDPOINT)]
 
 
-class MetricsSettings(Section):
+class MetricsSettings(ConfigSection):
     """Figures for Prometheus. These keys are checked and have no effect yet."""
 
     enabled: Flag = True
@@ -63,7 +63,7 @@ class MetricsSettings(Section):
     """Seconds between two writes."""
 
 
-class LoggingSettings(Section):
+class LoggingSettings(ConfigSection):
     """Log lines."""
 
     level: Level = Field(
@@ -77,7 +77,7 @@ class LoggingSettings(Section):
     """Size at which the log is rotated."""
 
 
-class HealthCheckSettings(Section):
+class HealthCheckSettings(ConfigSection):
     """The health page. These keys are checked and have no effect yet."""
 
     enabled: Flag = True
@@ -88,7 +88,7 @@ class HealthCheckSettings(Section):
     """Seconds between two checks."""
 
 
-class AlertChannel(Section):
+class AlertChannel(ConfigSection):
     """Where alerts go."""
 
     type: Channel
@@ -105,7 +105,7 @@ class AlertChannel(Section):
         return self
 
 
-class AlertCondition(Section):
+class AlertCondition(ConfigSection):
     """What raises an alert."""
 
     name: Condition
@@ -116,7 +116,7 @@ class AlertCondition(Section):
     """How severe the alert is."""
 
 
-class AlertSettings(Section):
+class AlertSettings(ConfigSection):
     """Alerts. These keys are checked and have no effect yet."""
 
     enabled: Flag = True
@@ -134,7 +134,7 @@ class AlertSettings(Section):
     failures one after another, store_unreachable attempts."""
 
 
-class MonitoringSettings(Section):
+class MonitoringSettings(ConfigSection):
     """What Larder tells about itself."""
 
     metrics: MetricsSettings = MetricsSettings()

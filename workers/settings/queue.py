@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from workers.settings.values import Mismatch, Number, Section, Whole, refuse
+from connectors.sections import ConfigSection, Mismatch, Number, Whole, refuse
 
 
-class ConcurrencySettings(Section):
+class ConcurrencySettings(ConfigSection):
     """Processes per worker when all run on one machine."""
 
     control: Whole = Field(default=2, ge=1, le=16)
@@ -23,7 +23,7 @@ class ConcurrencySettings(Section):
     """Answering Step 4; each process holds the model once."""
 
 
-class DeletionGuardSettings(Section):
+class DeletionGuardSettings(ConfigSection):
     """When a sync would delete more than this, a person decides; both must be exceeded."""
 
     share: Number = Field(default=0.2, ge=0, le=1)
@@ -32,7 +32,7 @@ class DeletionGuardSettings(Section):
     """Number of documents."""
 
 
-class QueueSettings(Section):
+class QueueSettings(ConfigSection):
     """Leases, limits and retries. In order: leaseSeconds / 3, leaseSeconds, resendSeconds, visibilityTimeout."""
 
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)

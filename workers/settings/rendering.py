@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,61 +15,16 @@ import yaml
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from connectors import SOURCES
+from connectors.sections import ConfigSection
 from workers.settings.diagnosis import described, inner_section
-from workers.settings.environment import CONFIG, VARIABLES
+from workers.settings.environment import CONFIG, OVERRIDES
 from workers.settings.loading import FILE, ROOT, UNUSED, Settings
-from workers.settings.models import RagSettings
-from workers.settings.services import AzureDevOpsSource, ConfluenceSource, ServiceSource
-from workers.settings.source_list import SOURCE_TYPES
-from workers.settings.sources import MarkdownSource, PbiJsonSource, SourceSettings
-from workers.settings.values import Section
+from workers.settings.models import Configuration
+from workers.settings.sources import SOURCE_TYPES, SourceSettings
 
 MASK = "***"
 
-_EXAMPLES: tuple[tuple[type[Section], Mapping[str, Any]], ...] = (
-    (
-        MarkdownSource,
-        {
-            "name": "project_docs",
-            "type": "markdown",
-            "paths": ["./docs/**/*.md", "./README.md"],
-            "exclude": ["**/node_modules/**", "**/CHANGELOG.md", "**/.git/**"],
-        },
-    ),
-    (
-        PbiJsonSource,
-        {
-            "name": "pipeline_outputs",
-            "type": "pbi_json",
-            "paths": ["./output/run-*/final-output.json", "./output/run-*/step-*.json"],
-        },
-    ),
-    (
-        ConfluenceSource,
-        {
-            "name": "confluence_kb",
-            "type": "confluence",
-            "enabled": "${CONFLUENCE_ENABLED:-false}",
-            "baseUrl": "${CONFLUENCE_URL}",
-            "spaceKeys": "${CONFLUENCE_SPACES:-TECH,ARCH}",
-            "username": "${CONFLUENCE_USER}",
-            "apiToken": "${CONFLUENCE_TOKEN}",
-            "updateSchedule": "0 2 * * *",
-        },
-    ),
-    (
-        AzureDevOpsSource,
-        {
-            "name": "azure_devops",
-            "type": "azure_devops",
-            "enabled": "${AZURE_ENABLED:-false}",
-            "organization": "${AZURE_ORG}",
-            "projects": "${AZURE_PROJECT}",
-            "pat": "${AZURE_PAT}",
-            "updateSchedule": "0 3 * * *",
-        },
-    ),
-)
 _HEAD = """\
 # Configuration of Larder. Every key is here with its default; a key left out has the same value.
 # Values may name variables: ${NAME} or ${NAME:-default}. Secrets belong in variables, not in this file.
@@ -78,7 +34,7 @@ _HEAD = """\
 
 def initial_file() -> str:
     """A commented `larder.yaml` with every key, its default and its meaning, and two example sources."""
-    return _HEAD + "\n".join([f"{ROOT}:", *_keys(RagSettings, {}, "  ")]) + "\n"
+    return _HEAD + "\n".join([f"{ROOT}:", *_keys(Configuration, {}, "  ")]) + "\n"
 
 
 def effective(settings: Settings) -> dict[str, Any]:
@@ -107,12 +63,12 @@ def default_of(field: FieldInfo) -> Any:
 
 
 def _keys(
-    section: type[Section], given: Mapping[str, Any], indent: str, known: type[Section] = Section
+    section: type[ConfigSection], given: Mapping[str, Any], indent: str, known: Iterable[str] = ()
 ) -> Iterator[str]:
     """Every key with its meaning; those of `known` only if they are given."""
     for name, field in section.model_fields.items():
         key = str(field.alias)
-        if name in known.model_fields and key not in given:
+        if name in known and key not in given:
             continue
         yield from textwrap.wrap(
             str(field.description), 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
@@ -121,7 +77,7 @@ def _keys(
         if key == "sources":
             yield f"{indent}{key}:"
             yield from _sources(indent + "  ")
-        elif inner is not None and isinstance(default_of(field), Section):
+        elif inner is not None and isinstance(default_of(field), ConfigSection):
             yield f"{indent}{key}:"
             yield from _keys(inner, given, indent + "  ")
         elif inner is not None and default_of(field):
@@ -140,13 +96,13 @@ def _line(key: str, field: FieldInfo, given: Mapping[str, Any]) -> str:
 
 
 def _sources(indent: str) -> Iterator[str]:
-    (section, given), *others = _EXAMPLES
-    yield from _item(_keys(section, given, indent + "  "), indent)
-    for section, given in others:
-        # All that files have stands at the first example already.
-        lines = (f"{indent}  {key}: {text_of(value)}" for key, value in given.items())
-        service = issubclass(section, ServiceSource)
-        yield from _item(_keys(section, given, indent + "  ", SourceSettings) if service else lines, indent)
+    """An example of each type that has one; the first shows all keys, the others those that it has not."""
+    known: Mapping[str, FieldInfo] = {}
+    for kind, source in SOURCES.items():
+        given = source.options.example
+        if given.get("type") == kind:
+            yield from _item(_keys(SOURCE_TYPES[kind], given, indent + "  ", known), indent)
+            known = known or SOURCE_TYPES[kind].model_fields
 
 
 def _item(lines: Iterator[str], indent: str) -> Iterator[str]:
@@ -161,7 +117,7 @@ def _item(lines: Iterator[str], indent: str) -> Iterator[str]:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, Section):
+    if isinstance(value, ConfigSection):
         named = {str(f.alias): getattr(value, name) for name, f in type(value).model_fields.items()}
         return {key: _json(item) for key, item in {**named, **(value.model_extra or {})}.items()}
     if isinstance(value, Mapping):
@@ -235,7 +191,7 @@ def reference() -> str:
         _PAGE_HEAD,
         *_environment(),
         "## Keys\n",
-        *_section(RagSettings, ROOT),
+        *_section(Configuration, ROOT),
         *_source_tables(),
         *_unused(),
     ]
@@ -243,14 +199,14 @@ def reference() -> str:
 
 
 def _environment() -> Iterator[str]:
-    rows = [(f"`{v.name}`", f"`{v.key}`", v.meaning) for v in VARIABLES]
+    rows = [(f"`{v.name}`", f"`{v.key}`", v.meaning) for v in OVERRIDES]
     yield "## Environment\n\nThese override the file; an empty one counts as not set.\n"
     yield _table(("variable", "key", "meaning"), [(f"`{CONFIG}`", "", "The configuration file."), *rows])
 
 
-def _section(section: type[Section], name: str) -> Iterator[str]:
+def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
     yield f"### {name}\n"
-    yield f"{section.__doc__}\n"
+    yield f"{inspect.getdoc(section)}\n"
     if name == f"{ROOT}.queue":
         yield _ORDER
     fields = section.model_fields.values()

@@ -1,101 +1,23 @@
-"""What Larder reads: one section per configured source."""
+"""What Larder reads: one section per configured source, with the keys of its connector and those of all sources."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Self
 
-import annotated_types
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from pipeline.documents import SourceType
+from connectors import SOURCES, SourceOptions
+from connectors.sections import Expected, Flag, Mismatch, Text, Zone, listed, mismatched, refusal, refuse
 from workers.settings.chunking import ChunkingSettings
-from workers.settings.values import (
-    Cron,
-    Expected,
-    Flag,
-    Folder,
-    Language,
-    Mismatch,
-    Name,
-    Section,
-    Size,
-    Text,
-    Texts,
-    WebUrl,
-    Zone,
-    refusal,
-    refuse,
-)
-from workers.settings.yamlfile import plain
+from workers.settings.values import Cron, Language
 
 
-def _source_type(value: Any) -> SourceType:
-    try:
-        return SourceType.parse(str(value))
-    except ValueError:
-        raise refusal(_SOURCE_TYPES) from None
+class SourceSettings(SourceOptions):
+    """What Larder does with a source, whatever its type."""
 
-
-_SOURCE_TYPES = "one of " + ", ".join(SourceType)
-
-KnownSourceType = Annotated[SourceType, BeforeValidator(_source_type), Expected(_SOURCE_TYPES)]
-
-
-class SourceMetadata(Section):
-    """Fixed facts that every document of a source carries; keys of your own are welcome."""
-
-    model_config = ConfigDict(extra="allow")
-
-    source_type: KnownSourceType | None = Field(
-        default=None,
-        examples=["documentation"],
-        description=f"What searches filter by: {', '.join(SourceType)}. Empty: that of the source's type.",
-    )
-    category: Text | None = Field(default=None, examples=["reference"])
-    """A word of your own to filter by."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _free_values(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        known = {name for key, f in cls.model_fields.items() for name in (key, f.alias)}
-        return {key: item if key in known else plain(item) for key, item in value.items()}
-
-    def fixed(self) -> dict[str, Any]:
-        """What goes into each document's metadata: the category and the keys of your own."""
-        category = {} if self.category is None else {"category": self.category}
-        return {**category, **(self.model_extra or {})}
-
-
-class Extractor(Section):
-    """A field of the backlog item that becomes metadata under another name."""
-
-    field: Text
-    """The item's field."""
-    to: Text
-    """Its name in the metadata."""
-
-
-class PbiMetadata(SourceMetadata):
-    """Fixed facts, and facts taken from each backlog item."""
-
-    extractors: tuple[Extractor, ...] = (
-        Extractor(field="id", to="pbi_id"),
-        Extractor(field="created_at", to="timestamp"),
-        Extractor(field="confidence_score", to="quality_score"),
-    )
-    """Fields of each item that become metadata."""
-
-
-class SourceSettings(Section):
-    """What every source has."""
-
-    name: Name
-    """How commands and reports call the source; unique."""
-    type: Text
-    """What kind of source it is."""
     enabled: Flag = True
     """false: never synced; what was indexed stays searchable."""
     auto_index: Flag = True
@@ -108,8 +30,6 @@ class SourceSettings(Section):
     """Empty: that of the file."""
     language: Language | None = Field(default=None, examples=["german"])
     """In which the words of this source are stemmed. Empty: that of the file."""
-    metadata: SourceMetadata = SourceMetadata()
-    """Fixed facts of every document of this source."""
     tenant: Text | None = None
     """Id or name. Empty: LARDER_TENANT, else the file's tenant."""
     project: Text | None = None
@@ -131,47 +51,70 @@ class SourceSettings(Section):
             refuse(self, [Mismatch(key="update_schedule", expected="the same as indexSchedule", fix=fix)])
         return self
 
-    @property
-    def default_strategy(self) -> str | None:
-        """The chunking strategy this type of source prefers over the global one."""
-        return None
+
+class UnfinishedSource(SourceSettings):
+    """A source that is switched off and lacks what it needs: kept by its name, otherwise unread."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
-class FileSource(SourceSettings):
-    """Files below a folder, found by patterns."""
-
-    paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")]
-    """Patterns of the files to read, below root; ** is any number of folders."""
-    exclude: Texts = Field(default=(), examples=[["**/node_modules/**"]])
-    """Patterns of files to leave out."""
-    root: Folder = Path()
-    """The folder the patterns start at and never leave."""
-    base_url: WebUrl | None = Field(default=None, examples=["https://git.example.com/project/blob/main"])
-    """Where people open these files; the path is appended. Empty: no links."""
-    watch: Flag = False
-    """Look for changed files every few seconds."""
-    max_bytes: Size = Field(default="10m", validate_default=True)
-    """Larger files are skipped and reported."""
+@cache
+def _section(options: type[SourceOptions]) -> type[SourceSettings]:
+    bases: tuple[Any, ...] = (options, SourceSettings)
+    section: type[SourceSettings] = create_model(options.__name__, __base__=bases, __doc__=options.__doc__)
+    return section
 
 
-class MarkdownSource(FileSource):
-    """Markdown files with front matter."""
-
-    frontmatter_fields: Texts = ("title", "tags", "category")
-    """Fields of the front matter that are kept."""
-
-
-class TextSource(FileSource):
-    """Plain text files."""
+SOURCE_TYPES: Mapping[str, type[SourceSettings]] = {
+    kind: _section(source.options) for kind, source in SOURCES.items()
+}
+"""The section of each type of source; each is the options of its connector as well."""
 
 
-class PbiJsonSource(FileSource):
-    """Backlog items in JSON files."""
+def _of_type(value: Any) -> SourceSettings:
+    """The source's own section, chosen by its `type`."""
+    if isinstance(value, SourceSettings):
+        return value
+    if isinstance(value, _Repeated):
+        raise mismatched([Mismatch(key="name", expected="a name that no other source has")])
+    if not isinstance(value, dict):
+        raise refusal("a source with at least name, type and paths")
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in SOURCE_TYPES:
+        raise mismatched([Mismatch(key="type", expected="one of " + ", ".join(SOURCE_TYPES))])
+    try:
+        return SOURCE_TYPES[kind].model_validate(value)
+    except ValidationError as error:
+        if is_off(value) and all(detail["type"] == "missing" for detail in error.errors()):
+            return UnfinishedSource.model_validate(value)
+        raise
 
-    metadata: PbiMetadata = PbiMetadata()
-    """Fixed facts, and facts taken from each backlog item."""
 
-    @property
-    def default_strategy(self) -> str | None:
-        """Items are cut along their own parts."""
-        return "pbi_aware"
+def is_off(source: Any) -> bool:
+    """True for a source, as the file has it, that is switched off."""
+    return isinstance(source, dict) and str(source.get("enabled")).lower() in {"false", "no", "off", "0"}
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """Stands for a source whose name an earlier one has."""
+
+
+def _once(value: Any) -> Any:
+    items = listed(value)
+    if not isinstance(items, list | tuple):
+        return items
+    names = [item.get("name") if isinstance(item, dict) else getattr(item, "name", None) for item in items]
+    first = {str(name): index for index, name in reversed(list(enumerate(names)))}
+    return [
+        item if name is None or first[str(name)] == index else _Repeated()
+        for index, (item, name) in enumerate(zip(items, names, strict=True))
+    ]
+
+
+Sources = Annotated[
+    tuple[Annotated[SourceSettings, BeforeValidator(_of_type)], ...],
+    BeforeValidator(_once),
+    Expected("a list of sources"),
+]
+"""Sources of any type, each with a name of its own."""

@@ -1,27 +1,101 @@
-"""A YAML file as plain values with their lines, its variables replaced."""
+"""A YAML file as plain values with their lines, its variables replaced, and what is wrong with it."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import yaml
 
-from workers.settings.problems import Fault, KeyPath, Place, Problem, SettingsError, spelled
+from pipeline.errors import ConfigurationError
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 50_000
 """Counted after aliases are followed, so that a few lines cannot become a gigabyte."""
 MOST_LEVELS = 24
 
-_SCALARS = frozenset(
-    "tag:yaml.org,2002:" + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")
-)
-_COLLECTIONS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+KeyPath = tuple[str | int, ...]
+"""Keys and list positions from the root key `rag` (not included) to a value."""
+Lookup = Callable[[str], str | None]
+"""The value of a variable, None if it is not set; raises `VariableFault` if it cannot be read."""
+
+_TAG = "tag:yaml.org,2002:"
+_TYPED = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
+_SCALARS = _TYPED | {_TAG + name for name in ("str", "timestamp", "value")}
+_TOKEN = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+
+class Location(NamedTuple):
+    """Where a value was written."""
+
+    file: str
+    """The file as the caller named it, or the environment variable."""
+    line: int = 0
+    """From 1; 0 if there is no line."""
+    column: int = 0
+    """From 1; 0 if the line says enough."""
+
+    def __str__(self) -> str:
+        return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
+
+
+_NOWHERE = Location("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsProblem:
+    """One thing to correct; never holds a secret."""
+
+    at: Location = _NOWHERE
+    key: str = ""
+    """The key's path as written in YAML, such as `retrieval.topK`; empty for the whole file."""
+    found: str
+    allowed: str
+    fix: str = ""
+    unset: bool = False
+    """A variable has no value: no problem of a source that is switched off."""
+
+    def to_json(self) -> dict[str, str | int]:
+        """`{"file", "line", "key", "found", "allowed", "fix"}`."""
+        told = {"key": self.key, "found": self.found, "allowed": self.allowed, "fix": self.fix}
+        return {"file": self.at.file, "line": self.at.line, **told}
+
+    def __str__(self) -> str:
+        key = f"{self.key}: " if self.key else ""
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{self.at}: {key}found {self.found}, expected {self.allowed}{fix}"
+
+
+class SettingsError(ConfigurationError):
+    """The configuration has one or more problems; `problems` holds all of them."""
+
+    def __init__(self, problems: Iterable[SettingsProblem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda p: (p.at.file, p.at.line, p.key)))
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class VariableFault(ValueError):
+    """Variables of one value that are not set, cannot be read or are written wrongly."""
+
+    def __init__(self, *faults: SettingsProblem) -> None:
+        super().__init__("; ".join(f.found for f in faults))
+        self.faults = faults
+
+
+class Variable(NamedTuple):
+    """How a value that came out of variables was written."""
+
+    origin: str
+    """Such as `${TOP_K}`."""
+    secret: bool
+    """Something in it came from the environment and is not to be shown."""
+    whole: bool
+    """The plain value was one variable and nothing else."""
 
 
 @dataclass(kw_only=True)
@@ -30,25 +104,95 @@ class Tree:
 
     file: str
     data: dict[str, Any] = field(default_factory=dict)
-    places: dict[KeyPath, Place] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    places: dict[KeyPath, Location] = field(default_factory=dict)
+    variables: dict[KeyPath, Variable] = field(default_factory=dict)
+    problems: dict[KeyPath, list[SettingsProblem]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    unset: dict[KeyPath, list[Problem]] = field(default_factory=dict)
-    """Those of `problems` that are a variable without a value."""
 
-    def place(self, path: KeyPath) -> Place:
+    def place(self, path: KeyPath) -> Location:
         """Where the value at `path` was written, else what surrounds it, else the file."""
-        for end in range(len(path), -1, -1):
-            if path[:end] in self.places:
-                return self.places[path[:end]]
-        return Place(file=self.file)
+        surrounding = (path[:end] for end in range(len(path), -1, -1))
+        return next((self.places[p] for p in surrounding if p in self.places), Location(self.file))
 
-    def complain(self, path: KeyPath, fault: Fault, place: Place | None = None) -> None:
-        """Add a problem with the value at `path`."""
-        problem = Problem.at(place or self.place(path), path, fault)
-        self.problems.append(problem)
-        if fault.unset:
-            self.unset.setdefault(path, []).append(problem)
+    def complain(self, path: KeyPath, *faults: SettingsProblem, at: Location | None = None) -> None:
+        """Add problems with the value at `path`."""
+        where = at or self.place(path)
+        found = [replace(fault, at=where, key=spelled(path)) for fault in faults]
+        self.problems.setdefault(path, []).extend(found)
+
+    def error(self) -> SettingsError:
+        """All problems as an error."""
+        return SettingsError(problem for found in self.problems.values() for problem in found)
+
+
+def spelled(path: Sequence[str | int]) -> str:
+    """`("sources", 0, "paths")` as a person writes it: `sources[0].paths`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, Variable | None]:
+    """`text` with its variables replaced, and how it was written; None if it has no variables.
+
+    What variables hold is not searched for variables again. `plain` False is a quoted value.
+
+    Raises:
+        VariableFault: with every fault of this text.
+    """
+    faults: list[SettingsProblem] = []
+    looked_up: list[bool] = []
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        try:
+            value, from_outside = _value(match[1] or "", lookup)
+        except VariableFault as error:
+            faults.extend(error.faults)
+            return ""
+        looked_up.append(from_outside)
+        return value
+
+    result = _TOKEN.sub(replaced, text)
+    if faults:
+        raise VariableFault(*faults)
+    whole = plain and _TOKEN.fullmatch(text) is not None
+    return result, Variable(text, any(looked_up), whole) if looked_up else None
+
+
+def _value(written: str, lookup: Lookup) -> tuple[str, bool]:
+    """The value of `NAME` or `NAME:-default`, and whether it came from outside."""
+    inside = _INSIDE.fullmatch(written)
+    if inside is None or "${" in (inside[2] or ""):
+        # What stands in the braces may be a mistyped secret, so the message does not repeat it.
+        found, fix = "a '${' that begins no variable", "write $${ for a literal ${; variables do not nest"
+        raise VariableFault(SettingsProblem(found=found, allowed="${NAME} or ${NAME:-default}", fix=fix))
+    name, default = inside[1], inside[2]
+    value = lookup(name)
+    if value is None and default is None:
+        found, fix = (
+            f"${{{name}}}, which is not set",
+            f"set the variable {name} or write ${{{name}:-default}}",
+        )
+        raise VariableFault(SettingsProblem(found=found, allowed="a value", fix=fix, unset=True))
+    # As in a shell, `:-` also replaces a variable that is set and empty.
+    return (default, False) if default is not None and not value else (value or "", True)
+
+
+def scalar(text: str, tag: str | None = None) -> Any:
+    """What YAML makes of an unquoted text: a number, true or false, nothing, or the text.
+
+    Dates stay text, and so do infinity and NaN: neither has a place in JSON.
+    """
+    if tag is None:
+        tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    if tag not in _TYPED:
+        return text
+    try:
+        value = yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
+    except (ValueError, yaml.YAMLError):
+        return text
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(path: Path, *, root: str, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tree:
@@ -61,16 +205,13 @@ def read(path: Path, *, root: str, lookup: Lookup, unused: Callable[[KeyPath], s
         SettingsError: the file cannot be read, is no YAML or has another root.
     """
     tree = Tree(file=str(path))
-    node = _composed(_text(path), tree)
-    walk = _Walk(tree, lookup, unused)
-    walk.document(node, root)
+    _Reader(tree, lookup, unused).document(_composed(_text(path), tree), root)
     return tree
 
 
 def _text(path: Path) -> str:
     def refused(found: str, allowed: str, line: int = 0) -> SettingsError:
-        place = Place(file=str(path), line=line)
-        return SettingsError([Problem.at(place, (), Fault(found=found, allowed=allowed))])
+        return SettingsError([SettingsProblem(at=Location(str(path), line), found=found, allowed=allowed)])
 
     try:
         with path.open("rb") as file:
@@ -94,24 +235,21 @@ def _composed(text: str, tree: Tree) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         found = ", ".join(part for part in (error.context, error.problem) if part)
-        place = Place(file=tree.file, line=mark.line + 1, column=mark.column + 1) if mark else None
-        fault = Fault(found=f"broken YAML ({found})", allowed="valid YAML", fix=_hint(text, mark))
-        tree.complain((), fault, place)
+        at = Location(tree.file, mark.line + 1, mark.column + 1) if mark else None
+        line = (text.split("\n")[mark.line : mark.line + 1] or [""])[0] if mark else ""
+        fix = "inside { } and [ ] a variable needs quotes" if "${" in line else ""
+        tree.complain(
+            (), SettingsProblem(found=f"broken YAML ({found})", allowed="valid YAML", fix=fix), at=at
+        )
     except yaml.reader.ReaderError as error:
-        place = Place(file=tree.file, line=text.count("\n", 0, error.position) + 1)
+        at = Location(tree.file, text.count("\n", 0, error.position) + 1)
         found = f"a character YAML forbids (#x{ord(str(error.character)):04x})"
-        tree.complain((), Fault(found=found, allowed="printable text"), place)
+        tree.complain((), SettingsProblem(found=found, allowed="printable text"), at=at)
     except RecursionError:
-        tree.complain((), Fault(found="lists or mappings nested too deeply", allowed=_LEVELS))
+        tree.complain((), SettingsProblem(found="lists or mappings nested too deeply", allowed=_LEVELS))
     if tree.problems:
-        raise SettingsError(tree.problems)
+        raise tree.error()
     return node
-
-
-def _hint(text: str, mark: yaml.Mark | None) -> str:
-    lines = text.split("\n")
-    line = lines[mark.line] if mark and mark.line < len(lines) else ""
-    return "inside { } and [ ] a variable needs quotes" if "${" in line else ""
 
 
 _LEVELS = f"at most {MOST_LEVELS} levels"
@@ -121,7 +259,7 @@ class _TooMuchError(Exception):
     """The walk is over: whatever follows is more of the same."""
 
 
-class _Walk:
+class _Reader:
     """Builds values from nodes; every fault is noted and the walk goes on."""
 
     def __init__(self, tree: Tree, lookup: Lookup, unused: Callable[[KeyPath], str]) -> None:
@@ -129,33 +267,38 @@ class _Walk:
         self.lookup = lookup
         self.unused = unused
         self.left = MOST_VALUES
-        self.builders: dict[type[yaml.Node], Callable[[Any, KeyPath], Any]] = {
-            yaml.ScalarNode: self.scalar,
-            yaml.SequenceNode: self.sequence,
-            yaml.MappingNode: self.mapping,
-        }
+
+    def complain(
+        self, path: KeyPath, found: str, allowed: str, fix: str = "", *, at: yaml.Node | None
+    ) -> None:
+        """Add a problem with the value at `path`, written at a node."""
+        problem = SettingsProblem(found=found, allowed=allowed, fix=fix)
+        self.tree.complain(path, problem, at=self.line_of(at) if at else None)
+
+    def line_of(self, node: yaml.Node) -> Location:
+        """Where a node begins."""
+        return Location(self.tree.file, node.start_mark.line + 1)
 
     def document(self, node: yaml.Node | None, root: str) -> None:
         """Fill the tree from the mapping under `root`."""
         wanted = f"one mapping under the key {root}"
-        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        if not isinstance(node, yaml.MappingNode) or root not in keys:
-            found = f"no root key {root}"
-            place = self.at(node.value[0][0]) if isinstance(node, yaml.MappingNode) and keys else None
-            self.tree.complain((), Fault(found=found, allowed=wanted), place)
-            raise SettingsError(self.tree.problems)
-        first = keys.index(root)
-        for index, (key, value) in enumerate(node.value):
-            if index == first:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        if root not in [key.value for key, _ in pairs]:
+            self.complain((), f"no root key {root}", wanted, at=pairs[0][0] if pairs else None)
+            raise self.tree.error()
+        seen = False
+        for key, value in pairs:
+            if key.value == root and not seen:
+                seen = True
                 self.under_root(key, value, wanted)
             else:
                 found = f"a second root key {root}" if key.value == root else "another root key"
                 path = (str(key.value),) if isinstance(key, yaml.ScalarNode) else ()
-                self.tree.complain(path, Fault(found=found, allowed=wanted), self.at(key))
+                self.complain(path, found, wanted, at=key)
 
     def under_root(self, key: yaml.Node, value: yaml.Node, wanted: str) -> None:
         """The root's own value: a mapping, or nothing, which means all defaults."""
-        self.tree.places[()] = self.at(key)
+        self.tree.places[()] = self.line_of(key)
         try:
             data = self.value(value, ())
         except _TooMuchError:
@@ -163,24 +306,28 @@ class _Walk:
         if data is None or isinstance(data, dict):
             self.tree.data = data or {}
         else:
-            self.tree.complain((), Fault(found="no mapping", allowed=wanted))
-
-    def at(self, node: yaml.Node) -> Place:
-        """The line of a node."""
-        return Place(file=self.tree.file, line=node.start_mark.line + 1)
+            self.complain((), "no mapping", wanted, at=key)
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The node as a plain value."""
         self.left -= 1
         if self.left < 0 or len(path) > MOST_LEVELS:
             limit = _LEVELS if len(path) > MOST_LEVELS else f"at most {MOST_VALUES:,} values"
-            self.tree.complain(path[:3], Fault(found="too much (aliases repeat their values)", allowed=limit))
+            self.complain(path[:3], "too much (aliases repeat their values)", limit, at=None)
             raise _TooMuchError
-        allowed = _SCALARS if isinstance(node, yaml.ScalarNode) else _COLLECTIONS
-        if node.tag not in allowed:
-            self.tree.complain(path, Fault(found=f"the YAML tag {node.tag}", allowed="a value without a tag"))
-            return None
-        return self.builders[type(node)](node, path)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.item(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
+            return self.scalar(node, path)
+        self.complain(path, f"the YAML tag {node.tag}", "a value without a tag", at=None)
+        return None
+
+    def item(self, node: yaml.Node, path: KeyPath) -> Any:
+        """One of a list; each keeps its own line."""
+        self.tree.places[path] = self.line_of(node)
+        return self.value(node, path)
 
     def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         """A text, a number, true or false, or nothing."""
@@ -188,184 +335,41 @@ class _Walk:
         if "${" not in text:
             return scalar(text, node.tag)
         try:
-            return substitute(text, self.lookup, plain=node.style is None)
+            result, variable = substitute(text, self.lookup, plain=node.style is None)
         except VariableFault as error:
-            for fault in error.faults:
-                self.tree.complain(path, fault, self.at(node))
-        return None
-
-    def sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
-        """A list; each item keeps its own line."""
-        items = []
-        for index, item in enumerate(node.value):
-            self.tree.places[(*path, index)] = self.at(item)
-            items.append(self.value(item, (*path, index)))
-        return items
+            self.tree.complain(path, *error.faults, at=self.line_of(node))
+            return None
+        if variable:
+            self.tree.variables[path] = variable
+        return result
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        """A mapping with text keys, each of them once."""
+        """A mapping with text keys, each of them once. A key that is one empty variable is a key left out."""
         result: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
             here = (*path, name)
             if self.refused(key, here):
                 continue
-            self.tree.places[here] = self.at(key)
-            reason = self.unused(here)
-            if reason:
-                place = self.at(key)
-                self.tree.notes.append(f"{place}: {spelled(here)}: not used: {reason}")
-            else:
-                result[name] = self.value(value, here)
+            self.tree.places[here] = self.line_of(key)
+            if reason := self.unused(here):
+                self.tree.notes.append(f"{self.line_of(key)}: {spelled(here)}: not used: {reason}")
+                continue
+            found = self.value(value, here)
+            variable = self.tree.variables.get(here)
+            if found or not (variable and variable.whole):
+                result[name] = found
         return result
 
     def refused(self, key: yaml.Node, path: KeyPath) -> bool:
         """Complain about a key that cannot be taken."""
-        faults = (
-            (
-                not isinstance(key, yaml.ScalarNode),
-                Fault(found="a key that is no text", allowed="a text key"),
-            ),
-            (
-                key.tag == "tag:yaml.org,2002:merge",
-                Fault(found="a merge key", allowed="the keys themselves", fix="repeat them here"),
-            ),
-            (
-                path in self.tree.places,
-                Fault(
-                    found="the key a second time",
-                    allowed="each key once",
-                    fix=f"the first is on line {self.tree.place(path).line}",
-                ),
-            ),
-        )
-        for wrong, fault in faults:
-            if wrong:
-                self.tree.complain(path, fault, self.at(key))
-                return True
-        return False
-
-
-Lookup = Callable[[str], str | None]
-"""The value of a variable, None if it is not set; raises `VariableFault` if it cannot be read."""
-
-_TOKEN = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
-_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
-_TAG = "tag:yaml.org,2002:"
-_TYPED = frozenset({_TAG + name for name in ("int", "float", "bool", "null")})
-
-
-class VariableFault(ValueError):
-    """Variables of one value that are not set, cannot be read or are written wrongly."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__("; ".join(f.found for f in faults))
-        self.faults = faults
-
-
-class Substituted(str):
-    """Text that came out of variables; it remembers how it was written."""
-
-    __slots__ = ("origin", "secret", "whole")
-    origin: str
-    """The value as written, such as `${TOP_K}`."""
-    whole: bool
-    """The plain value was one variable and nothing else, so that `5` may become a number."""
-    secret: bool
-    """Something in it came from the environment and is not to be shown."""
-
-    def __new__(cls, text: str, *, origin: str, whole: bool, secret: bool = True) -> Self:
-        """Text with its origin; `secret` False lets messages show it."""
-        value = super().__new__(cls, text)
-        value.origin, value.whole, value.secret = origin, whole, secret
-        return value
-
-
-def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> str:
-    """`text` with its variables replaced; what they hold is not searched for variables again.
-
-    `plain` False is a quoted value, which stays text. A text without variables comes back as it is.
-
-    Raises:
-        VariableFault: with every fault of this text.
-    """
-    if "${" not in text:
-        return text
-    faults: list[Fault] = []
-    looked_up: list[bool] = []
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[0] == "$${":
-            return "${"
-        try:
-            value, from_outside = _value(match, lookup)
-        except VariableFault as error:
-            faults.extend(error.faults)
-            return ""
-        looked_up.append(from_outside)
-        return value
-
-    result = _TOKEN.sub(replaced, text)
-    if faults:
-        raise VariableFault(faults)
-    if not looked_up:
-        return result
-    whole = plain and _TOKEN.fullmatch(text) is not None
-    return Substituted(result, origin=text, whole=whole, secret=any(looked_up))
-
-
-def _value(match: re.Match[str], lookup: Lookup) -> tuple[str, bool]:
-    inside = _INSIDE.fullmatch(match[1] or "")
-    if inside is None or "${" in (inside[2] or ""):
-        # What stands in the braces may be a mistyped secret, so the message does not repeat it.
-        fault = Fault(
-            found="a '${' that begins no variable",
-            allowed="${NAME} or ${NAME:-default}",
-            fix="write $${ for a literal ${; variables do not nest",
-        )
-        raise VariableFault([fault])
-    name, default = inside[1], inside[2]
-    value = lookup(name)
-    if value is None and default is None:
-        fault = Fault(
-            found=f"${{{name}}}, which is not set",
-            allowed="a value",
-            fix=f"set the variable {name} or write ${{{name}:-default}}",
-            unset=True,
-        )
-        raise VariableFault([fault])
-    # As in a shell, `:-` also replaces a variable that is set and empty.
-    if default is not None and not value:
-        return default, False
-    return value or "", True
-
-
-def scalar(text: str, tag: str | None = None) -> Any:
-    """What YAML makes of an unquoted text: a number, true or false, nothing, or the text.
-
-    Dates stay text, and so do infinity and NaN: neither has a place in JSON.
-    """
-    if tag is None:
-        tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    if tag not in _TYPED:
-        return text
-    try:
-        value = yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
-    except (ValueError, yaml.YAMLError):
-        return text
-    return text if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def typed(value: Any) -> Any:
-    """A substituted value as YAML would have read it unquoted; everything else unchanged."""
-    return scalar(str(value)) if isinstance(value, Substituted) and value.whole else value
-
-
-def plain(value: Any) -> Any:
-    """`value` with every substituted text inside typed: for free-form values."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    value = typed(value)
-    return str(value) if isinstance(value, Substituted) else value
+        if not isinstance(key, yaml.ScalarNode):
+            self.complain(path, "a key that is no text", "a text key", at=key)
+        elif key.tag == _TAG + "merge":
+            self.complain(path, "a merge key", "the keys themselves", "repeat them here", at=key)
+        elif path in self.tree.places:
+            fix = f"the first is on line {self.tree.place(path).line}"
+            self.complain(path, "the key a second time", "each key once", fix, at=key)
+        else:
+            return False
+        return True

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.documents import Finding
-from pipeline.errors import ConfigurationError, LarderError, SourceUnavailable
+from pipeline.errors import LarderError, SourceUnavailable
 from tests.connectors.azure_devops.world import PAT, options_for, source_for
 from tests.fakes.azure_devops import FakeAzureDevOps
 from tests.fakes.server import Fault
@@ -134,15 +135,16 @@ def test_a_service_out_of_reach_is_an_error_that_will_pass(services: FakeAzureDe
 
 
 def test_mistakes_in_the_settings_are_refused_at_once(services: FakeAzureDevOps) -> None:
-    for wrong in (
-        {"projects": ()},
-        {"projects": (" ",)},
-        {"max_items": 0},
-        {"wiql": " Select [System.Id] FROM WorkItems"},
-    ):
-        with pytest.raises(ConfigurationError) as caught:
-            options_for(services, **wrong)
-        assert caught.value.fix
+    wrong: tuple[tuple[str, Any], ...] = (
+        ("projects", ()),
+        ("projects", (" ",)),
+        ("maxItems", 0),
+        ("wiql", " Select [System.Id] FROM WorkItems"),
+        ("organization", "https://me@example.com/x"),
+    )
+    for key, value in wrong:
+        with pytest.raises(ValidationError, match=key):
+            options_for(services, **{key: value})
 
 
 def test_no_token_is_a_mistake_in_the_settings(services: FakeAzureDevOps) -> None:

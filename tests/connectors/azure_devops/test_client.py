@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.azure_devops import AzureDevOpsSource, base_url_of
+from connectors.azure_devops.options import base_url_of
 from connectors.azure_devops.sdk import RouteCache
+from connectors.azure_devops.source import AzureDevOpsSource
 from connectors.web import Access
 from pipeline.errors import ConfigurationError, SourceDenied
 from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth
@@ -21,12 +22,13 @@ ROOT = Path(__file__).resolve().parents[3]
 SYNC = """
 import sys
 from tests.connectors.azure_devops.world import options_for
-from connectors.azure_devops import AzureDevOpsOptions, AzureDevOpsSource
+from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.azure_devops.source import AzureDevOpsSource
 from connectors.web import Access
 assert not [m for m in sys.modules if m.startswith(("azure", "msrest"))], "the library was imported too early"
 url = sys.argv[1]
 options = AzureDevOpsOptions(
-    name="x", organization=url, projects=("Web",), pat="secret-pat", access=Access(base_url=url)
+    name="x", organization=url, projects=("Web",), pat="secret-pat"
 )
 print(sum(len(page.documents) for page in AzureDevOpsSource(options).pages(None)))
 """
@@ -109,7 +111,9 @@ def test_only_the_configured_host_is_asked_whatever_the_service_says(services: F
 
 def test_a_host_that_the_access_was_not_made_for_is_not_asked(services: FakeAzureDevOps) -> None:
     with ScriptedServer() as elsewhere:
-        source = source_for(services, organization=f"{elsewhere.address}/acme")
+        source = source_for(
+            services, organization=f"{elsewhere.address}/acme", access=options_for(services).access
+        )
 
         with pytest.raises(SourceDenied):
             source.ids()

@@ -280,7 +280,7 @@ def test_secrets_in_addresses_never_reach_a_document(services: FakeAzureDevOps) 
         ("Decision", {}, DecisionRules(), Kind.DECISION),
         ("Bug", {"tags": ["x"]}, DecisionRules(), Kind.WORK),
         ("Bug", {"tags": ["adr"]}, DecisionRules(tags=()), Kind.WORK),
-        ("Issue", {}, DecisionRules(types=("issue",)), Kind.DECISION),
+        ("Issue", {}, DecisionRules(frontmatter_types=("issue",)), Kind.DECISION),
         (
             "Bug",
             {"description": "<h2>Decision</h2><p>x</p><h2>Status</h2><p>Accepted</p>"},

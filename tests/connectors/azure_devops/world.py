@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from connectors.azure_devops import AzureDevOpsOptions, AzureDevOpsSource
 from connectors.azure_devops.client import BoardsClient
-from connectors.web import Access, LocalRequestLimiter
+from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.azure_devops.source import AzureDevOpsSource
+from connectors.documents.options import DecisionRules, SourceContext
+from connectors.web import LocalRequestLimiter
 from pipeline.errors import LarderError
-from tests.connectors.worlds import Clock, SourceStore, World
+from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
 from tests.fakes.azure_devops import FakeAzureDevOps
 
 ITEMS = 230
@@ -21,11 +23,12 @@ PAT = "secret-pat"
 def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes: Any) -> AzureDevOpsOptions:
     """Reads the project Web; impatient enough for tests."""
     limiter = LocalRequestLimiter(clock) if clock else LocalRequestLimiter()
-    access = changes.pop("access", None) or Access(
-        base_url=fake.url, limiter=limiter, connect_timeout=2, read_timeout=2, product="Azure DevOps"
-    )
-    given = {"name": "boards", "organization": fake.url, "projects": ("Web",), "pat": PAT, "access": access}
-    return AzureDevOpsOptions(**{**given, **changes})
+    given = {"name": "boards", "organization": fake.url, "projects": ("Web",), "pat": PAT}
+    patience = {"connect_timeout": 2, "read_timeout": 2}
+    access, facts = changes.pop("access", None), options_facts(changes)
+    context = SourceContext(limiter=lambda: limiter, decisions=changes.pop("decisions", DecisionRules()))
+    options = AzureDevOpsOptions(**{**given, **patience, **facts, **changes}).within(context)
+    return with_access(options, access)
 
 
 def source_for(

@@ -100,7 +100,7 @@ def test_a_zone_that_is_configured_wrongly_hides_no_change(fake: FakeConfluence)
     fake.edit(made[0], "<p>Edited</p>")
     fake.advance(minutes=1)
 
-    assert store.sync(source_for(fake, timezone="Asia/Tokyo")) == [made[0]]
+    assert store.sync(source_for(fake, account_timezone="Asia/Tokyo")) == [made[0]]
 
 
 def test_the_hour_that_comes_twice_hides_no_change() -> None:
@@ -122,17 +122,17 @@ def test_a_page_edited_out_of_scope_goes_and_comes_back(fake: FakeConfluence) ->
     page = fake.add_page("ENG", "Page", "<p>x</p>")
     fake.advance(hours=1)
     store = Store()
-    store.sync(source_for(fake, labels_exclude=("wip",)))
+    store.sync(source_for(fake, labels={"exclude": ("wip",)}))
     fake.label(page, "wip")
     fake.edit(page, "<p>Unfinished</p>")
     fake.advance(hours=1)
-    store.sync(source_for(fake, labels_exclude=("wip",)))
+    store.sync(source_for(fake, labels={"exclude": ("wip",)}))
     assert store.documents == {}
     assert store.deleted == [page]
 
     fake.unlabel(page, "wip")
     fake.edit(page, "<p>Finished</p>")
-    store.sync(source_for(fake, labels_exclude=("wip",)))
+    store.sync(source_for(fake, labels={"exclude": ("wip",)}))
     assert store.documents[page].text == "Finished"
 
 

@@ -115,7 +115,7 @@ def test_a_link_that_ends_with_a_slash_keeps_it(cloud: FakeConfluence) -> None:
 
 def test_names_and_tokens_may_hold_any_letter(server: FakeConfluence) -> None:
     server.account, server.password = "jürgen", "pässwörd€"
-    options = options_for(server, token="", username="jürgen", api_token="pässwörd€")
+    options = options_for(server, token=None, username="jürgen", api_token="pässwörd€")
 
     assert ConfluenceClient(options).deployment.base == server.base
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.confluence import ConfluenceSource
+from connectors.confluence.source import ConfluenceSource
 from pipeline.errors import SourceDenied
 from tests.connectors.confluence.world import Store, options_for, source_for
 from tests.fakes.confluence import FakeConfluence

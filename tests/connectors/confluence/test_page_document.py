@@ -155,7 +155,7 @@ def test_decisions_are_found_by_their_place_too(fake: FakeConfluence) -> None:
     named = fake.add_page("ENG", "ADR 7: Queues / topics", "<p>We do it.</p>")
     other = fake.add_page("ENG", "Photos", "<p>We do it.</p>", parent=parent)
 
-    found = _documents(fake, decisions=DecisionRules(tags=(), headings=(), types=()))
+    found = _documents(fake, decisions=DecisionRules(tags=(), headings=(), frontmatter_types=()))
 
     assert found[page].kind is found[named].kind is Kind.DECISION
     assert found[other].kind is Kind.REFERENCE

@@ -319,10 +319,10 @@ def test_labels_and_trees_choose_pages(fake: FakeConfluence) -> None:
         assert source_for(fake, **chosen).ids().ids == set(store.documents)
         return set(store.documents)
 
-    assert ids(labels_include=("Keep",)) == {root, below, beside}
-    assert ids(labels_exclude=("draft",)) == {root, deep, beside}
+    assert ids(labels={"include": ("Keep",)}) == {root, below, beside}
+    assert ids(labels={"exclude": ("draft",)}) == {root, deep, beside}
     assert ids(ancestors=(root,)) == {root, below, deep}
-    assert ids(ancestors=(below,), labels_exclude=("draft",)) == {deep}
+    assert ids(ancestors=(below,), labels={"exclude": ("draft",)}) == {deep}
 
 
 def test_drafts_and_archived_and_trashed_pages_never_come(fake: FakeConfluence) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from connectors.confluence import ConfluenceOptions, ConfluenceSource
-from connectors.web import Access, LocalRequestLimiter
+from connectors.confluence.options import ConfluenceOptions
+from connectors.confluence.source import ConfluenceSource
+from connectors.documents.options import DecisionRules, SourceContext
+from connectors.web import LocalRequestLimiter
 from pipeline.documents import Page, Source
 from pipeline.errors import LarderError
-from tests.connectors.worlds import Clock, SourceStore, World
+from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
 from tests.fakes.confluence import FakeConfluence
 
 ITEMS = 230
@@ -27,13 +29,19 @@ def confluence(kind: str, **more: Any) -> FakeConfluence:
 def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceOptions:
     """Reads the space ENG; impatient enough for tests."""
     limiter = LocalRequestLimiter(clock) if clock else LocalRequestLimiter()
-    access = Access(
-        base_url=fake.base, limiter=limiter, connect_timeout=2, read_timeout=5, product="Confluence"
-    )
     by_name = {"username": fake.email, "api_token": fake.token}
     login = by_name if fake.cloud else {"token": fake.token}
-    given = {"name": "wiki", "base_url": fake.base, "space_keys": ("ENG",), "access": access, **login}
-    return ConfluenceOptions(**{**given, **changes})
+    given = {
+        "name": "wiki",
+        "base_url": fake.base,
+        "space_keys": ("ENG",),
+        "connect_timeout": 2,
+        "read_timeout": 5,
+    }
+    access, facts = changes.pop("access", None), options_facts(changes)
+    context = SourceContext(limiter=lambda: limiter, decisions=changes.pop("decisions", DecisionRules()))
+    options = ConfluenceOptions(**{**given, **login, **facts, **changes}).within(context)
+    return with_access(options, access)
 
 
 def source_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceSource:

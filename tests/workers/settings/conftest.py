@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from workers.settings import Problem, Settings, SettingsError, load
+from workers.settings import Settings, SettingsError, SettingsProblem, load
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def loaded(here: Path) -> Callable[..., Settings]:
 
 
 @pytest.fixture
-def problems(loaded: Callable[..., Settings]) -> Callable[..., list[Problem]]:
+def problems(loaded: Callable[..., Settings]) -> Callable[..., list[SettingsProblem]]:
     """`problems(text, environ={})`: what is wrong with this text."""
 
-    def refused(text: str, environ: Mapping[str, str] | None = None) -> list[Problem]:
+    def refused(text: str, environ: Mapping[str, str] | None = None) -> list[SettingsProblem]:
         with pytest.raises(SettingsError) as caught:
             loaded(text, environ)
         return list(caught.value.problems)
@@ -42,7 +42,7 @@ def problems(loaded: Callable[..., Settings]) -> Callable[..., list[Problem]]:
 
 
 @pytest.fixture
-def lines(problems: Callable[..., list[Problem]]) -> Callable[..., list[str]]:
+def lines(problems: Callable[..., list[SettingsProblem]]) -> Callable[..., list[str]]:
     """`lines(text, environ={})`: the messages about this text."""
 
     def told(text: str, environ: Mapping[str, str] | None = None) -> list[str]:

@@ -9,10 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.embedding.known_models import KNOWN
-from workers.settings import Problem, Settings, effective, show
+from workers.settings import Settings, SettingsProblem, effective, show
 
 Loaded = Callable[..., Settings]
-Problems = Callable[..., list[Problem]]
+Problems = Callable[..., list[SettingsProblem]]
 Lines = Callable[..., list[str]]
 
 KEYS = {"GEMINI_API_KEY": "g-1", "OPENAI_API_KEY": "o-1", "HF_TOKEN": "h-1"}
@@ -58,7 +58,7 @@ def test_what_becomes_of_long_texts_is_said_or_left_to_the_model(
 
 def test_only_minilm_cuts(problems: Problems) -> None:
     (problem,) = problems(embedding("hashing", "    oversize: cut\n"))
-    assert (problem.key, problem.line) == ("embedding.oversize", 4)
+    assert (problem.key, problem.at.line) == ("embedding.oversize", 4)
 
 
 def test_what_is_said_holds_in_either_spelling(loaded: Loaded) -> None:
@@ -121,7 +121,7 @@ class TestKeys:
     )
     def test_a_missing_key_names_the_variable(self, problems: Problems, provider: str, variable: str) -> None:
         (problem,) = problems(embedding(provider))
-        assert (problem.key, problem.found, problem.line) == ("embedding.apiKey", "nothing", 2)
+        assert (problem.key, problem.found, problem.at.line) == ("embedding.apiKey", "nothing", 2)
         assert problem.allowed == f"the key of {KNOWN[provider].title}"
         assert variable in problem.fix
 
@@ -138,7 +138,7 @@ class TestKeys:
 class TestWhatDoesNotFit:
     def test_a_model_not_known_here_needs_its_dimensions(self, problems: Problems, loaded: Loaded) -> None:
         (problem,) = problems(embedding("ollama", "    model: snowflake\n"))
-        assert (problem.key, problem.line, problem.found) == ("embedding.dimensions", 2, "nothing")
+        assert (problem.key, problem.at.line, problem.found) == ("embedding.dimensions", 2, "nothing")
         assert "the length of the vectors of snowflake" in problem.allowed
         assert "nomic-embed-text" in problem.fix
         text = embedding("ollama", "    model: snowflake\n    dimensions: 1024\n")
@@ -158,13 +158,13 @@ class TestWhatDoesNotFit:
     ) -> None:
         more = f"    model: {model}\n    dimensions: {dimensions}\n"
         (problem,) = problems(embedding(provider, more), KEYS)
-        assert (problem.key, problem.line, problem.found) == ("embedding.dimensions", 5, str(dimensions))
+        assert (problem.key, problem.at.line, problem.found) == ("embedding.dimensions", 5, str(dimensions))
         assert problem.allowed == f"{allowed}, which {model} gives"
 
     @pytest.mark.parametrize(("provider", "most"), [("gemini", 100), ("huggingface", 32), ("ollama", 512)])
     def test_more_texts_than_a_call_takes(self, problems: Problems, provider: str, most: int) -> None:
         (problem,) = problems(embedding(provider, f"    batchSize: {most + 1}\n"), KEYS)
-        assert (problem.key, problem.line) == ("embedding.batchSize", 4)
+        assert (problem.key, problem.at.line) == ("embedding.batchSize", 4)
         assert f"at most {most}" in problem.allowed
 
     def test_all_of_it_is_told_at_once(self, problems: Problems) -> None:
@@ -194,7 +194,7 @@ class TestPrevious:
 
     def test_what_does_not_fit_is_told_at_its_place(self, problems: Problems) -> None:
         (problem,) = problems(embedding("minilm", "    previous:\n      provider: openai\n"))
-        assert (problem.key, problem.line) == ("embedding.previous.apiKey", 4)
+        assert (problem.key, problem.at.line) == ("embedding.previous.apiKey", 4)
 
     def test_keys_that_only_the_present_one_has_are_unknown(self, problems: Problems) -> None:
         (problem,) = problems(embedding("minilm", "    previous: {provider: hashing, batchSize: 4}\n"))

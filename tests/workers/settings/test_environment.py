@@ -122,7 +122,7 @@ def test_a_secret_file_that_cannot_be_used_is_named(here: Path, content: bytes |
         (here / "secret").write_bytes(content)
     with pytest.raises(SettingsError) as caught:
         load(None, {"LARDER_BROKER_URL_FILE": "secret", "RAG_ENABLED": "no idea"})
-    assert [p.file for p in caught.value.problems] == ["LARDER_BROKER_URL", "RAG_ENABLED"]
+    assert [p.at.file for p in caught.value.problems] == ["LARDER_BROKER_URL", "RAG_ENABLED"]
     assert reason in str(caught.value)
     assert "LARDER_BROKER_URL_FILE" in str(caught.value)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from workers.settings import FileSource, RagSettings, Settings, SettingsError, load
+from connectors import FileOptions
+from connectors.web import LocalRequestLimiter
+from workers.settings import Configuration, Settings, SettingsError, load
 
 Loaded = Callable[..., Settings]
 
@@ -43,12 +45,16 @@ def test_paths_are_relative_to_the_file(here: Path) -> None:
         "  sources:\n    - {name: a, type: text, paths: x}\n    - {name: b, type: text, paths: x, root: ../docs}\n"
     )
     settings = load(Path("conf/larder.yaml"), {})
-    first, second = (s for s in settings.rag.sources if isinstance(s, FileSource))
+    first, second = (s for s in settings.rag.sources if isinstance(s, FileOptions))
     assert settings.path == here / "conf" / "larder.yaml"
     assert settings.folder == here / "conf"
     assert settings.data == here / "conf" / "state"
-    assert settings.root_of(first) == here / "conf"
-    assert settings.root_of(second).resolve() == here / "docs"
+    assert [
+        one.within(settings.context_of(one, LocalRequestLimiter)).root.resolve() for one in (first, second)
+    ] == [
+        here / "conf",
+        here / "docs",
+    ]
     assert settings.resolve(Path("/abs")) == Path("/abs")
 
 
@@ -63,7 +69,7 @@ def test_the_data_folder_of_the_environment_is_relative_to_the_current_folder(he
     "text", ["rag:\n", "rag: {}\n", "\ufeffrag:\n  retrieval:\n  sources:\n", "rag: ~\n"]
 )
 def test_empty_sections_mean_defaults(loaded: Loaded, text: str) -> None:
-    assert loaded(text).rag == RagSettings()
+    assert loaded(text).rag == Configuration()
 
 
 def test_both_spellings_of_keys_are_read(loaded: Loaded) -> None:
@@ -77,7 +83,7 @@ def test_both_spellings_of_keys_are_read(loaded: Loaded) -> None:
     )
 
 
-@pytest.mark.req("001-029", "001-042", "001-043", "001-044", "001-066", "001-067")
+@pytest.mark.req("001-029", "001-042", "001-043", "001-044", "001-066", "001-067", "001-068")
 def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> None:
     settings = loaded(
         """\
@@ -96,6 +102,8 @@ def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> No
                 strategy: pbi_aware
                 preserveFields: [title, description, acceptance_criteria]
                 chunkByField: false
+              metadata:
+                extractors: [{field: id, to: pbi_id}, {field: created_at, to: timestamp}]
         """
     )
     assert [note.split(": ")[:3] for note in settings.notes] == [
@@ -105,6 +113,7 @@ def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> No
         ["larder.yaml:11", "sources[0].loader", "not used"],
         ["larder.yaml:14", "sources[0].chunking.preserveFields", "not used"],
         ["larder.yaml:15", "sources[0].chunking.chunkByField", "not used"],
+        ["larder.yaml:17", "sources[0].metadata.extractors", "not used"],
     ]
     assert settings.rag.embedding.cache.max_size == 1000
 

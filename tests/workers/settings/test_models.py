@@ -12,10 +12,10 @@ from pipeline.chunking import ChunkingOptions
 from pipeline.embedding import PROVIDERS
 from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
-from workers.settings import EMBEDDING_PROVIDERS, Problem, RagSettings, Settings, SettingsError
+from workers.settings import EMBEDDING_PROVIDERS, Configuration, Settings, SettingsError, SettingsProblem
 
 Loaded = Callable[..., Settings]
-Problems = Callable[..., list[Problem]]
+Problems = Callable[..., list[SettingsProblem]]
 
 
 @pytest.mark.req(
@@ -102,7 +102,7 @@ def test_the_documented_monitoring(loaded: Loaded) -> None:
                 - {name: store_unreachable, threshold: 3, severity: critical}
         """
     ).rag.monitoring
-    defaults = RagSettings().monitoring
+    defaults = Configuration().monitoring
     assert (str(monitoring.metrics.export_path), monitoring.metrics.export_interval) == ("metrics/rag", 60)
     assert (monitoring.logging.level, monitoring.logging.max_files, monitoring.logging.max_size) == (
         "info",
@@ -124,7 +124,7 @@ def test_the_documented_monitoring(loaded: Loaded) -> None:
 
 @pytest.mark.req("001-073")
 def test_defaults() -> None:
-    rag = RagSettings()
+    rag = Configuration()
     assert (rag.enabled, rag.provider, rag.rollout_percentage, rag.feature_flags.rag_enrichment) == (
         True,
         "pgvector",
@@ -146,7 +146,7 @@ def test_defaults() -> None:
     weights = rag.retrieval.weights
     assert Weights(**weights.model_dump()) == Weights(), "as measured, see docs/search.md"
     assert rag.retrieval.rerank.enabled is False
-    assert rag.decisions.rules() == DecisionRules()
+    assert rag.decisions == DecisionRules()
     assert rag.sources == ()
     assert (rag.timezone, rag.flower.port, rag.flower.url_prefix) == ("UTC", 0, "")
 
@@ -209,7 +209,7 @@ class TestQueue:
     """Leases and limits."""
 
     def test_defaults(self) -> None:
-        queue = RagSettings().queue
+        queue = Configuration().queue
         assert (queue.lease_seconds, queue.resend_after, queue.visibility_timeout) == (120, 240, 900)
         assert (queue.soft_time_limit, queue.time_limit, queue.tick_seconds) == (240, 300, 5)
         assert (queue.max_in_flight, queue.batch_documents, queue.upsert_rows) == (2000, 32, 500)
@@ -246,12 +246,12 @@ class TestQueue:
     )
     def test_values_out_of_order(self, problems: Problems, keys: str, key: str, allowed: str) -> None:
         (problem,) = problems(f"rag:\n  queue: {{{keys}}}\n")
-        assert (problem.line, problem.key, problem.allowed) == (2, f"queue.{key}", allowed)
+        assert (problem.at.line, problem.key, problem.allowed) == (2, f"queue.{key}", allowed)
         assert problem.found == keys.partition(": ")[2]
 
     def test_a_default_out_of_order_is_told_with_its_value(self, problems: Problems) -> None:
         found = problems("rag:\n  queue:\n    timeLimit: 200\n")
-        assert [(p.key, p.found, p.line) for p in found] == [("queue.softTimeLimit", "the default 240", 2)]
+        assert [(p.key, p.found, p.at.line) for p in found] == [("queue.softTimeLimit", "the default 240", 2)]
 
 
 def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> None:

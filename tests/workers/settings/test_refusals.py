@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers.settings import Problem, SettingsError, load
+from workers.settings import SettingsError, SettingsProblem, load
 
 Lines = Callable[..., list[str]]
-Problems = Callable[..., list[Problem]]
+Problems = Callable[..., list[SettingsProblem]]
 
 GOOD = "rag:\n  sources:\n    - name: docs\n      type: markdown\n      paths: ['./docs/**/*.md']\n"
 
@@ -24,14 +24,14 @@ WRONG = [
     ),
     (GOOD + "  retrieval:\n    topK: 2.5\n", 7, ("found 2.5",)),
     (GOOD + "  retrieval:\n    topK: yes\n", 7, ("found true", "a whole number")),
-    (GOOD + "  retrieval:\n    topK: '5'\n", 7, ("found '5'", "a whole number")),
+    (GOOD + "  retrieval:\n    topK: '5.5'\n", 7, ("found '5.5'", "a whole number")),
     (GOOD + "  retrieval:\n    topK: 0\n", 7, ("found 0", "from 1 to 1000")),
     (GOOD + "  retrieval:\n    topk: 3\n", 7, ("unknown key", "did you mean topK?")),
     (GOOD + "  retrieval:\n    minSimilarity: 1.7\n", 7, ("minSimilarity", "auto, or a number from 0 to 1")),
     (GOOD + "  retrieval:\n    minSimilarity: true\n", 7, ("found true",)),
     (GOOD + "  retrieval:\n    maxDistance: 3\n", 7, ("a number from 0 to 2, or nothing",)),
     (GOOD + "  retrieval: 5\n", 6, ("retrieval: found 5, expected a mapping",)),
-    (GOOD + "  enabled: 1\n", 6, ("enabled: found 1, expected true or false",)),
+    (GOOD + "  enabled: 2\n", 6, ("enabled: found 2, expected true or false",)),
     (GOOD + "  rolloutPercentage: 101\n", 6, ("a number from 0 to 100",)),
     (GOOD + "  timezone: Mars/Base\n", 6, ("timezone", "the name of a time zone")),
     (GOOD + "  tenant: 42\n", 6, ("tenant: found 42, expected text",)),
@@ -102,7 +102,7 @@ def test_a_mistake_is_told_once_with_its_line(
 ) -> None:
     here = [p for p in problems(text) if all(needle in str(p) for needle in needles)]
     assert len(here) == 1
-    assert here[0].line == line
+    assert here[0].at.line == line
     assert str(here[0]).startswith(f"larder.yaml:{line}: " if line else "larder.yaml: ")
 
 
@@ -163,7 +163,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(problems: Pr
         rug: 1
         """
     )
-    assert [(p.line, p.key) for p in found] == [
+    assert [(p.at.line, p.key) for p in found] == [
         (2, "enabled"),
         (4, "storage.database.url"),
         (5, "chunking.minSize"),
@@ -181,13 +181,13 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(problems: Pr
 
 def test_both_spellings_of_one_key_are_one_too_many(problems: Problems) -> None:
     (problem,) = problems("rag:\n  retrieval:\n    topK: 5\n    top_k: 6\n")
-    assert (problem.line, problem.key) == (4, "retrieval.top_k")
+    assert (problem.at.line, problem.key) == (4, "retrieval.top_k")
     assert problem.fix == "did you mean topK?"
 
 
 def test_a_key_in_snake_case_is_named_as_it_is_written(problems: Problems) -> None:
     (problem,) = problems("rag:\n  chunking:\n    max_size: big\n")
-    assert (problem.line, problem.key) == (3, "chunking.max_size")
+    assert (problem.at.line, problem.key) == (3, "chunking.max_size")
 
 
 def test_the_error_is_a_configuration_error_with_exit_code_2(here: Path) -> None:

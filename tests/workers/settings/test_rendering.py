@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from connectors.sections import ConfigSection
 from workers.settings import (
     SOURCE_TYPES,
-    RagSettings,
+    Configuration,
     Settings,
     effective,
     initial_file,
@@ -22,14 +23,13 @@ from workers.settings import (
     show,
 )
 from workers.settings.diagnosis import inner_section
-from workers.settings.environment import VARIABLES
-from workers.settings.values import Section
+from workers.settings.environment import OVERRIDES
 
 Loaded = Callable[..., Settings]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def sections(section: type[Section]) -> Iterator[type[Section]]:
+def sections(section: type[ConfigSection]) -> Iterator[type[ConfigSection]]:
     """The section and all below it; every type of source for `sources`."""
     yield section
     for name, field in section.model_fields.items():
@@ -40,17 +40,17 @@ def sections(section: type[Section]) -> Iterator[type[Section]]:
             yield from sections(each)
 
 
-EVERY = sorted(set(sections(RagSettings)), key=lambda s: s.__name__)
+EVERY = sorted(set(sections(Configuration)), key=lambda s: s.__name__)
 
 
 @pytest.mark.parametrize("section", EVERY)
-def test_every_key_is_described_in_a_sentence(section: type[Section]) -> None:
+def test_every_key_is_described_in_a_sentence(section: type[ConfigSection]) -> None:
     for field in section.model_fields.values():
         assert re.fullmatch(r"(?s).{5,}\.", field.description or ""), field.alias
 
 
 @pytest.mark.parametrize("section", EVERY)
-def test_every_section_is_frozen_and_closed(section: type[Section]) -> None:
+def test_every_section_is_frozen_and_closed(section: type[ConfigSection]) -> None:
     assert section.model_config["frozen"] is True
     assert section.model_config["extra"] == ("allow" if "Metadata" in section.__name__ else "forbid")
     assert section.model_config["hide_input_in_errors"] is True
@@ -62,7 +62,7 @@ class TestInitialFile:
     def test_it_loads_to_the_defaults_with_an_example_of_each_source(self, loaded: Loaded) -> None:
         settings = loaded(initial_file())
         assert settings.notes == ()
-        assert settings.rag.model_copy(update={"sources": ()}) == RagSettings()
+        assert settings.rag.model_copy(update={"sources": ()}) == Configuration()
         assert [(s.name, s.type) for s in settings.rag.sources] == [
             ("project_docs", "markdown"),
             ("pipeline_outputs", "pbi_json"),
@@ -161,7 +161,7 @@ class TestReference:
                     assert f"\n| `{field.alias}` | " in page, (section.__name__, field.alias)
 
     def test_every_variable_has_a_row(self) -> None:
-        for variable in VARIABLES:
+        for variable in OVERRIDES:
             assert f"| `{variable.name}` | `{variable.key}` |" in reference()
 
     def test_every_table_has_the_same_number_of_cells_in_each_row(self) -> None:

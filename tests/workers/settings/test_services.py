@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from connectors.azure_devops.options import AzureDevOpsOptions
+from connectors.confluence.options import ConfluenceOptions
+from connectors.sections import revealed
 from pipeline.documents import SourceType
 from workers.settings import (
-    AzureDevOpsSource,
-    ConfluenceSource,
     Settings,
     SettingsError,
     SourceSettings,
@@ -86,17 +87,15 @@ def one(loaded: Loaded) -> Callable[[str], SourceSettings]:
 @pytest.mark.req("001-051", "001-052", "001-053")
 def test_the_documented_confluence_source(loaded: Loaded) -> None:
     wiki = loaded(DOCUMENTED, ENVIRON).rag.sources[0]
-    assert isinstance(wiki, ConfluenceSource)
+    assert isinstance(wiki, ConfluenceOptions)
     assert (wiki.enabled, wiki.base_url, wiki.space_keys) == (
         True,
         "https://example.atlassian.net/wiki",
         ("TECH", "ARCH"),
     )
-    assert wiki.auth.api_token is not None
-    assert (wiki.auth.username, wiki.auth.api_token.get_secret_value()) == ("ann@example.com", "sesame")
-    options = wiki.sync_options
-    assert (options.include_attachments, options.include_comments, options.max_pages) == (False, True, 1000)
-    assert (options.include_archived, options.include_restricted, options.include_blog_posts) == (False,) * 3
+    assert (wiki.username, revealed(wiki.api_token)) == ("ann@example.com", "sesame")
+    assert (wiki.include_attachments, wiki.include_comments, wiki.max_pages) == (False, True, 1000)
+    assert (wiki.include_archived, wiki.include_restricted, wiki.include_blog_posts) == (False,) * 3
     assert (wiki.schedule, wiki.deployment, wiki.max_concurrency) == ("0 2 * * *", "auto", 4)
     assert wiki.metadata.source_type is SourceType.CONFLUENCE
     assert wiki.metadata.fixed() == {"category": "knowledge_base"}
@@ -105,10 +104,9 @@ def test_the_documented_confluence_source(loaded: Loaded) -> None:
 @pytest.mark.req("001-054", "001-055", "001-056", "001-057")
 def test_the_documented_azure_devops_source(loaded: Loaded) -> None:
     boards = loaded(DOCUMENTED, ENVIRON).rag.sources[1]
-    assert isinstance(boards, AzureDevOpsSource)
+    assert isinstance(boards, AzureDevOpsOptions)
     assert (boards.organization, boards.projects, boards.project) == ("example", ("Shop",), None)
-    assert boards.auth.pat is not None
-    assert boards.auth.pat.get_secret_value() == "sesame"
+    assert revealed(boards.pat) == "sesame"
     assert boards.work_item_types == ("User Story", "Bug", "Task", "Feature")
     assert boards.fields[2] == "Microsoft.VSTS.Common.AcceptanceCriteria"
     assert (boards.max_items, boards.schedule) == (5000, "0 3 * * *")
@@ -155,20 +153,20 @@ class TestSwitchedOff:
         "page_size: 20, sync_options: {include_blog_posts: true}",
     ],
 )
-def test_sync_options_may_stand_one_level_higher(one: Callable[[str], ConfluenceSource], keys: str) -> None:
+def test_sync_options_may_stand_one_level_higher(one: Callable[[str], ConfluenceOptions], keys: str) -> None:
     source = one(f"{CONFLUENCE}, {keys}")
-    assert (source.sync_options.page_size, source.sync_options.include_blog_posts) == (20, True)
-    assert (source.sync_options.timezone, source.timezone) == ("auto", None)
+    assert (source.page_size, source.include_blog_posts) == (20, True)
+    assert (source.account_timezone, getattr(source, "timezone", "")) == ("auto", None)
 
 
 @pytest.mark.parametrize(
     ("written_as", "read"), [("All", ("All",)), ("'A, B'", ("A", "B")), ("[A, B]", ("A", "B"))]
 )
 def test_projects_are_one_or_many(
-    one: Callable[[str], AzureDevOpsSource], written_as: str, read: tuple[str, ...]
+    one: Callable[[str], AzureDevOpsOptions], written_as: str, read: tuple[str, ...]
 ) -> None:
     assert one(f"{AZURE}, project: {written_as}").projects == read
-    assert one(f"{AZURE}, projects: {written_as}, project: larder").project == "larder"
+    assert getattr(one(f"{AZURE}, projects: {written_as}, project: larder"), "project", "") == "larder"
 
 
 @pytest.mark.parametrize(
@@ -176,25 +174,33 @@ def test_projects_are_one_or_many(
     [
         (
             CONFLUENCE + ", auth: {username: a}",
-            "auth.apiToken: found nothing, expected the token of that user",
+            "sources[0].apiToken: found nothing, expected the token of that user",
         ),
-        (CONFLUENCE + ", auth: {apiToken: a}", "auth.username"),
+        (CONFLUENCE + ", auth: {apiToken: a}", "sources[0].username: found nothing"),
         (
             CONFLUENCE + ", auth: {token: t, username: a, apiToken: b}",
             "either token, or username and apiToken",
         ),
         (
             CONFLUENCE + ", pageSize: 20, syncOptions: {pageSize: 30}",
-            "sources[0].pageSize: found an unknown key",
+            "sources[0].pageSize: found 20, expected each key once; it stands beside syncOptions as well",
         ),
         (CONFLUENCE + ", syncOptions: {timezone: Mars}", "auto, or the name of a time zone"),
         (CONFLUENCE + ", deployment: onprem", "deployment"),
-        (CONFLUENCE + ", maxPages: 0", "a whole number from 1"),
+        (CONFLUENCE + ", maxPages: 0", "a whole number, 1 or more"),
+        (CONFLUENCE + ", pageSize: 51", "a whole number from 1 to 50"),
+        (CONFLUENCE + ", syncOptions: 5", "syncOptions: found 5, expected a mapping"),
+        (
+            CONFLUENCE + ", syncOptions: {maxPagez: 5}",
+            "sources[0].syncOptions.maxPagez: found an unknown key",
+        ),
+        (CONFLUENCE + ", syncOptions: {max_pages: x}", "sources[0].syncOptions.max_pages: found 'x'"),
+        (CONFLUENCE + ", syncOption: {}", "did you mean syncOptions?"),
         ("name: a, type: confluence, baseUrl: 'ftp://h'", "an address such as"),
         ("name: a, type: confluence", "baseUrl: found nothing"),
         (AZURE, "projects: found nothing"),
         (AZURE + ", project: []", "a project or a list of them"),
-        (AZURE + ", project: p, requestsPerMinute: many", "a whole number from 1"),
+        (AZURE + ", project: p, requestsPerMinute: many", "a whole number, 1 or more"),
     ],
 )
 def test_mistakes_are_named_with_the_way_out(lines: Lines, keys: str, says: str) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from connectors import FileOptions
+from connectors.files.options import MarkdownOptions, TextOptions
+from connectors.pbi.options import PbiOptions
 from pipeline.documents import SourceType
-from workers.settings import SOURCE_TYPES, FileSource, Settings, SettingsError, SourceSettings
-from workers.settings.sources import MarkdownSource, PbiJsonSource, PbiMetadata, TextSource
+from workers.settings import SOURCE_TYPES, Settings, SettingsError, SourceSettings
 
 Loaded = Callable[..., Settings]
 
@@ -55,12 +57,12 @@ def one(loaded: Loaded) -> Callable[[str], SourceSettings]:
 @pytest.mark.req("001-030", "001-049", "001-050", "001-065")
 def test_the_documented_file_sources(loaded: Loaded) -> None:
     outputs, docs = loaded(DOCUMENTED).rag.sources
-    assert isinstance(outputs, PbiJsonSource)
+    assert isinstance(outputs, PbiOptions)
     assert outputs.paths == ("./output/run-*/final-output.json", "./output/run-*/step-*.json")
     assert (outputs.watch, outputs.auto_index, outputs.schedule) == (True, True, "0 */6 * * *")
     assert outputs.metadata.source_type is SourceType.PBI
     assert outputs.metadata.fixed() == {"category": "historical"}
-    assert isinstance(docs, MarkdownSource)
+    assert isinstance(docs, MarkdownOptions)
     assert docs.exclude == ("**/node_modules/**", "**/CHANGELOG.md", "**/.git/**")
     assert docs.frontmatter_fields == ("title", "tags", "category")
     assert docs.metadata.source_type is SourceType.DOCUMENTATION
@@ -68,13 +70,15 @@ def test_the_documented_file_sources(loaded: Loaded) -> None:
 
 
 def test_each_type_opens_its_section(one: Callable[..., SourceSettings]) -> None:
-    files = {"markdown": MarkdownSource, "text": TextSource, "pbi_json": PbiJsonSource, "json": PbiJsonSource}
-    assert {kind: type(one("enabled: true", kind)) for kind in files} == files
+    files = {"markdown": MarkdownOptions, "text": TextOptions, "pbi_json": PbiOptions, "json": PbiOptions}
+    for kind, options in files.items():
+        assert isinstance(one("enabled: true", kind), options)
     assert set(SOURCE_TYPES) == {*files, "confluence", "azure_devops"}
 
 
-def test_defaults_of_a_file_source(one: Callable[..., FileSource]) -> None:
+def test_defaults_of_a_file_source(one: Callable[..., SourceSettings]) -> None:
     source = one("enabled: true")
+    assert isinstance(source, FileOptions)
     assert (source.enabled, source.auto_index, source.watch) == (True, True, False)
     assert source.max_bytes == 10 * 1024 * 1024
     assert (source.tenant, source.project, source.timezone, source.chunking, source.base_url) == (None,) * 5
@@ -86,14 +90,14 @@ def test_defaults_of_a_file_source(one: Callable[..., FileSource]) -> None:
     ("written", "bytes_"), [("10m", 10_485_760), ("512K", 524_288), ("1gb", 1_073_741_824), ("4096", 4096)]
 )
 def test_sizes_are_counted_in_powers_of_1024(
-    one: Callable[..., FileSource], written: str, bytes_: int
+    one: Callable[..., FileOptions], written: str, bytes_: int
 ) -> None:
     assert one(f"maxBytes: {written}").max_bytes == bytes_
 
 
 def test_paths_may_be_one_text_or_text_with_commas(loaded: Loaded) -> None:
     text = "rag:\n  sources:\n    - {name: a, type: text, paths: notes/*.txt}\n    - {name: b, type: text, paths: 'x, y,'}\n"
-    first, second = (s for s in loaded(text).rag.sources if isinstance(s, FileSource))
+    first, second = (s for s in loaded(text).rag.sources if isinstance(s, FileOptions))
     assert (first.paths, second.paths) == (("notes/*.txt",), ("x", "y"))
 
 
@@ -168,17 +172,6 @@ def test_metadata_takes_keys_of_your_own_as_they_are(one: Callable[..., SourceSe
         "since": "2024-01-02",
         "deep": {"a": [1]},
     }
-
-
-@pytest.mark.req("001-068")
-def test_extractors_of_backlog_items(one: Callable[..., SourceSettings]) -> None:
-    def pairs(source: SourceSettings) -> list[tuple[str, str]]:
-        assert isinstance(source.metadata, PbiMetadata)
-        return [(e.field, e.to) for e in source.metadata.extractors]
-
-    documented = [("id", "pbi_id"), ("created_at", "timestamp"), ("confidence_score", "quality_score")]
-    assert pairs(one("enabled: true", "pbi_json")) == documented
-    assert pairs(one("metadata: {extractors: [{field: team, to: owner}]}", "json")) == [("team", "owner")]
 
 
 @pytest.mark.req("001-067")

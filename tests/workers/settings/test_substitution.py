@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workers.settings import Settings, load
-from workers.settings.yamlfile import Substituted, VariableFault, plain, scalar, substitute, typed
+from workers.settings.yamlfile import Lookup, Variable, VariableFault, scalar, substitute
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]
@@ -24,34 +24,37 @@ def no_variables(name: str) -> None:
     """A lookup that knows nothing."""
 
 
+def text_of(written: str, lookup: Lookup) -> str:
+    return substitute(written, lookup)[0]
+
+
 @given(NAMES, st.text())
 def test_a_value_goes_in_unchanged_and_is_not_searched_again(name: str, value: str) -> None:
-    assert substitute(f"<${{{name}}}>", {name: value}.get) == f"<{value}>"
+    assert text_of(f"<${{{name}}}>", {name: value}.get) == f"<{value}>"
 
 
 @given(NAMES, LITERALS.filter(lambda text: "}" not in text))
 def test_a_default_stands_in_for_unset_and_empty(name: str, default: str) -> None:
     written = f"${{{name}:-{default}}}"
-    assert substitute(written, no_variables) == default
-    assert substitute(written, {name: ""}.get) == default
-    assert substitute(written, {name: "set"}.get) == "set"
+    assert text_of(written, no_variables) == default
+    assert text_of(written, {name: ""}.get) == default
+    assert text_of(written, {name: "set"}.get) == "set"
 
 
 @given(st.text().filter(lambda text: "${" not in text))
 def test_text_without_variables_is_left_alone(text: str) -> None:
-    assert substitute(text, no_variables) == text
-    assert not isinstance(substitute(text, no_variables), Substituted)
+    assert substitute(text, no_variables) == (text, None)
 
 
 @given(LITERALS, LITERALS)
 def test_the_escape_gives_the_two_characters(before: str, after: str) -> None:
-    assert substitute(f"{before}$${{{after}", no_variables) == f"{before}${{{after}"
+    assert text_of(f"{before}$${{{after}", no_variables) == f"{before}${{{after}"
 
 
 @given(st.lists(st.one_of(LITERALS.map(lambda t: (t, t)), NAMES.map(lambda n: (f"${{{n}}}", f"<{n}>")))))
 def test_texts_and_variables_in_any_order(parts: list[tuple[str, str]]) -> None:
     written = "".join(part for part, _ in parts)
-    assert substitute(written, lambda name: f"<{name}>") == "".join(value for _, value in parts)
+    assert text_of(written, lambda name: f"<{name}>") == "".join(value for _, value in parts)
 
 
 @pytest.mark.parametrize(
@@ -97,23 +100,21 @@ def test_a_scalar_is_typed_as_yaml_would_without_dates_and_without_structure(
 @given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_every_number_and_flag_survives_being_a_variable(value: float) -> None:
     text = yaml.safe_dump(value).splitlines()[0]
-    assert typed(Substituted(text, origin="${X}", whole=True)) == value
+    assert scalar(text) == value
 
 
-def test_only_a_plain_value_that_is_one_variable_is_typed() -> None:
-    lookup = {"X": "5"}.get
-    assert typed(substitute("${X}", lookup)) == 5
-    assert typed(substitute("${X}0", lookup)) == "50"
-    assert typed(substitute("${X}${X}", lookup)) == "55"
-    assert typed(substitute("${X}", lookup, plain=False)) == "5"
-
-
-def test_free_values_are_typed_at_every_depth_and_are_no_longer_marked() -> None:
-    five = Substituted("5", origin="${X}", whole=True)
-    word = Substituted("w", origin="a${X}", whole=False)
-    value = plain({"a": [five, {"b": word}], "c": 1})
-    assert value == {"a": [5, {"b": "w"}], "c": 1}
-    assert type(value["a"][1]["b"]) is str
+@pytest.mark.parametrize(
+    ("written", "plain", "whole", "secret"),
+    [
+        ("${X}", True, True, True),
+        ("${X}0", True, False, True),
+        ("${X}${X}", True, False, True),
+        ("${X}", False, False, True),
+        ("${Y:-5}", True, True, False),
+    ],
+)
+def test_it_is_kept_how_a_value_was_written(written: str, plain: bool, whole: bool, secret: bool) -> None:
+    assert substitute(written, {"X": "5"}.get, plain=plain)[1] == Variable(written, secret, whole)
 
 
 @pytest.mark.req("001-038")

@@ -1,0 +1,75 @@
+"""What sources that read files are told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+from urllib.parse import quote_from_bytes
+
+import annotated_types
+from pydantic import Field
+
+from connectors.documents.options import SourceContext, SourceOptions
+from connectors.sections import Expected, Flag, Folder, Size, Texts, WebUrl
+
+
+class FileOptions(SourceOptions):
+    """Files below a folder, found by patterns."""
+
+    paths: Annotated[Texts, annotated_types.MinLen(1), Expected("a list of one pattern or more")]
+    """Patterns of the files to read, below root; ** is any number of folders."""
+    exclude: Texts = Field(default=(), examples=[["**/node_modules/**"]])
+    """Patterns of files to leave out; one without a slash holds in every folder."""
+    root: Folder = Path()
+    """The folder the patterns start at and never leave."""
+    base_url: WebUrl | None = Field(default=None, examples=["https://git.example.com/project/blob/main"])
+    """Where people open these files; the path is appended. Empty: no links."""
+    watch: Flag = False
+    """Look for changed files every few seconds."""
+    max_bytes: Size = Field(default="10m", validate_default=True)
+    """Larger files are skipped and reported."""
+
+    def within(self, context: SourceContext) -> Self:
+        """The same, its root absolute."""
+        told = super().within(context)
+        return told.model_copy(update={"root": context.folder / self.root.expanduser()})
+
+    @property
+    def place(self) -> str:
+        """The root."""
+        return str(self.root)
+
+    @property
+    def closed(self) -> Path | None:
+        """A folder that is never read, whatever the patterns say."""
+        return self._context.closed
+
+    @property
+    def above(self) -> str:
+        """The last folders of the root's own path, for rules that look at the names of folders."""
+        return "/".join(Path(os.path.abspath(self.root)).parts[1:][-2:])  # noqa: PTH100 (keeps links as given)
+
+    def url_of(self, relative: str) -> str:
+        """The address of the file at `relative` (slashes, below the root)."""
+        path = quote_from_bytes(os.fsencode(relative))
+        start = self.base_url or Path(os.path.abspath(self.root)).as_uri()  # noqa: PTH100 (keeps links as given)
+        return f"{start.rstrip('/')}/{path}"
+
+
+class TextOptions(FileOptions):
+    """Plain text files."""
+
+
+class MarkdownOptions(FileOptions):
+    """Markdown files with front matter."""
+
+    frontmatter_fields: Texts = ("title", "tags", "category")
+    """Fields of the front matter that are kept."""
+
+    example: ClassVar = {
+        "name": "project_docs",
+        "type": "markdown",
+        "paths": ["./docs/**/*.md", "./README.md"],
+        "exclude": ["**/node_modules/**", "**/CHANGELOG.md", "**/.git/**"],
+    }

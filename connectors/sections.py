@@ -1,0 +1,183 @@
+"""Mappings of the configuration as pydantic models, and the kinds of value their keys take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+import annotated_types
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+
+class ConfigSection(BaseModel):
+    """A mapping of the configuration: frozen, camelCase in YAML (snake_case is read too), no other keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_defaults(cls, value: Any) -> Any:
+        """A section whose lines are all commented out is read by YAML as nothing."""
+        return {} if value is None else value
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How messages and the reference name a kind of value."""
+
+    text: str
+
+
+def refusal(expected: str, fix: str = "", found: str = "nothing") -> PydanticCustomError:
+    """The error of a value that is not what `expected` says; `found` speaks for a key left out."""
+    context = {"expected": expected, "fix": fix, "found": found}
+    return PydanticCustomError("larder", "expected {expected} {fix}", context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """A key that is fine alone and wrong beside another; `key` in snake_case."""
+
+    key: str
+    expected: str
+    fix: str = ""
+
+
+def mismatched(mismatches: Iterable[Mismatch], section: ConfigSection | None = None) -> ValidationError:
+    """The error of all mismatches, each at its key; `section` tells the defaults of keys left out."""
+    lines = []
+    for m in mismatches:
+        default = getattr(section, m.key, None)
+        found = "nothing" if default is None else f"the default {default}"
+        error = refusal(m.expected, m.fix, found)
+        lines.append(InitErrorDetails(type=error, loc=(to_camel(m.key),), input=None))
+    return ValidationError.from_exception_data("section", lines, hide_input=True)
+
+
+def refuse(section: ConfigSection, mismatches: Sequence[Mismatch]) -> None:
+    """Report all mismatches of a section.
+
+    Raises:
+        ValidationError: there is at least one.
+    """
+    if mismatches:
+        raise mismatched(mismatches, section)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a text that is a key of a table or a member of a list; upper and lower case are alike."""
+
+    known: Iterable[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._known, handler(source))
+
+    def _known(self, value: Any) -> str:
+        if isinstance(value, str) and value.lower() in self.known:
+            return value.lower()
+        raise refusal(self.text)
+
+    @property
+    def text(self) -> str:
+        """The words for a message."""
+        return "one of " + ", ".join(self.known)
+
+
+def _no_flag(value: Any) -> Any:
+    """YAML reads `yes` as true, which Python takes for the number 1."""
+    if isinstance(value, bool):
+        raise ValueError  # noqa: TRY004 (pydantic takes no TypeError)
+    return value
+
+
+def listed(value: Any) -> Any:
+    """Text with commas as a list, nothing as an empty list; everything else unchanged."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
+        raise ValueError
+    return value
+
+
+def zone(value: str) -> str:
+    """The name of a time zone, if it is one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        ZoneInfo(value)
+    except (OSError, KeyError):
+        raise ValueError from None
+    return value
+
+
+_SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def _size(value: Any) -> int:
+    found = re.fullmatch(r"(\d{1,12})([kmg]?)b?", str(value).strip().lower())
+    if isinstance(value, bool) or not isinstance(value, str | int) or not found or not int(found[1]):
+        raise ValueError
+    return int(found[1]) * _SIZES[found[2]]
+
+
+def _web(value: str) -> str:
+    url = urlsplit(value)
+    if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
+        raise ValueError
+    return value.rstrip("/")
+
+
+Whole = Annotated[int, BeforeValidator(_no_flag), Expected("a whole number")]
+Positive = Annotated[Whole, annotated_types.Ge(1)]
+Number = Annotated[float, BeforeValidator(_no_flag), Expected("a number")]
+Flag = Annotated[bool, Expected("true or false")]
+Text = Annotated[str, annotated_types.MinLen(1), Expected("text")]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(listed), Expected("a list of texts, or text with commas")]
+Name = Annotated[Text, AfterValidator(_name), Expected("a name of letters, digits and _ . -")]
+Zone = Annotated[Text, AfterValidator(zone), Expected("the name of a time zone such as UTC or Europe/Berlin")]
+Size = Annotated[int, BeforeValidator(_size), Expected("a size such as 500k or 10m")]
+Folder = Annotated[Path, Expected("a path")]
+WebUrl = Annotated[
+    Text,
+    AfterValidator(_web),
+    Expected("an address such as https://example.com without a password in it"),
+]
+Secret = Annotated[SecretStr, annotated_types.MinLen(1), Expected("a secret text")]
+
+
+def revealed(secret: SecretStr | None) -> str:
+    """The secret itself; empty if there is none."""
+    return secret.get_secret_value() if secret else ""
