@@ -147,7 +147,7 @@ def test_a_cap_that_leaves_pages_out_is_said(fake: FakeConfluence) -> None:
 
     said = " ".join(f.detail for f in source_for(fake, max_pages=2).check())
 
-    assert "max_pages" in said
+    assert "maxPages" in said
 
 
 def test_out_of_reach_is_an_error_of_ours_that_passes(fake: FakeConfluence) -> None:
