@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
+import connectors
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Source
 from pipeline.ingest.sync import Schedule
 from pipeline.ledger import source_id, sources
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
-from workers.source_options import source_of
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime
@@ -68,8 +68,13 @@ def source_of_row(settings: Settings, row: sources.SourceRow) -> Configured | No
 
 
 def open_source(parts: Runtime, source: SourceSettings) -> Source:
-    """The connector of a configured source; nothing is read yet."""
-    return source_of(parts.settings, source, lambda: parts.gate)
+    """The connector of a configured source; nothing is read yet.
+
+    Raises:
+        ConfigurationError: what it is told is wrong.
+    """
+    told = source.within(parts.settings.context_of(source, lambda: parts.gate))
+    return connectors.open_source(told)
 
 
 def schedule_of(settings: Settings, source: SourceSettings) -> Schedule:

@@ -22,7 +22,7 @@ from pipeline.ingest.embed import Terms
 from pipeline.ledger import embedding_use
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
-from workers.settings import EmbeddingModel, Configuration
+from workers.settings import Configuration, EmbeddingModel
 
 PATIENCE_SECONDS = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from connectors import open_source
 from connectors.web import RequestLimiter
 from pipeline.languages import KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever
 from workers.settings import Settings
-from workers.source_options import source_of
 
 Loaded = Callable[..., Settings]
 
@@ -27,8 +27,8 @@ rag:
 NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
 
 
-def no_gate() -> RequestLimiter:
-    raise AssertionError("files need no gate")
+def no_limiter() -> RequestLimiter:
+    raise AssertionError("files need no limiter")
 
 
 def test_each_source_tells_its_documents_its_language(loaded: Loaded, here: Path) -> None:
@@ -42,7 +42,7 @@ def test_each_source_tells_its_documents_its_language(loaded: Loaded, here: Path
     told = {
         source.name: [document.metadata.get(KEY) for page in pages for document in page.documents]
         for source in settings.rag.sources
-        for pages in [source_of(settings, source, no_gate).pages(None)]
+        for pages in [open_source(source.within(settings.context_of(source, no_limiter))).pages(None)]
     }
     assert told == {"notes": ["german"], "manual": [None], "backlog": ["french"]}
 
