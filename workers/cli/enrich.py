@@ -159,7 +159,6 @@ def _progress(console: Console) -> Progress:
 
 
 def _summary(console: Console, made: Any) -> None:
-
     show(console, made.items)
     bad = len(made.failed)
     console.print(
