@@ -100,23 +100,6 @@ _VALUES: Mapping[str, Callable[[str, Any], Any]] = {
 """Keys whose value is no text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Service:
-    """How a provider on the network is configured; empty where it has no such thing."""
-
-    secret: str = ""
-    base_url: str = ""
-    timeout: str = ""
-
-
-_SERVICES: Mapping[str, _Service] = {
-    "openai": _Service(secret="OPENAI_API_KEY", base_url="openai_base_url"),  # noqa: S106 (a name)
-    "ollama": _Service(base_url="ollama_base_url", timeout="ollama_timeout"),
-    "gemini": _Service(secret="GEMINI_API_KEY"),  # noqa: S106
-    "huggingface": _Service(secret="HF_TOKEN"),  # noqa: S106
-}
-"""Provider -> the secret and the settings it takes; all others run on this machine."""
-
 _KEYS: Mapping[str, str] = {
     "embedding.provider": "settings.rag.embedding_provider",
     "embedding.model": "settings.rag.embedding_model",
@@ -222,17 +205,18 @@ class EngineParts:
 
     def _options(self, model: str | None, dimensions: int | None) -> EmbeddingOptions:
         from pipeline.embedding import EmbeddingOptions
+        from pipeline.embedding.known_models import KNOWN
 
         wanted = self._settings()
-        service = _SERVICES.get(wanted.embedding_provider, _Service())
+        provider = wanted.embedding_provider
         options = EmbeddingOptions(
-            provider=wanted.embedding_provider,
+            provider=provider,
             model=model or wanted.embedding_model,
             dimensions=dimensions or wanted.embedding_dimensions,
-            base_url=getattr(wanted, service.base_url) if service.base_url else "",
-            api_key=self._secret(service.secret) if service.secret else "",
+            base_url=getattr(wanted, f"{provider}_base_url", ""),
+            api_key=self._secret(KNOWN[provider].variable) if provider in KNOWN else "",
         )
-        return replace(options, timeout=getattr(wanted, service.timeout)) if service.timeout else options
+        return replace(options, timeout=wanted.ollama_timeout) if provider == "ollama" else options
 
 
 def _memory(_url: str, _tenant: str, _closing: ExitStack) -> CollectionStore:

@@ -46,7 +46,7 @@ def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | 
     characters count as a token.
 
     Raises:
-        ConfigurationError: the strategy or the unit is unknown, or the sizes contradict each other.
+        ConfigurationError: the strategy or the unit is unknown.
     """
     rulers: Mapping[str, Ruler] = {"characters": Characters(), "tokens": Tokens(count_tokens)}
     for key, value, known in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
@@ -54,25 +54,4 @@ def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | 
             raise ConfigurationError(
                 f"unknown chunking {key} {value!r}", fix=f"use one of {', '.join(known)}"
             )
-    _check_sizes(options)
     return STRATEGIES[options.strategy](options, rulers[options.unit])
-
-
-def _check_sizes(options: ChunkingOptions) -> None:
-    for key, value, least in (
-        ("max_size", options.max_size, 1),
-        ("min_size", options.min_size, 0),
-        ("overlap", options.overlap, 0),
-    ):
-        if value < least:
-            raise ConfigurationError(f"chunking {key} is {value}", fix=f"use {least} or more")
-    if options.overlap >= options.max_size:
-        raise ConfigurationError(
-            f"chunking overlap {options.overlap} is not below max_size {options.max_size}",
-            fix="lower overlap or raise max_size",
-        )
-    if options.min_size > options.max_size:
-        raise ConfigurationError(
-            f"chunking min_size {options.min_size} is above max_size {options.max_size}",
-            fix="lower min_size or raise max_size",
-        )

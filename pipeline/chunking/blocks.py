@@ -66,7 +66,7 @@ def scan(text: str, *, preserve: bool = False) -> Iterator[Block]:
     """
     if not preserve:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    scanner = _Scanner(preserve=preserve)
+    scanner = _BlockScanner(preserve=preserve)
     for line in StringIO(text, newline=""):
         scanner.feed(line)
         if scanner.blocks:
@@ -125,7 +125,7 @@ class _Fence:
         return len(body) >= self.length and not body.strip(self.mark)
 
 
-class _Scanner:
+class _BlockScanner:
     """One pass over the lines; at any time at most one block is open."""
 
     def __init__(self, *, preserve: bool) -> None:
@@ -307,7 +307,7 @@ _ARROW = " > "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class MarkdownSection:
     """A heading and the text up to the next heading; the first section may have none."""
 
     blocks: tuple[Block, ...]
@@ -327,7 +327,7 @@ class Section:
         return all(block.kind is BlockKind.HEADING for block in self.blocks)
 
 
-def split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
+def split_sections(blocks: Iterable[Block]) -> Iterator[MarkdownSection]:
     """All blocks in order, a new section at each heading; list items come joined."""
     path: list[tuple[int, str]] = []
     held: list[Block] = []
@@ -344,8 +344,8 @@ def split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
         yield _section(held, path)
 
 
-def _section(blocks: Sequence[Block], path: Sequence[tuple[int, str]]) -> Section:
-    return Section(
+def _section(blocks: Sequence[Block], path: Sequence[tuple[int, str]]) -> MarkdownSection:
+    return MarkdownSection(
         blocks=tuple(blocks), level=path[-1][0] if path else 0, path=tuple(heading for _, heading in path)
     )
 

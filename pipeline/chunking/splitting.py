@@ -14,7 +14,10 @@ from typing import Literal, NamedTuple, Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkingOptions:
-    """Sizes are characters, or tokens of the embedder if `unit` is `tokens`."""
+    """Sizes are characters, or tokens of the embedder if `unit` is `tokens`.
+
+    0 <= `min_size` <= `max_size`, and 0 <= `overlap` < `max_size`: the settings see to it.
+    """
 
     strategy: str = "structure"
     min_size: int = 100

@@ -8,7 +8,15 @@ from itertools import groupby
 from typing import ClassVar
 from zlib import crc32
 
-from pipeline.chunking.blocks import Block, BlockKind, Section, context_of, normalise, scan, split_sections
+from pipeline.chunking.blocks import (
+    Block,
+    BlockKind,
+    MarkdownSection,
+    context_of,
+    normalise,
+    scan,
+    split_sections,
+)
 from pipeline.chunking.splitting import (
     PROSE,
     ChunkingOptions,
@@ -146,7 +154,7 @@ class _Strategy:
         self._options = options
         self._ruler = ruler
 
-    def _sections(self, document: Document) -> Iterator[Section]:
+    def _sections(self, document: Document) -> Iterator[MarkdownSection]:
         return split_sections(scan(document.text, preserve=self._options.preserve_whitespace))
 
 
@@ -170,7 +178,7 @@ class StructureChunker(_Strategy):
             packer.flush()
         return packer.chunks
 
-    def _groups(self, sections: Iterable[Section]) -> list[_Group]:
+    def _groups(self, sections: Iterable[MarkdownSection]) -> list[_Group]:
         """Sections that share chunks: first slight ones with what follows, then leftovers with what precedes."""
         groups: list[_Group] = []
         for section in sections:
@@ -188,7 +196,7 @@ class StructureChunker(_Strategy):
                 settled.append(group)
         return settled
 
-    def _group(self, section: Section) -> _Group:
+    def _group(self, section: MarkdownSection) -> _Group:
         size = self._ruler.size
         text = sum(size(b.text) for b in section.blocks if b.kind is not BlockKind.HEADING)
         heading = sum(size(b.text) for b in section.blocks if b.kind is BlockKind.HEADING)
@@ -204,7 +212,7 @@ class StructureChunker(_Strategy):
 class _Group:
     """Neighbouring sections that are packed together."""
 
-    def __init__(self, section: Section, text: int, size: int) -> None:
+    def __init__(self, section: MarkdownSection, text: int, size: int) -> None:
         self.sections = [section]
         self.text = text
         """Size without headings and gaps."""
@@ -289,26 +297,26 @@ class PbiChunker(_Strategy):
 class _Field:
     """A `##` heading with everything below it, and a title above it that has no text of its own."""
 
-    def __init__(self, section: Section) -> None:
-        self.sections: list[Section] = []
+    def __init__(self, section: MarkdownSection) -> None:
+        self.sections: list[MarkdownSection] = []
         self.name = ""
         self._bare = True
         self.take(section)
 
-    def take(self, section: Section) -> None:
+    def take(self, section: MarkdownSection) -> None:
         """Append a section; a title alone takes the name of the field that joins it."""
         if section.level == _FIELD_LEVEL and not self.name:
             self.name = section.heading.replace("_", " ")
         self.sections.append(section)
         self._bare = self._bare and section.bare
 
-    def holds(self, section: Section) -> bool:
+    def holds(self, section: MarkdownSection) -> bool:
         """True if `section` does not begin a field of its own."""
         title_alone = self._bare and not self.name
         return section.level > _FIELD_LEVEL or title_alone
 
 
-def _fields(sections: Iterable[Section]) -> Iterator[_Field]:
+def _fields(sections: Iterable[MarkdownSection]) -> Iterator[_Field]:
     held: _Field | None = None
     for section in sections:
         if held and held.holds(section):

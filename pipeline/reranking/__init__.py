@@ -107,7 +107,7 @@ def open_reranker(options: RerankOptions) -> Reranker | None:
     """The reranker the options name, loaded; None if they switch it off.
 
     Raises:
-        ConfigurationError: unknown provider, a size below 1, or a package that is not installed.
+        ConfigurationError: unknown provider, or a package that is not installed.
         ModelMissing: the model's files are absent or no cross-encoder.
     """
     if not options.enabled:
@@ -118,9 +118,4 @@ def open_reranker(options: RerankOptions) -> Reranker | None:
         raise ConfigurationError(
             f"the provider of retrieval.rerank is {provider!r}", fix=f"use one of {', '.join(PROVIDERS)}"
         )
-    for key, value in (("candidates", options.candidates), ("batchSize", options.batch_size)):
-        if value < 1:
-            raise ConfigurationError(f"retrieval.rerank.{key} is {value}", fix="use a number of at least 1")
-    if options.seconds <= 0:
-        raise ConfigurationError(f"retrieval.rerank.seconds is {options.seconds}", fix="use a number above 0")
     return build(options)

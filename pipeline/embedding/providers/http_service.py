@@ -7,9 +7,10 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pipeline.errors import (
     ConfigurationError,
@@ -94,15 +95,7 @@ _OUR_KEYS = frozenset({"dimensions", "model", "encoding_format", "truncate", "no
 _PAGE = re.compile(rb"\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
 
 
-class Closable(Protocol):
-    """A client with connections."""
-
-    def close(self) -> None:
-        """Let go of them."""
-        ...
-
-
-_Client = TypeVar("_Client", bound=Closable)
+_Client = TypeVar("_Client", bound=AbstractContextManager[Any])
 
 
 class PerProcess(Generic[_Client]):
@@ -122,7 +115,7 @@ class PerProcess(Generic[_Client]):
         with self._lock:
             if self._client is None or self._owner != os.getpid():
                 self._client, self._owner = self._connect(), os.getpid()
-                weakref.finalize(self, self._client.close)
+                weakref.finalize(self, self._client.__exit__, None, None, None)
             return self._client
 
 
@@ -230,13 +223,7 @@ def _connect(key: str, timeout: float) -> httpx2.Client:
     )
 
 
-class Named(Protocol):
-    """Who answered; its text is what messages begin with."""
-
-    model: str
-
-
-def judge(answer: HttpAnswer, service: Named) -> Any:
+def judge(answer: HttpAnswer, service: HttpService) -> Any:
     """The JSON of a good answer.
 
     Raises:
@@ -283,7 +270,7 @@ class _Complaint:
         )
 
 
-def _refusal(answer: HttpAnswer, service: Named) -> EmbeddingError:
+def _refusal(answer: HttpAnswer, service: HttpService) -> EmbeddingError:
     """Our error for an answer with any other status than 200."""
     complaint = _Complaint.of(answer)
     kind, what, fix = _meaning(answer, complaint)

@@ -81,23 +81,6 @@ def test_an_unknown_unit_lists_the_known_ones() -> None:
         open_chunker(ChunkingOptions(unit=wrong))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "word"),
-    [
-        ({"overlap": 1000}, "overlap 1000"),
-        ({"overlap": 1001}, "overlap 1001"),
-        ({"min_size": 1001}, "min_size 1001"),
-        ({"max_size": 0, "overlap": 0, "min_size": 0}, "max_size is 0"),
-        ({"min_size": -1}, "min_size is -1"),
-        ({"overlap": -1}, "overlap is -1"),
-    ],
-)
-def test_sizes_that_contradict_each_other_are_refused(sizes: dict[str, int], word: str) -> None:
-    with pytest.raises(ConfigurationError, match=word) as caught:
-        open_chunker(ChunkingOptions(**{"min_size": 100, "max_size": 1000, "overlap": 200, **sizes}))  # type: ignore[arg-type]
-    assert caught.value.fix
-
-
 def test_the_widest_allowed_sizes_are_accepted() -> None:
     assert open_chunker(ChunkingOptions(min_size=1000, max_size=1000, overlap=999))
 

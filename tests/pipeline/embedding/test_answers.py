@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.embedding.providers.http_service import HttpAnswer, judge
+from pipeline.embedding.providers.http_service import HttpAnswer, HttpService, judge
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"
 
 
-@dataclass
-class Named:
-    model: str = "m-1"
-
-    def __str__(self) -> str:
-        return "OpenAI at http://here"
+SERVICE = HttpService(title="OpenAI", model="m-1", base_url="http://here")
 
 
 def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> HttpAnswer:
@@ -104,7 +98,7 @@ def test_each_answer_is_one_of_our_errors(
     status: int, body: Any, kind: type[LarderError], words: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        judge(answer(status, body), Named())
+        judge(answer(status, body), SERVICE)
     assert type(caught.value) is kind
     assert words in caught.value.message
     assert caught.value.message.startswith("OpenAI at http://here")
@@ -115,13 +109,13 @@ def test_each_answer_is_one_of_our_errors(
 def test_the_words_of_the_service_are_never_repeated(status: int, body: Any, kind: type[LarderError]) -> None:
     """They quote keys and texts."""
     with pytest.raises(kind) as caught:
-        judge(answer(status, body), Named())
+        judge(answer(status, body), SERVICE)
     assert "sk-" not in str(caught.value)
     assert "customer" not in str(caught.value)
 
 
 def test_a_good_answer_is_its_json() -> None:
-    assert judge(answer(200, {"data": [1]}), Named()) == {"data": [1]}
+    assert judge(answer(200, {"data": [1]}), SERVICE) == {"data": [1]}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +135,7 @@ def test_the_time_to_stay_away_goes_with_the_error(
     status: int, body: Any, headers: dict[str, str], wait: float | None
 ) -> None:
     with pytest.raises(EmbedderUnavailable) as caught:
-        judge(answer(status, body, headers=headers), Named())
+        judge(answer(status, body, headers=headers), SERVICE)
     assert caught.value.retry_after == wait
 
 
@@ -150,4 +144,4 @@ def test_the_time_to_stay_away_goes_with_the_error(
 )
 def test_an_error_in_no_known_form_is_still_judged_by_its_status(body: Any) -> None:
     with pytest.raises(TextRejected):
-        judge(answer(400, body), Named())
+        judge(answer(400, body), SERVICE)

@@ -43,12 +43,6 @@ def test_onnx_without_a_folder_says_that_no_model_is_shipped() -> None:
         open_reranker(RerankOptions(enabled=True, provider="onnx"))
 
 
-@pytest.mark.parametrize("wrong", [{"candidates": 0}, {"batch_size": 0}, {"seconds": 0.0}])
-def test_sizes_below_1_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"retrieval\.rerank"):
-        open_reranker(RerankOptions(enabled=True, model_path=tmp_path, **wrong))
-
-
 def test_a_name_needs_a_package_and_the_error_says_which() -> None:
     # In a process of its own, where the package is missing whatever is installed here.
     script = """
