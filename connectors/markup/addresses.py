@@ -11,6 +11,14 @@ from connectors.markup.inline import escape_text, safe_url
 from connectors.markup.scanner import attributes
 
 MOST_ATTACHMENTS = 1000
+_RESOURCES = {
+    **dict.fromkeys(("ri:page", "ri:blog-post"), ("page", ("ri:content-title",))),
+    "ri:attachment": ("attachment", ("ri:filename",)),
+    "ri:url": ("url", ("ri:value",)),
+    "ri:space": ("space", ("ri:space-key",)),
+    "ri:user": ("user", ("ri:account-id", "ri:userkey", "ri:username")),
+}
+"""Element -> kind of its target, and where its name stands."""
 _ATTACHMENT_PATH = re.compile(r"/attachments/|/thumbnails/", re.IGNORECASE)
 
 
@@ -48,27 +56,13 @@ class Target:
     def note(self, element: str, rest: str) -> None:
         """Takes one `ri:` element; the first counts, a page within an attachment says whose it is."""
         found = attributes(rest)
-        kind, name, where = _resource(element, found)
+        kind, keys = _RESOURCES.get(element, ("", ()))
+        name = next((found[key] for key in keys if found.get(key)), "")
+        where = found.get("ri:space-key") if kind == "page" else None
         if self.kind == "attachment" and kind == "page":
             self.where = name
         elif not self.kind and name:
             self.kind, self.name, self.where = kind, name, where
-
-
-def _resource(element: str, found: dict[str, str]) -> tuple[str, str, str | None]:
-    space = found.get("ri:space-key")
-    if element in ("ri:page", "ri:blog-post"):
-        return "page", found.get("ri:content-title", ""), space
-    if element == "ri:attachment":
-        return "attachment", found.get("ri:filename", ""), None
-    if element == "ri:url":
-        return "url", found.get("ri:value", ""), None
-    if element == "ri:space":
-        return "space", space or "", None
-    if element == "ri:user":
-        keys = (found.get(key) for key in ("ri:account-id", "ri:userkey", "ri:username"))
-        return "user", next((key for key in keys if key), ""), None
-    return "", "", None
 
 
 @dataclass(slots=True)

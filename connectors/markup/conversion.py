@@ -371,6 +371,17 @@ def hidden(element: str) -> Handler:
     return handler
 
 
+def block(gap: int) -> Handler:
+    """The handler of an element that stands on lines of its own, `gap` away from what is around it."""
+
+    def handler(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
+        page.out.flush(gap)
+        yield
+        page.out.flush(gap)
+
+    return handler
+
+
 def _go_on(opened: Opened | None) -> None:
     if opened is not None:
         next(opened, None)

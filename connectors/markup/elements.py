@@ -8,22 +8,13 @@ from collections.abc import Iterator
 from connectors.markup import inline
 from connectors.markup.addresses import file_name, picture
 from connectors.markup.blocks import LINE, PARAGRAPH
-from connectors.markup.conversion import BLOCKS, Conversion, Handler, hidden
+from connectors.markup.conversion import BLOCKS, Conversion, Handler, block, hidden
 from connectors.markup.scanner import attributes
 from connectors.markup.tables import Cell, Table
 
 MOST_NESTED_TABLES = 8
 _LANGUAGE = re.compile(r"\b(?:language|lang|brush)[-:]\s*([\w+#.-]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*([0-9]{1,9})")
-
-
-def _block(gap: int) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-        page.out.flush(gap)
-        yield
-        page.out.flush(gap)
-
-    return handler
 
 
 def _marked(kind: str, wrap: inline.Wrap) -> Handler:
@@ -201,10 +192,8 @@ def _number(text: str, otherwise: int) -> int:
 
 
 HTML: dict[str, Handler] = {
-    **{name: _block(LINE) for name in BLOCKS},
-    **{
-        name: _block(PARAGRAPH) for name in ("p", "section", "article", "dl", "details", "figure", "fieldset")
-    },
+    **{name: block(LINE) for name in BLOCKS},
+    **{name: block(PARAGRAPH) for name in ("p", "section", "article", "dl", "details", "figure", "fieldset")},
     **{f"h{level}": _heading(level) for level in range(1, 7)},
     **dict.fromkeys(("b", "strong"), _marked(inline.STRONG, inline.around("**"))),
     **dict.fromkeys(("i", "em"), _marked(inline.EMPHASIS, inline.around("*"))),

@@ -8,6 +8,7 @@ from connectors.markup import inline
 from connectors.markup.addresses import Target, file_name, picture
 from connectors.markup.blocks import LINE, PARAGRAPH
 from connectors.markup.conversion import Conversion, Handler, Macro, hidden
+from connectors.markup.elements import HTML
 from connectors.markup.scanner import attributes
 
 _DROPPED = frozenset(
@@ -15,22 +16,13 @@ _DROPPED = frozenset(
     "livesearch contentbylabel contributors attachments gallery navmap blog-posts "
     "space-attachments".split()
 )
+_PANELS = ("note", "info", "tip", "warning")
 _QUOTED = {
-    "info": "Info",
-    "note": "Note",
-    "tip": "Tip",
-    "warning": "Warning",
-    "panel": "",
-    "expand": "",
-    "ui-expand": "",
-    "adf:note": "Note",
-    "adf:info": "Info",
-    "adf:tip": "Tip",
-    "adf:warning": "Warning",
-    "adf:success": "Success",
-    "adf:error": "Error",
-    "adf:custom": "",
+    **{name: name.capitalize() for name in _PANELS},
+    **{f"adf:{name}": name.capitalize() for name in (*_PANELS, "success", "error")},
+    **dict.fromkeys(("panel", "expand", "ui-expand", "adf:custom"), ""),
 }
+"""What is shown as a quote, and the word that heads it."""
 _WRITTEN_IN = frozenset({"mermaid", "plantuml", "html", "latex", "markdown", "sql"})
 """Macros whose plain text is in the language they are named after."""
 
@@ -70,14 +62,16 @@ def _kept(element: str, key: str) -> Handler:
     return handler
 
 
-def _body(page: Conversion, rest: str) -> Iterator[None]:
+def _body(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
     macro = page.macros[-1] if page.macros else Macro("")
     macro.has_body = True
     if macro.name in _QUOTED:
         yield from _quoted_body(page, macro)
     elif not macro.inline:
         _show_title(page, macro)
-        yield from _line(page, rest)
+        page.out.flush(LINE)
+        yield
+        page.out.flush(LINE)
 
 
 def _quoted_body(page: Conversion, macro: Macro) -> Iterator[None]:
@@ -172,13 +166,15 @@ def _adf_content(page: Conversion, rest: str) -> Iterator[None]:
     return _body(page, rest)
 
 
-def _adf_fallback(page: Conversion, rest: str) -> Iterator[None]:
+def _adf_fallback(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
     """The same once more for old readers: hidden, unless the nodes before it showed nothing."""
     extension = next((macro for macro in reversed(page.macros) if macro.name == "adf"), None)
     if extension is not None and page.out.words > extension.words_before:
         page.hide("ac:adf-fallback")
     else:
-        yield from _line(page, rest)
+        page.out.flush(LINE)
+        yield
+        page.out.flush(LINE)
 
 
 def _link(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
@@ -213,16 +209,12 @@ def _picture(page: Conversion, rest: str) -> Iterator[None]:
     show()
 
 
-def _line(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
+def _caption(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
+    if page.pictures:
+        page.pictures[-1]()
     page.out.flush(LINE)
     yield
     page.out.flush(LINE)
-
-
-def _caption(page: Conversion, rest: str) -> Iterator[None]:
-    if page.pictures:
-        page.pictures[-1]()
-    return _line(page, rest)
 
 
 def _resource(element: str) -> Handler:
@@ -239,13 +231,6 @@ def _emoticon(page: Conversion, rest: str) -> None:
     page.out.text(
         found.get("ac:emoji-fallback") or found.get("ac:emoji-shortname") or (f":{name}:" if name else "")
     )
-
-
-def _task_list(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(LINE)
-    page.out.sink.open_list(None)
-    yield
-    page.out.leave(LINE)
 
 
 def _task_status(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
@@ -280,7 +265,7 @@ STORAGE_FORMAT: dict[str, Handler] = {
     "ac:caption": _caption,
     "ac:emoticon": _emoticon,
     "ac:hipchat-emoticon": _emoticon,
-    "ac:task-list": _task_list,
+    "ac:task-list": HTML["ul"],
     "ac:task-status": _task_status,
     "ac:task-body": _task_body,
     **{n: hidden(n) for n in ("ac:placeholder", "ac:task-id", "ac:task-uuid", "at:declarations")},

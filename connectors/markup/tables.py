@@ -69,44 +69,38 @@ def _grid(rows: list[list[Cell]]) -> list[list[str]]:
             for index in range(min(cell.across, MOST_COLUMNS_SPANNED)):
                 if index and not above.pay(cell.text):
                     break
-                above.note(len(line), cell)
+                if cell.down > 1 and above.budget > 0:
+                    above.cells[len(line)] = (cell.text, cell.down - 1)
                 line.append(cell.text)
             above.reach(line)
-        above.reach_last(line)
+        while above.cells and max(above.cells) >= len(line) and above.pay(""):
+            line.append("")  # a gap before columns that are reached
+            above.reach(line)
         found.append(line)
     return found
 
 
+@dataclass(slots=True)
 class _Above:
-    """Cells that reach down into the rows to come, by column."""
+    """Cells that reach down into the rows to come."""
 
-    def __init__(self) -> None:
-        self._budget = MOST_REPEATED
-        self._cells: dict[int, tuple[str, int]] = {}
+    budget: int = MOST_REPEATED
+    cells: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By column, the text and how many rows are still to come."""
 
     def pay(self, text: str) -> bool:
         """False if no more may be repeated in this table."""
-        self._budget -= len(text) + 3
-        if self._budget <= 0:
-            self._cells.clear()
-        return self._budget > 0
-
-    def note(self, column: int, cell: Cell) -> None:
-        if cell.down > 1 and self._budget > 0:
-            self._cells[column] = (cell.text, cell.down - 1)
+        self.budget -= len(text) + 3
+        if self.budget <= 0:
+            self.cells.clear()
+        return self.budget > 0
 
     def reach(self, line: list[str]) -> None:
         """Appends the cells that reach into the columns that follow."""
-        while (column := len(line)) in self._cells:
-            text, left = self._cells.pop(column)
+        while (column := len(line)) in self.cells:
+            text, left = self.cells.pop(column)
             if not self.pay(text):
                 return
             line.append(text)
             if left > 1:
-                self._cells[column] = (text, left - 1)
-
-    def reach_last(self, line: list[str]) -> None:
-        """The same for columns behind a gap."""
-        while self._cells and max(self._cells) >= len(line) and self.pay(""):
-            line.append("")
-            self.reach(line)
+                self.cells[column] = (text, left - 1)

@@ -64,14 +64,7 @@ def _keys() -> Iterator[tuple[str, tuple[str, Unit]]]:
 KEYS = dict(_keys())
 """Plain key -> what it tells of, and the unit of a bare number; the surest first."""
 _ORDER = {key: place for place, key in enumerate(KEYS)}
-_NAMES: Mapping[tuple[str, str], str] = {
-    ("size", "points"): "story_points",
-    ("size", "hours"): "estimated_hours",
-    ("estimated", "points"): "estimated_points",
-    ("estimated", "hours"): "estimated_hours",
-    ("actual", "points"): "actual_points",
-    ("actual", "hours"): "actual_hours",
-}
+_SIZES = {"points": "story_points", "hours": "estimated_hours"}
 _EXPECTED = ("story_points", "estimated_points", "estimated_hours")
 _NESTED = ("effort", "timetracking", "estimates")
 DATES: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +105,7 @@ def effort_facts(pbi: Mapping[Any, Any]) -> dict[str, Any]:
             text = f"{scalar_text(value)} {scalar_text(said)}".strip() if scalar_text(value) else ""
             kept |= {clean_text(told[key][0]): text} if 0 < len(text) <= LONGEST_KEPT else {}
         elif (number := measure(round(amount[1], 2), MOST[amount[0]])) is not None:
-            facts.setdefault(_NAMES[role, amount[0]], number)
+            facts.setdefault(_SIZES[amount[0]] if role == "size" else f"{role}_{amount[0]}", number)
     return {**kept, **facts}
 
 
