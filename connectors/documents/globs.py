@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache, reduce
 from itertools import takewhile
@@ -131,7 +131,7 @@ class Globs:
         )
 
     def step(self, place: Place, name: str) -> Place:
-        """The place of `name` inside the folder at `place`."""
+        """The place of `name` inside the folder at `place`; excluded too if that one is."""
         name = unicodedata.normalize("NFC", name)
         inside = tuple(p.advance(at, name) for p, at in zip(self.include, place.inside, strict=True))
         outside = tuple(p.advance(at, name) for p, at in zip(self.exclude, place.outside, strict=True))
@@ -139,19 +139,15 @@ class Globs:
         deeper = any(at < len(p.parts) for p, ats in zip(self.include, inside, strict=True) for at in ats)
         return Place(
             included=tuple(i for i, p in enumerate(self.include) if p.ends(inside[i])),
-            excluded=any(not p.folders_only for p in ended),
-            may_hold=deeper and not ended,
+            excluded=not place.may_hold or any(not p.folders_only for p in ended),
+            may_hold=place.may_hold and deeper and not ended,
             inside=inside,
             outside=outside,
         )
 
     def place_of(self, relative: str) -> Place:
-        """The place of a whole relative path; excluded too if a folder above it is."""
-        place, pruned = self.root(), False
-        for name in relative.split("/"):
-            pruned = pruned or not place.may_hold
-            place = self.step(place, name)
-        return replace(place, excluded=True, may_hold=False) if pruned else place
+        """The place of a whole relative path."""
+        return reduce(self.step, relative.split("/"), self.root())
 
 
 def _parts(text: str) -> tuple[str, ...]:
