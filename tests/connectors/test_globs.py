@@ -122,3 +122,12 @@ def test_an_unknown_type_lists_the_known_ones(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"'gopher'.*markdown, text, pbi_json, json"):
         open_source(given)
+
+
+def test_a_file_named_far_below_an_excluded_folder_is_not_missed(tmp_path: Path) -> None:
+    write(tmp_path, "a.md")
+
+    found = listing(tmp_path, "*.md", "old/deep/down/b.md", exclude=("old/**",))
+
+    assert names(found) == ["a.md"]
+    assert not found.failed

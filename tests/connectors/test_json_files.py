@@ -180,6 +180,12 @@ class TestBadFiles:
         assert listing.ids == {"a.json", "large.json", "broken.json", "deep.json", "binary.json"}
         assert not listing.complete
 
+    def test_what_is_there_and_no_file_keeps_its_id(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.json")
+
+        assert set(read(tmp_path)[1]) == {"pipe.json"}
+        assert source(tmp_path).ids().ids == {"pipe.json"}
+
     def test_the_limit_holds(self, tmp_path: Path) -> None:
         write(tmp_path, "large.json", json.dumps("x" * 2000))
 

@@ -51,6 +51,24 @@ class TestPaging:
 
         assert [(page.documents, page.cursor) for page in pages] == [((), {})]
 
+    def test_a_walk_goes_on_behind_its_cursor(self, tmp_path: Path) -> None:
+        write(tmp_path, *(f"{n:03d}.md" for n in range(150)))
+        pages = list(open_source(options(tmp_path)).pages(None))
+
+        rest = list(open_source(options(tmp_path)).pages(pages[0].cursor))
+
+        assert [d.external_id for d in rest[0].documents] == [f"{n:03d}.md" for n in range(100, 150)]
+
+    def test_what_is_read_again_and_fails_is_not_gone(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.md")
+        write(tmp_path, "broken.md", text="---\nkey: [\n---\n\ntext\n")
+
+        pages = list(open_source(options(tmp_path)).read(["a.md", "broken.md", "gone.md"]))
+
+        assert [d.external_id for page in pages for d in page.documents] == ["a.md"]
+        assert [p.external_id for page in pages for p in page.failed] == ["broken.md"]
+        assert [name for page in pages for name in page.deleted] == ["gone.md"]
+
     def test_the_time_grows_with_the_files_and_no_faster(self, tmp_path: Path) -> None:
         def folder(files: int) -> Path:
             root = tmp_path / str(files)

@@ -158,3 +158,10 @@ def test_time_is_bounded_and_said() -> None:
 
     assert rendered.capped
     assert rendered.text.startswith("a\n\na")
+
+
+def test_an_element_that_is_too_deep_ends_at_once() -> None:
+    rendered = to_markdown("<p>a <b>b</b> c</p><p>d</p>", limits=MarkupLimits(most_depth=1))
+
+    assert rendered.text == "a b c\n\nd"
+    assert rendered.depth_capped

@@ -274,3 +274,8 @@ def test_an_attachment_of_another_page_is_asked_for_with_that_page() -> None:
     to_markdown(f'<ac:link><ri:attachment ri:filename="f">{PAGE.format("A")}</ri:attachment></ac:link>', site)
 
     assert site.asked[-1] == ("attachment", "f", "A")
+
+
+@pytest.mark.parametrize("panel", ["note", "info", "tip", "warning", "success", "error"])
+def test_a_panel_of_the_new_editor_says_its_kind(panel: str) -> None:
+    assert to_markdown(ADF.format(panel, "<p>a</p>", "")).text == f"> **{panel.capitalize()}**\n>\n> a"
