@@ -14,7 +14,8 @@ from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
-from pipeline.search.cache import Caches, LayeredCache, MemoryCache
+from pipeline.search import SearchResults
+from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
 from workers.limits.allowance import Allowance
 from workers.processes import metrics
@@ -75,27 +76,20 @@ class Runtime:
 
     @cached_property
     def caches(self) -> Caches:
-        """What searches remember, shared with all processes of the broker; without one only questions' vectors."""
+        """What searches of this process remember."""
+        from workers.processes.metrics import CountedCache
+
         c = self.rag.retrieval.cache
         if not c.enabled:
             return Caches()
-        near = MemoryCache(entries=c.max_entries, seconds=c.ttl)
-        if not self.addresses.broker:
-            return Caches(vectors=near)
-        from workers.limits.caches import Behind, ValkeyCache
-        from workers.processes.metrics import CountedCache
-
-        far = Behind(ValkeyCache(self.addresses.broker, entries=c.max_entries, seconds=c.ttl))
-        if (
-            self.rag.embedding.provider == "hashing"
-        ):  # which makes a vector in less time than asking for one takes
-            return Caches(results=far)
-        vectors = LayeredCache(CountedCache("near", near), CountedCache("far", far))
-        return Caches(vectors=vectors, results=far)
+        answers = MemoryCache[SearchResults](entries=c.max_entries, seconds=c.ttl)
+        if self.rag.embedding.provider == "hashing":  # which makes a vector as soon as it is looked up
+            return Caches(answers=answers)
+        return Caches(vectors=CountedCache("near", entries=c.max_entries, seconds=c.ttl), answers=answers)
 
     @cached_property
     def health(self) -> Health:
-        """How this process's parts are; no text is remembered outside of the store, so without it none can answer.
+        """How this process's parts are; without the store no request reaches a worker, so none can answer.
 
         What askers remember is theirs: `workers.client`.
         """

@@ -18,8 +18,7 @@ from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
-from pipeline.search.arms import LedgerFilter
-from pipeline.search.chunks import Mode
+from pipeline.search.chunks import Filter, Mode
 from pipeline.search.question import Synonyms
 from pipeline.search.validity import age_days, remark
 from workers.admin import synonyms
@@ -145,7 +144,7 @@ def mode_of(word: str) -> Mode:
     raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
 
 
-def condition(parts: Runtime, tenant: UUID, wanted: Wanted, now: datetime | None = None) -> LedgerFilter:
+def condition(parts: Runtime, tenant: UUID, wanted: Wanted, now: datetime | None = None) -> Filter:
     """The filter that `wanted` asks for.
 
     Raises:
@@ -160,7 +159,7 @@ def condition(parts: Runtime, tenant: UUID, wanted: Wanted, now: datetime | None
             f"--since {wanted.since} is not before --until {wanted.until}: nothing lies between them",
             fix="change one of them",
         )
-    return LedgerFilter(
+    return Filter(
         source_types=tuple(_known("--source-type", word, SourceType.parse) for word in wanted.source_types),
         kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
         tags=tuple(wanted.tags),

@@ -99,7 +99,7 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
     ]
     ranked.sort(key=lambda one: -one.probability)
     # What no longer holds must not keep out what took its place.
-    holds = next((one for one in ranked if one.hit.standing is None), None)
+    holds = next((one for one in ranked if not one.hit.outdated), None)
     least = max(model.least, holds.probability - model.behind if holds else 0.0)
     return [one for one in ranked if one.probability >= least]
 
@@ -122,7 +122,7 @@ def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: 
         + model.words * words
         + model.overlap * (overlap or 0.0)
         + model.constant
-        + (OUTDATED if hit.standing else 0.0)
+        + (OUTDATED if hit.outdated else 0.0)
         + hit.feedback
     )
     return 1.0 / (1.0 + math.exp(-odds))

@@ -1,6 +1,6 @@
 """From a question to the best documents."""
 
-from pipeline.search.ranking import rank
+from pipeline.search.chunks import Filter
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -25,11 +25,11 @@ __all__ = [
     "NO_RERANKING",
     "STATIC_ONLY",
     "Explanation",
+    "Filter",
     "Hit",
     "RetrievalOptions",
     "Retriever",
     "SearchRequest",
     "SearchResults",
     "Weights",
-    "rank",
 ]

@@ -1,4 +1,4 @@
-"""What a search may remember: the port, a memory of one process, and one in front of another."""
+"""What a process remembers of searches: vectors of questions, and answers for when the database is away."""
 
 from __future__ import annotations
 
@@ -7,31 +7,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-Value: TypeAlias = bytes | Callable[[], bytes]
-"""What is put: bytes, or what makes them, which is called where they are written."""
+if TYPE_CHECKING:
+    from pipeline.embedding import Vectors
+    from pipeline.search.records import SearchResults
 
-
-class Cache(Protocol):
-    """Bytes under a key, in spaces that are bounded one by one. Never raises: what is away is not remembered."""
-
-    def get(self, space: str, key: str) -> bytes | None:
-        """What was put there, unless it is too old or has been pushed out."""
-        ...
-
-    def put(self, space: str, key: str, value: Value) -> None:
-        """Remember `value`; pushes out what of this space was not used for the longest time."""
-        ...
+V = TypeVar("V")
 
 
-def made(value: Value) -> bytes:
-    """The bytes themselves."""
-    return value if isinstance(value, bytes) else value()
-
-
-class MemoryCache:
-    """A cache of one process; may be used by several threads."""
+class MemoryCache(Generic[V]):
+    """Values under a key, in spaces that are bounded one by one, such as one per tenant; safe for several threads."""
 
     def __init__(
         self, *, entries: int = 100, seconds: float = 900, clock: Callable[[], float] = time.monotonic
@@ -40,10 +26,10 @@ class MemoryCache:
         self._entries = entries
         self._seconds = seconds
         self._clock = clock
-        self._spaces: dict[str, OrderedDict[str, tuple[float, bytes]]] = {}
+        self._spaces: dict[str, OrderedDict[str, tuple[float, V]]] = {}
         self._lock = threading.Lock()
 
-    def get(self, space: str, key: str) -> bytes | None:
+    def get(self, space: str, key: str) -> V | None:
         """What was put there, unless it is too old or has been pushed out."""
         with self._lock:
             kept = self._spaces.get(space, OrderedDict())
@@ -56,9 +42,8 @@ class MemoryCache:
             kept.move_to_end(key)
             return found[1]
 
-    def put(self, space: str, key: str, value: Value) -> None:
-        """Remember `value`."""
-        value = made(value)
+    def put(self, space: str, key: str, value: V) -> None:
+        """Remember `value`; pushes out what of this space was not used for the longest time."""
         with self._lock:
             kept = self._spaces.setdefault(space, OrderedDict())
             kept[key] = (self._clock() + self._seconds, value)
@@ -67,32 +52,11 @@ class MemoryCache:
                 kept.popitem(last=False)
 
 
-class LayeredCache:
-    """A near cache in front of a far one."""
-
-    def __init__(self, near: Cache, far: Cache) -> None:
-        self._near = near
-        self._far = far
-
-    def get(self, space: str, key: str) -> bytes | None:
-        """From the near one, else from the far one, which the near one then learns."""
-        found = self._near.get(space, key)
-        if found is None and (found := self._far.get(space, key)) is not None:
-            self._near.put(space, key, found)
-        return found
-
-    def put(self, space: str, key: str, value: Value) -> None:
-        """In both."""
-        value = made(value)
-        self._near.put(space, key, value)
-        self._far.put(space, key, value)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Caches:
     """What a retriever remembers; None remembers nothing."""
 
-    vectors: Cache | None = None
+    vectors: MemoryCache[Vectors] | None = None
     """Vectors of questions."""
-    results: Cache | None = None
-    """Ids and scores of answers, never a text."""
+    answers: MemoryCache[SearchResults] | None = None
+    """Whole answers, given only while the database is away or too slow (level 2)."""

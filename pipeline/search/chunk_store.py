@@ -1,9 +1,8 @@
-"""Chunks in PostgreSQL: one partition per search index, halfvec, and BM25 from tsvectors."""
+"""Search indexes, and the chunks that each of them holds: a partition of table `chunk` for each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -13,23 +12,15 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Transfer, transfer
-from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
 from pipeline.languages import language_of
-from pipeline.search.arms import Place, scores, steps
-from pipeline.search.bm25 import Statistics
 from pipeline.search.chunks import (
-    Candidate,
     Replaced,
     Replacement,
     StoredDocument,
-    StoreQuery,
-    StoreStats,
     diff,
 )
 from pipeline.search.lexemes import counted
-from pipeline.search.statements import Passing
-from pipeline.search.texts import LedgerCandidate, candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +118,10 @@ class _Change:
 class PgVectorStore:
     """One tenant's chunks in one search index; the tenant is set on `connection`, whose transaction is the caller's."""
 
-    def __init__(
-        self, connection: Connection, index: SearchIndex, tenant_id: UUID, *, exact_below: int = 10_000
-    ) -> None:
+    def __init__(self, connection: Connection, index: SearchIndex, tenant_id: UUID) -> None:
         self.connection = connection
         self.index = index
         self.tenant_id = tenant_id
-        self.exact_below = exact_below
 
     def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
         """Make each document's chunks exactly these; unchanged rows keep their vector, a late version is ignored.
@@ -239,61 +227,6 @@ class PgVectorStore:
         )
         return int(gone.rowcount)
 
-    def candidates(self, query: StoreQuery) -> list[Candidate]:
-        """The union of both arms, each chunk scored in every arm asked for, best similarity first.
-
-        Raises:
-            StoreRejected: the query's vector has the wrong length or is not finite.
-        """
-        return list(self.scored(query))
-
-    def scored(self, query: StoreQuery) -> list[LedgerCandidate]:
-        """`candidates` with the scores of title and whole document."""
-        check_query(query.vector, self.index.dimensions)
-        ef_search = {"ef": str(steps(query.candidates))}
-        self._ask("select set_config('hnsw.ef_search', %(ef)s, true)", ef_search)
-        place = place_of(self.index, self.tenant_id, self.exact_below)
-        found = scores(self._ask, place, query, self._counted())
-        return candidates(self._ask, self.index.id, found, query.filter)
-
-    def _counted(self) -> Statistics:
-        rows = self._ask(
-            "select chunks, mean_length from index_stat where tenant_id = %(tenant)s and index_id = %(index)s",
-            {"tenant": self.tenant_id, "index": self.index.id},
-        )
-        return Statistics(chunks=rows[0][0], mean_length=rows[0][1]) if rows else Statistics()
-
-    def _ask(
-        self,
-        statement: str,
-        values: Mapping[str, Any],
-        *,
-        one_plan: bool = False,  # noqa: ARG002 - this connection plans everything anew, whatever would be allowed
-    ) -> Sequence[tuple[Any, ...]]:
-        return self.connection.exec_driver_sql(statement, dict(values)).fetchall()
-
-    def stats(self) -> StoreStats:
-        """Counts over the tenant's rows of this index."""
-        row = self.connection.execute(
-            text("select count(distinct document_id) as d, count(*) as c from chunk where index_id = :index"),
-            {"index": self.index.id},
-        ).one()
-        return StoreStats(documents=row.d, chunks=row.c)
-
-
-def place_of(
-    index: SearchIndex, tenant_id: UUID, exact_below: int, *, if_active: bool = False, passing: Passing = ""
-) -> Place:
-    """Where to search a tenant's chunks of this index; with `if_active` nothing is found once another one is active."""
-    return Place(
-        index=index.id,
-        dimensions=index.dimensions,
-        tenant_id=tenant_id,
-        exact_below=exact_below,
-        if_active=if_active,
-        passing=passing,
-    )
-
 
 def check_vectors(replacement: Replacement, dimensions: int) -> None:
     """Refuse vectors that do not fit their chunks or the index.
@@ -312,19 +245,3 @@ def check_vectors(replacement: Replacement, dimensions: int) -> None:
         raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
     if len({chunk.ord for chunk in replacement.chunks}) != count:
         raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")
-
-
-def check_query(vector: Vectors | None, dimensions: int) -> None:
-    """Refuse a question's vector that the index cannot be asked with.
-
-    Raises:
-        StoreRejected: the length is wrong or a value is not finite.
-    """
-    # The sum of squares is finite if all are, and one step; what is too large for it is looked at one by one.
-    if vector is None or (vector.shape == (dimensions,) and math.isfinite(vector @ vector)):
-        return
-    if vector.shape != (dimensions,) or not np.isfinite(vector).all():
-        raise StoreRejected(
-            f"the query's vector has the shape {vector.shape} or is not finite; the index has {dimensions} dimensions",
-            fix="embed the query with the model this index was made for",
-        )

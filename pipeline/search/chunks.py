@@ -10,14 +10,13 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.languages import DEFAULT
 
 Mode = Literal["hybrid", "vector", "keyword"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredDocument:
-    """What a store must know of a document, so that a foreign store needs none of our tables."""
+    """A document as it is indexed and as a hit shows it."""
 
     id: UUID
     version: int
@@ -69,54 +68,14 @@ class Filter:
     """The document is of one of these."""
     exclude: tuple[UUID, ...] = ()
     """Documents left out, such as the query's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreQuery:
-    """A question to a store: a vector, a text, or both."""
-
-    text: str
-    vector: Vectors | None = None
-    """Shape (dimensions,); None leaves the vector arm out."""
-    keywords: bool = True
-    """False leaves the keyword arm out."""
-    candidates: int = 100
-    """Per arm."""
-    filter: Filter = field(default_factory=Filter)
-    top: int | None = None
-    """Without keywords: no more than the best chunk of so many documents is wanted; a store may give more."""
-    languages: tuple[str, ...] = (DEFAULT,)
-    """In which the text's words are stemmed: those of the documents; of `pipeline.languages`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A chunk found by either arm, scored by each arm that was asked."""
-
-    document: StoredDocument
-    chunk: Chunk
-    similarity: float | None
-    """Cosine similarity, -1 to 1; None if the vector arm was left out."""
-    bm25: float | None
-    """BM25 score, 0 and up; None if the keyword arm was left out."""
-
-    @property
-    def document_id(self) -> UUID:
-        """The document's id."""
-        return self.document.id
-
-    @property
-    def ord(self) -> int:
-        """The chunk's number in its document."""
-        return self.chunk.ord
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreStats:
-    """How much is in stock."""
-
-    documents: int
-    chunks: int
+    sources: tuple[str, ...] = ()
+    """Names of configured sources; the document comes from one of them."""
+    texts: tuple[tuple[str, str], ...] = ()
+    """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
+    only: tuple[UUID, ...] = ()
+    """No other documents than these."""
+    security_levels: tuple[str, ...] = ()
+    """The document's is one of these: what the caller may see."""
 
 
 def diff(old: Mapping[int, str], new: Sequence[Chunk]) -> tuple[list[int], list[int], list[int]]:

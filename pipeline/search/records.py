@@ -10,10 +10,8 @@ from pipeline.documents import Chunk, Json
 from pipeline.embedding.known_models import model_of
 from pipeline.languages import DEFAULT
 from pipeline.search.chunks import Filter, Mode, StoredDocument
-from pipeline.search.feedback import key_of
-from pipeline.search.fusion import FusionWeights
+from pipeline.search.feedback import Marks, key_of
 from pipeline.search.question import Intent, ProcessedQuery, Synonyms
-from pipeline.search.validity import Standing
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {
     # 330 relevant pairs of the three open sets: the nearest chunk of 98 % lies at .378 or above (.295, .378 and
@@ -28,7 +26,7 @@ FULL, NO_RERANKING, CACHED_ONLY, KEYWORD_ONLY, STATIC_ONLY = range(5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights(FusionWeights):
+class Weights:
     """What each part adds to a hybrid score; the sum is brought to 1.
 
     Each part is between 0 and 1 by itself and not scaled among the candidates of a question, so the same two texts
@@ -39,7 +37,7 @@ class Weights(FusionWeights):
     vector: float = 0.5
     """Of the likeness in meaning."""
     keyword: float = 0.3
-    """Of the rare words in common (`pipeline.search.bm25.overlap`)."""
+    """Of the rare words in common (`overlap` of `Explanation`)."""
     title: float = 0.25
     """Of those that stand in title or headings."""
     covered: float = 0.1
@@ -88,7 +86,7 @@ class SearchRequest:
     explain: bool = False
     """Each hit tells what its score is made of."""
     trace: bool = False
-    """The answer also holds what was found and not shown; it is then made anew, whatever is remembered."""
+    """The answer also holds what was found and not shown; it is not remembered."""
     min_similarity: float | None = None
     """Instead of the configured one."""
     dedupe: bool = True
@@ -125,7 +123,7 @@ class Explanation:
     """What the reranker made of it; None if it did not look."""
     rerank_part: float = 0.0
     """How much that moved the score, up or down."""
-    standing_part: float = 0.0
+    outdated_part: float = 0.0
     """What a document loses that no longer holds."""
     feedback: float = 0.0
     """As `Hit.feedback`."""
@@ -149,7 +147,7 @@ class Explanation:
             "title_part": self.title_part,
             "covered_part": self.covered_part,
             "rerank_part": self.rerank_part,
-            "standing_part": self.standing_part,
+            "standing_part": self.outdated_part,
             "feedback": self.feedback,
             "feedback_part": self.feedback_part,
             "feedback_why": self.feedback_why,
@@ -164,12 +162,17 @@ class Hit:
     document: StoredDocument
     chunk: Chunk
     score: float
-    """Hybrid and keyword: 0 to 1 among the candidates of this question. Vector: the cosine similarity."""
+    """Vector: the cosine similarity. Else the weighted sum of the parts, 0 to 1."""
     explanation: Explanation | None = None
-    standing: Standing | None = None
-    """What speaks against the document, such as a decision that has been replaced."""
-    feedback: float = 0.0
-    """What people said of the document, as a shift in log-odds from -3 to 1; 0 in a search by meaning alone."""
+    outdated: str = ""
+    """Why the document no longer holds, such as `superseded by ADR-12`; empty if it does."""
+    marks: Marks | None = None
+    """What people said of the document; None if nothing, and in a search by meaning alone."""
+
+    @property
+    def feedback(self) -> float:
+        """The same as a shift in log-odds, from -3 to 1."""
+        return self.marks.shift if self.marks else 0.0
 
     @property
     def id(self) -> str:
@@ -190,7 +193,7 @@ class SearchResults:
     beyond: Sequence[Hit] = ()
     """Good enough, but ranked after the last hit; only if the request says `trace`."""
     remembered: bool = False
-    """The same question was answered a short while ago, and nothing has changed since."""
+    """The database was not asked: the same question was answered a short while ago."""
     query: ProcessedQuery | None = None
     """The question, looked at; None if it was not."""
 

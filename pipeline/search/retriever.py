@@ -1,26 +1,34 @@
-"""From a question to the best documents: two searches, one ranking, a closer look, a threshold."""
+"""From a question to the best documents: understand it, embed it, one statement, then a reranker if configured."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 from uuid import UUID
 
+from pgvector import HalfVector
+
 from pipeline.database.engine import Database
+from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
-from pipeline.errors import EmbeddingError
-from pipeline.ledger import clean
+from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.reranking import Reranker, RerankOptions
-from pipeline.search import result_cache
+from pipeline.search import index_snapshot, statement
 from pipeline.search.cache import Caches
-from pipeline.search.chunk_store import SearchIndex, check_query
-from pipeline.search.chunks import Mode
-from pipeline.search.index_snapshot import Ground, known, look
-from pipeline.search.looking import SPARE, Asked, Found, Look
-from pipeline.search.question import process
-from pipeline.search.ranking import judged, looked_at, lowered
+from pipeline.search.chunk_store import SearchIndex
+from pipeline.search.chunks import Mode, StoredDocument
+from pipeline.search.feedback import Marks
+from pipeline.search.filters import names_of, of_documents, values_of
+from pipeline.search.index_snapshot import IndexSnapshot
+from pipeline.search.lexemes import searchable
+from pipeline.search.question import ProcessedQuery, process
+from pipeline.search.ranking import first_of_documents, judged, lowered, reranked
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -32,12 +40,40 @@ from pipeline.search.records import (
     RetrievalOptions,
     SearchRequest,
     SearchResults,
+    Weights,
 )
-from pipeline.search.texts import Ranked
+from pipeline.search.validity import outdated
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
 _UNWATCHED = nullcontext()
+
+MOST_CHARACTERS = 20_000
+"""Of a question that the keyword search reads."""
+SPARE = 5
+"""Hits read beyond those wanted, in place of such as no longer hold or are marked as noise."""
+CHUNKS_PER_DOCUMENT = 4
+"""Chunks that the vector index is followed to for each document wanted, in a search by meaning alone."""
+CHUNKS_PER_HIT = 2
+"""The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
+EF_SEARCH = (100, 1000)
+"""Neighbours that a step of the vector index looks for: fewer than asked for would come back as fewer rows."""
+ANY = -2.0
+"""A similarity that every chunk reaches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A question with all that its answer depends on."""
+
+    request: SearchRequest
+    query: ProcessedQuery
+    mode: Mode
+    level: int
+    k: int
+    """How many hits may come back."""
+    reranks: bool
+    vector: Vectors | None = None
 
 
 class Retriever:
@@ -60,227 +96,279 @@ class Retriever:
         self.tenant = tenant
         self.embedder_of = embedder_of
         self.options = options or RetrievalOptions()
+        self.caches = caches or Caches()
         self.reranker = reranker
         self.rerank = rerank or RerankOptions()
-        self.look = Look(database=database, tenant=tenant, options=self.options)
         self.watch = watch
-        kept = caches or Caches()
-        self._vectors = result_cache.memory(kept.vectors, "vector", tenant)
-        self._results = result_cache.memory(kept.results, "result", tenant)
-        self._way = result_cache.way_of(self.options, self.rerank)
 
     def search(self, request: SearchRequest, *, level: int = FULL) -> SearchResults:
         """The best documents for a question; nothing if it is blank or nothing is indexed yet.
 
         `level` is the degradation level to search at: 1 without the reranker, 2 only what is remembered, 3 by
         words alone, 4 and 5 not at all. The answer tells the level it really has: an embedder that fails
-        makes it 3, a reranker that fails or takes too long 1.
-
-        Answers in mode `vector` are never remembered, nor are empty ones: to look for one takes longer than it saves.
+        makes it 3, a reranker that fails or takes too long 1, a database that is away 2 if the answer is remembered.
 
         Raises:
-            StoreUnavailable: the database does not answer.
+            StoreUnavailable: the database does not answer, and the answer is not remembered.
             EmbeddingError: mode `vector`, and the embedder fails.
         """
         if level >= STATIC_ONLY:
             return SearchResults(degradation_level=level)
-        question = str(clean(request.text.replace("\x00", " ")))
-        on = known(self.database, self.tenant)
-        if on is None:
-            with self.watch("store"):
-                on = look(self.database, self.tenant)
-        if on is None or not question.strip():
-            return SearchResults(model=on.index.model if on else "", degradation_level=level)
-        asked = self._asked(request, question, level)
-        key = result_cache.key_of(request, on.index, self._way) if self._keeps(asked) else ""
-        found = self._remembered(asked, on.index, key) if key else None
-        if found is not None:
-            return found
         if level == CACHED_ONLY:
-            return SearchResults(model=on.index.model, degradation_level=level, query=asked.query)
-        return self._fresh(asked, on, key)
+            return self._remembered(request) or SearchResults(
+                model=self._model(index_snapshot.last(self.database, self.tenant)), degradation_level=level
+            )
+        try:
+            return self._searched(request, level)
+        except StoreUnavailable:
+            if (found := self._remembered(request)) is not None:
+                return found
+            raise
 
-    def _asked(self, request: SearchRequest, question: str, level: int) -> Asked:
-        k = max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k))
+    def _searched(self, request: SearchRequest, level: int) -> SearchResults:
+        question = request.text.replace("\x00", " ").encode("utf-8", "replace").decode()
+        snapshot = index_snapshot.known(self.database, self.tenant)
+        if snapshot is None:
+            with self.watch("store"):
+                snapshot = index_snapshot.look(self.database, self.tenant)
+        if snapshot is None or not question.strip():
+            return SearchResults(model=self._model(snapshot), degradation_level=level)
         mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
-        return Asked(
+        asked = _Asked(
             request=request,
             query=process(question, self.options.synonyms),
             mode=mode,
             level=level,
-            k=k,
-            read_first=max(k, self.rerank.candidates) if self._reranks(mode, level) else k,
-            explain=request.explain or request.trace,
+            k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
+            reranks=self.rerank.enabled and mode == "hybrid" and level == FULL,
         )
+        while True:
+            asked = self._embedded(snapshot.index, asked)
+            with self.watch("store"):
+                hits = self._found(snapshot, asked)
+                now = snapshot if hits else index_snapshot.look(self.database, self.tenant)
+            if now is None or now.index.id == snapshot.index.id:
+                return self._answer(hits, snapshot, asked)
+            # Another index is active than the one the question was embedded for; vectors of two models never meet.
+            snapshot = now
 
-    def _keeps(self, asked: Asked) -> bool:
-        """Whether the answer may have been kept, and may be.
+    @staticmethod
+    def _model(snapshot: IndexSnapshot | None) -> str:
+        return snapshot.index.model if snapshot else ""
 
-        By meaning alone a new answer takes hardly longer than one way to the cache and one to the store.
+    # -- the question's vector ---------------------------------------------------------------------
+
+    def _embedded(self, index: SearchIndex, asked: _Asked) -> _Asked:
+        """With the question's vector, made outside of any transaction; by words alone if the embedder fails."""
+        if asked.mode == "keyword":
+            return asked
+        kept, space = self.caches.vectors, f"vector:{self.tenant}"
+        key = _hash(f"{index.provider} {index.model} {index.dimensions} {asked.query.text}") if kept else ""
+        vector = kept.get(space, key) if kept else None
+        if vector is None:
+            try:
+                with self.watch("embedder"):
+                    vector = embed_query_checked(self.embedder_of(index), asked.query.text)
+            except EmbeddingError:
+                if asked.mode == "vector":
+                    raise
+                return replace(asked, mode="keyword", level=max(asked.level, KEYWORD_ONLY), reranks=False)
+            if vector.shape != (index.dimensions,):
+                raise StoreRejected(
+                    f"the query's vector has the shape {vector.shape}; the index has {index.dimensions} dimensions",
+                    fix="embed the query with the model this index was made for",
+                )
+            if kept:
+                kept.put(space, key, vector)
+        return replace(asked, vector=vector)
+
+    # -- the statement -----------------------------------------------------------------------------
+
+    def _found(self, snapshot: IndexSnapshot, asked: _Asked) -> list[Hit]:
+        """Hits in order, at least as many as can come to be shown; all candidates if the request says `trace`.
+
+        The statement is run again for more if that was not enough: documents that no longer hold are lowered later, so
+        there must be `k` that hold; and many of the nearest chunks may belong to one document.
         """
-        if self._results is None or asked.request.trace:
-            return False
-        return asked.mode != "vector" and asked.level < KEYWORD_ONLY
-
-    def _fresh(self, asked: Asked, on: Ground, key: str) -> SearchResults:
-        """An answer that was searched for, and is kept if it is as good as it can be."""
-        found = self._search(on, asked, state=bool(key))
-        while isinstance(found, Ground):
-            # Another index is active than the one the question was embedded for; the key names the old one.
-            on, key = found, ""
-            found = self._search(on, asked)
-        shown, results = self._answer(found, on.index, asked)
-        if self._results and key and found.state and shown and results.degradation_level == FULL:
-            # What is kept may be asked for again with an explanation.
-            self._results.put(key, lambda: result_cache.written(_hits(shown, found.least), found.state))
-        return results
-
-    def _remembered(self, asked: Asked, index: SearchIndex, key: str) -> SearchResults | None:
-        """The answer that was given to the same question before, if nothing has changed since."""
-        kept = self._results.get(key) if self._results else None
-        if kept is None:
-            return None
-        with self.watch("store"):
-            hits = result_cache.given_again(self.look.ask(), index, kept, asked.request)
-        if hits is None:
-            return None
-        return SearchResults(
-            hits=hits,
-            degradation_level=asked.level,
-            model=index.model,
-            remembered=True,
-            query=asked.query,
-        )
-
-    def _vector(self, index: SearchIndex, question: str, mode: Mode) -> tuple[Vectors | None, int]:
-        """The question's vector, made outside of any transaction; and the degradation level."""
-        if mode == "keyword":
-            return None, FULL
-        key = result_cache.vector_key(index, question) if self._vectors else ""
-        if self._vectors and (kept := result_cache.vector_of(self._vectors.get(key), index)) is not None:
-            return kept, FULL
-        try:
-            with self.watch("embedder"):
-                vector = embed_query_checked(self.embedder_of(index), question)
-        except EmbeddingError:
-            if mode == "vector":
-                raise
-            return None, KEYWORD_ONLY
-        if vector.shape != (index.dimensions,):  # which is all that is not known of it by now
-            check_query(vector, index.dimensions)
-        if self._vectors:
-            self._vectors.put(key, result_cache.vector_bytes(vector))
-        return vector, FULL
-
-    def _search(self, on: Ground, asked: Asked, *, state: bool = False) -> Found | Ground:
-        """What is found; or what there is by now, if the index is another one than the question was embedded for.
-
-        Each statement that searches reads the active index, too, and finds nothing in another one: vectors of two
-        models never meet.
-        """
-        vector, reached = self._vector(on.index, asked.query.text, asked.mode)
-        level = max(asked.level, reached)
-        with self.watch("store"):
-            found = self._found(on, asked, vector, state=state)
-            if found.nothing:
-                now = look(self.database, self.tenant)
-                if now is not None and now.index.id != on.index.id:
-                    return now
-            return found._replace(level=level) if level else found
-
-    def _found(self, on: Ground, asked: Asked, vector: Vectors | None, *, state: bool) -> Found:
-        """By the shortest way there is: one statement, if nobody asks for what was left out."""
-        found = None
-        if vector is not None and not asked.request.trace:
-            if asked.mode == "vector":
-                found = self.look.by_meaning(on, asked, vector)
-            elif asked.mode == "hybrid":
-                found = self.look.by_sum(on, asked, vector, state=state)
-        if found is None:
-            # Several statements follow, so the state is read before the first of them.
-            now = result_cache.state(self.look.ask()) if state else ""
-            found = self.look.by_both(on, asked, vector)._replace(state=now)
-        return found
-
-    def _answer(
-        self, found: Found, index: SearchIndex, asked: Asked
-    ) -> tuple[Sequence[Ranked], SearchResults]:
-        """What is shown, and as it is shown."""
-        if found.hits is not None:
-            return (), SearchResults(
-                hits=found.hits,
-                degradation_level=found.level,
-                model=index.model,
-                query=asked.query,
+        by_meaning, o, request = asked.mode == "vector", self.options, asked.request
+        names = names_of(request.filter)
+        least = o.threshold(snapshot.index.model, request.min_similarity)
+        # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
+        values = values_of(request.filter, names) | self._values(snapshot, asked)
+        values["least"] = ANY if by_meaning or request.trace else least
+        shape = self._shape(snapshot, asked, names)
+        most = 2 * o.candidates
+        top = asked.k if by_meaning else max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
+        top = most if request.trace else max(1, top)  # that something was found is to be seen
+        ef_search = max(EF_SEARCH[0], min(EF_SEARCH[1], o.candidates))
+        while True:
+            rows = self.database.ask(
+                self.tenant,
+                statement.search(shape),
+                values | {"top": top},
+                ef_search=ef_search,
+                one_plan=True,
             )
-        kept, level = self._second_look(found.kept, found.level, asked)
+            hits = _hits(rows, least)
+            holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
+            if len(hits) == top < most and holding < asked.k:
+                top = min(4 * top, most)
+            elif by_meaning and len(hits) < asked.k and shape.vector == "index" and shape.near < o.candidates:
+                shape = shape._replace(near=o.candidates)
+            else:
+                return hits
+
+    def _shape(self, snapshot: IndexSnapshot, asked: _Asked, names: tuple[str, ...]) -> statement.Shape:
+        o, near = self.options, self.options.candidates
+        if asked.mode == "vector" and not asked.request.trace:
+            near = min(
+                near, max(1, asked.k) * (CHUNKS_PER_DOCUMENT if asked.request.dedupe else CHUNKS_PER_HIT)
+            )
+        exact = snapshot.chunks < o.exact_below
+        if asked.vector is not None and not exact and (own := of_documents(names)):
+            given = values_of(asked.request.filter, own)
+            exact = index_snapshot.is_narrow(self.database, self.tenant, snapshot, own, given, near)
+        return statement.Shape(
+            number=snapshot.index.id,
+            dimensions=snapshot.index.dimensions,
+            vector="" if asked.vector is None else "all" if exact else "index",
+            keywords=asked.mode != "vector",
+            near=o.candidates if exact else near,
+            matching=o.candidates,
+            filter=names,
+        )
+
+    def _values(self, snapshot: IndexSnapshot, asked: _Asked) -> dict[str, Any]:
+        """The parameters of the statement but for the filter's."""
+        request = asked.request
+        return {
+            **_weights(self.options.weights, asked.mode),
+            "dedupe": request.dedupe and not request.trace,
+            "asked": request.question_key,
+            "vector": None if asked.vector is None else HalfVector(asked.vector),
+            "words": "" if asked.mode == "vector" else searchable(asked.query.words[:MOST_CHARACTERS]),
+            "languages": list(self.options.languages),
+            "tenant": self.tenant,
+            "index": snapshot.index.id,
+            "chunks": snapshot.chunks,
+            "mean": max(snapshot.mean_length, 1.0),
+        }
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    def _answer(self, found: Sequence[Hit], snapshot: IndexSnapshot, asked: _Asked) -> SearchResults:
+        """What is shown; kept for level 2 if it is as good as it can be."""
+        request, kept = asked.request, [hit for hit in found if _reaches(hit)]
+        if request.trace and request.dedupe:
+            kept = first_of_documents(kept)
+        kept, level = self._reranked(kept, asked)
         if asked.mode != "vector":
             kept = judged(lowered(kept, self.options.weights.outdated), asked.k, SPARE)
-        least = found.least if asked.explain else None
-        shown, beyond = kept[: asked.k], kept[asked.k :] if asked.request.trace else ()
-        return shown, SearchResults(
-            hits=_hits(shown, least),
+        answer = SearchResults(
+            hits=kept[: asked.k],
             degradation_level=level,
-            model=index.model,
-            below=tuple(_hits(found.below, least)),
-            beyond=tuple(_hits(beyond, least)),
+            model=snapshot.index.model,
+            below=[hit for hit in found if not _reaches(hit)] if request.trace else (),
+            beyond=kept[asked.k :] if request.trace else (),
             query=asked.query,
         )
+        if self.caches.answers and answer.hits and level == FULL and not request.trace:
+            self.caches.answers.put(f"answer:{self.tenant}", self._key(request, snapshot), answer)
+        return answer if request.explain or request.trace else _unexplained(answer)
 
-    def _reranks(self, mode: Mode, level: int) -> bool:
-        return self.rerank.enabled and mode == "hybrid" and level == FULL
-
-    def _second_look(
-        self, ranked: Sequence[Ranked], level: int, asked: Asked
-    ) -> tuple[Sequence[Ranked], int]:
+    def _reranked(self, hits: list[Hit], asked: _Asked) -> tuple[list[Hit], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""
-        if not self._reranks(asked.mode, level) or not ranked:
-            return ranked, level
-        first, rest = ranked[: self.rerank.candidates], ranked[self.rerank.candidates :]
+        if not asked.reranks or not hits:
+            return hits, asked.level
+        first, rest = hits[: self.rerank.candidates], hits[self.rerank.candidates :]
         try:
             with self.watch("reranker"):
                 reranker = self.reranker()
                 if reranker is None:
-                    return ranked, level
-                read_by_it = [r.text.chunk.embedding_text for r in first if r.text is not None]
-                return [*looked_at(first, reranker.scores(asked.query.text, read_by_it)), *rest], level
+                    return hits, asked.level
+                texts = [hit.chunk.embedding_text for hit in first]
+                return [*reranked(first, reranker.scores(asked.query.text, texts)), *rest], asked.level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
-            return ranked, max(level, NO_RERANKING)
+            return hits, max(asked.level, NO_RERANKING)
+
+    def _remembered(self, request: SearchRequest) -> SearchResults | None:
+        """The answer to the same question, if it was given a short while ago and nothing is known to have changed."""
+        snapshot = index_snapshot.last(self.database, self.tenant)
+        if self.caches.answers is None or snapshot is None or request.trace:
+            return None
+        found = self.caches.answers.get(f"answer:{self.tenant}", self._key(request, snapshot))
+        if found is None:
+            return None
+        found = replace(found, degradation_level=CACHED_ONLY, remembered=True)
+        return found if request.explain else _unexplained(found)
+
+    def _key(self, request: SearchRequest, snapshot: IndexSnapshot) -> str:
+        """What makes two questions the same: words, filter and rights, index, data, and the way they are answered."""
+        asked = replace(request, explain=False)
+        return _hash(f"{asked!r} {snapshot.index.id} {snapshot.state} {self.options!r} {self.rerank!r}")
 
 
-def _hits(ranked: Sequence[Ranked], least: float | None) -> list[Hit]:
-    return [
-        Hit(
-            document=one.text.document,
-            chunk=one.text.chunk,
-            score=one.score,
-            standing=one.text.standing,
-            feedback=one.text.shift,
-            explanation=None if least is None else _explanation(one, least),
-        )
-        for one in ranked
-        if one.text is not None
-    ]
+def _weights(w: Weights, mode: Mode) -> dict[str, float]:
+    """Weights of the parts of a score, brought to a sum of 1; a search by meaning alone scores by the similarity."""
+    if mode == "vector":
+        return {"of_meaning": 1.0, "of_words": 0.0, "of_title": 0.0, "of_all": 0.0, "own": 1.0, "share": 0.0}
+    meaning = w.vector if mode == "hybrid" else 0.0
+    whole = meaning + w.keyword + w.title + w.covered or 1.0
+    return {
+        "of_meaning": meaning / whole,
+        "of_words": w.keyword / whole,
+        "of_title": w.title / whole,
+        "of_all": w.covered / whole,
+        "own": 1.0 - min(w.centroid, 1.0),
+        "share": min(w.centroid, 1.0),
+    }
 
 
-def _explanation(ranked: Ranked, least: float) -> Explanation:
-    candidate, marks = ranked.candidate, ranked.text.marks if ranked.text else None
-    return Explanation(
-        similarity=candidate.similarity,
-        bm25=candidate.bm25,
-        centroid=candidate.centroid,
-        overlap=candidate.overlap,
-        title=candidate.title,
-        covered=candidate.covered,
-        vector_part=ranked.vector_part,
-        keyword_part=ranked.keyword_part,
-        title_part=ranked.title_part,
-        covered_part=ranked.covered_part,
-        min_similarity=least,
-        rerank=ranked.rerank,
-        rerank_part=ranked.rerank_part,
-        standing_part=ranked.standing_part,
-        feedback=marks.shift if marks else 0.0,
-        feedback_part=ranked.feedback_part,
-        feedback_why=marks.why if marks else "",
+def _hits(rows: Sequence[tuple[Any, ...]], least: float) -> list[Hit]:
+    """Rows of `statement.search` as hits, in order."""
+    hits = [_hit(dict(zip(statement.COLUMNS, row, strict=True)), least) for row in rows]
+    return sorted(hits, key=lambda hit: (-hit.score, hit.document.id, hit.chunk.ord))
+
+
+def _hit(row: dict[str, Any], least: float) -> Hit:
+    names = ("id", *islice(StoredDocument.__dataclass_fields__, 1, None))
+    row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
+    row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
+    document = StoredDocument(**{name: row[name] for name in names})
+    marks = Marks(*row["marks"]) if row["marks"] else None
+    return Hit(
+        document=document,
+        chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
+        score=row["score"],
+        outdated=outdated(document),
+        marks=marks,
+        explanation=Explanation(
+            similarity=row["similarity"],
+            bm25=row["bm25"],
+            centroid=row["centroid"],
+            overlap=row["overlap"],
+            title=row["title_overlap"],
+            covered=row["covered"],
+            vector_part=row["vector_part"],
+            keyword_part=row["keyword_part"],
+            title_part=row["title_part"],
+            covered_part=row["covered_part"],
+            min_similarity=least,
+            feedback=marks.shift if marks else 0.0,
+            feedback_why=marks.why if marks else "",
+        ),
     )
+
+
+def _reaches(hit: Hit) -> bool:
+    """Whether it is as similar as asked for, or holds a word of the question."""
+    e = hit.explanation
+    return e is None or bool(e.bm25) or (e.similarity is not None and e.similarity >= e.min_similarity)
+
+
+def _unexplained(answer: SearchResults) -> SearchResults:
+    return replace(answer, hits=[replace(hit, explanation=None) for hit in answer.hits])
+
+
+def _hash(words: str) -> str:
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pipeline.documents import DECISION_STATUSES, Kind
@@ -49,27 +48,15 @@ _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {
     Kind.REFERENCE: (("decision_status", "status"), _PAGES),
 }
 """Kind -> the metadata that tell, the surest first, and what their words mean."""
-_TELL = {kind: frozenset(("superseded_by", *keys)) for kind, (keys, _) in _WORDS.items()}
 _DUPLICATE = "closed as a duplicate"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A document that no longer holds, and why; it ranks lower than one that does."""
+def outdated(document: StoredDocument) -> str:
+    """Why it no longer holds, in a few words (`superseded by ADR-12`); empty if it does.
 
-    why: str
-    """A few words: `superseded by ADR-12`, `closed without being done`."""
-
-
-def standing(document: StoredDocument) -> Standing | None:
-    """What its metadata say against it; None if nothing does.
-
-    Nothing is said against a duplicate: it tells of the same thing as the item it repeats.
+    A duplicate holds: it tells of the same thing as the item it repeats.
     """
-    if _TELL[document.kind].isdisjoint(document.metadata):  # as of most; each search asks it of all it found
-        return None
-    why = _why(document)
-    return None if why is None or repeats(document) else Standing(why=why)
+    return "" if repeats(document) else _why(document) or ""
 
 
 def repeats(document: StoredDocument) -> bool:

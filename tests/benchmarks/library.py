@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +25,7 @@ from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, search_indexes, source_id, sources
-from pipeline.search import bm25, term_statistics
+from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
 from pipeline.search.chunks import Filter, Replacement, StoredDocument
 from tests.benchmarks.corpus import SYLLABLES
@@ -127,7 +126,6 @@ class Library:
         self.project = project_id(self.tenant, "bench")
         self.source = source_id(self.tenant, "stock")
         self.ids = [document_id(self.source, str(n)) for n in range(stock.documents)]
-        self._weighed: dict[str, tuple[list[bm25.Term], bm25.Statistics]] = {}
         self.documents = [self._document(n) for n in range(stock.documents)]
         self.index = self._open()
         if not self.index.indexed_rows:
@@ -240,16 +238,6 @@ class Library:
             dbname="larder",
             autocommit=True,
         )
-
-    def weigh(self, question: Question) -> tuple[list[bm25.Term], bm25.Statistics]:
-        """The question's words with their weights; looked up once."""
-        if question.text not in self._weighed:
-            ask = partial(self.database.ask, self.tenant)
-            ((chunks, mean_length),) = ask("select chunks, mean_length from index_stat", {})
-            counted = bm25.Statistics(chunks=chunks, mean_length=mean_length)
-            terms = bm25.weigh(ask, self.index.id, self.tenant, question.text, counted)
-            self._weighed[question.text] = (terms, counted)
-        return self._weighed[question.text]
 
     def exact(
         self, questions: Sequence[Question], k: int, condition: Filter | None = None

@@ -17,9 +17,10 @@ from pipeline.errors import RequestRejected
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, feedback
 from pipeline.search.chunks import Filter
 from pipeline.search.feedback import Marks, Question, Verdict, key_of
+from pipeline.search.index_snapshot import look
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
-from tests.pipeline.remembering import Asker
 from tests.pipeline.stores.depot import Depot
+from tests.pipeline.test_search_cache import Asker
 from tests.pipeline.workshop import Workshop, document
 
 ASKED = "kestrel over fields"
@@ -159,7 +160,7 @@ def test_noise_sinks_behind_all_others_of_the_page_and_stays(shop: Workshop, how
             e.keyword_part,
             e.title_part,
             e.covered_part,
-            e.standing_part,
+            e.outdated_part,
             e.feedback_part,
         )
         assert sum(parts) == pytest.approx(hit.score)
@@ -254,20 +255,19 @@ def test_no_answer_is_kept_from_before(shop: Workshop) -> None:
     asker = Asker(shop.database, shop.tenant, shop.embedder)
     for verdict, shift in (("noise", -3.0), ("useful", 1.0), ("undo", 0.0)):
         asker.search(ASKED)
-        assert asker.search(ASKED).remembered
         say(shop, "one", verdict)
+        look(asker.database, shop.tenant)
+        assert not asker.search(ASKED, level=2).remembered
         found = asker.search(ASKED)
-        assert not found.remembered
         assert of(shop, list(found.hits), "one").feedback == shift
-        again = asker.search(ASKED)
-        assert again == replace(found, remembered=True)
+        assert asker.search(ASKED, level=2) == replace(found, remembered=True, degradation_level=2)
 
 
 def test_the_same_words_for_two_items_are_two_answers(shop: Workshop) -> None:
     asker = Asker(shop.database, shop.tenant, shop.embedder)
     say(shop, "one", "noise", item="PBI-7")
     plain, item = asker.search(ASKED), asker.search(ASKED, feedback_key=key_of("", "PBI-7"))
-    assert not item.remembered
+    assert asker.search(ASKED, level=2).hits == plain.hits != item.hits
     assert of(shop, list(plain.hits), "one").feedback == pytest.approx(-0.15)
     assert of(shop, list(item.hits), "one").feedback == -3.0
 

@@ -12,31 +12,49 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
-from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults
-from pipeline.search.arms import ChunkScores, LedgerFilter
+from pipeline.search import (
+    Explanation,
+    Filter,
+    Hit,
+    RetrievalOptions,
+    Retriever,
+    SearchRequest,
+    SearchResults,
+)
 from pipeline.search.chunks import StoredDocument
 from pipeline.search.question import Synonyms
-from pipeline.search.ranking import looked_at, lowered
-from pipeline.search.texts import Ranked, Text
-from pipeline.search.validity import Standing
+from pipeline.search.ranking import lowered, reranked
 from tests.pipeline.stores.depot import Depot
 
 
-def candidate(name: int, similarity: float = 0.0, bm25: float = 0.0, **scores: Any) -> ChunkScores:
-    given = {"overlap": bm25, "title": 0.0, "centroid": None, **scores}
-    return ChunkScores(document_id=UUID(int=name), ord=0, similarity=similarity, bm25=bm25, **given)
-
-
-def ranked(name: int, score: float, *, outdated: bool = False) -> Ranked:
+def ranked(name: int, score: float, *, outdated: bool = False) -> Hit:
     document = StoredDocument(
         id=UUID(int=name), version=1, title="t", source_type=SourceType.TEXT, kind=Kind.DECISION, source="s"
     )
-    text = Text(document, Chunk(ord=0, content="c"), Standing(why="rejected") if outdated else None)
-    return Ranked(candidate=candidate(name), score=score, vector_part=score, keyword_part=0.0, text=text)
+    explanation = Explanation(
+        similarity=score,
+        bm25=0.0,
+        centroid=None,
+        overlap=0.0,
+        title=0.0,
+        covered=0.0,
+        vector_part=score,
+        keyword_part=0.0,
+        title_part=0.0,
+        covered_part=0.0,
+        min_similarity=0.0,
+    )
+    why, chunk = "rejected" if outdated else "", Chunk(ord=0, content="c")
+    return Hit(document=document, chunk=chunk, score=score, outdated=why, explanation=explanation)
 
 
-def order(found: Sequence[Any]) -> list[int]:
-    return [r.candidate.document_id.int for r in found]
+def told(hit: Hit) -> Explanation:
+    assert hit.explanation is not None
+    return hit.explanation
+
+
+def order(found: Sequence[Hit]) -> list[int]:
+    return [hit.document.id.int for hit in found]
 
 
 # --- words in common ---
@@ -63,22 +81,22 @@ def test_overlap_is_between_0_and_1_and_the_same_whatever_else_is_stored(shared_
 
 
 def test_a_second_look_changes_the_order_and_keeps_the_range() -> None:
-    found = looked_at([ranked(1, 0.9), ranked(2, 0.5), ranked(3, 0.3)], [0.1, 0.2, 0.9])
+    found = reranked([ranked(1, 0.9), ranked(2, 0.5), ranked(3, 0.3)], [0.1, 0.2, 0.9])
     assert order(found) == [3, 2, 1]
     assert [r.score for r in found] == pytest.approx([0.9, 0.375, 0.3])
     for one in found:
-        assert one.score == pytest.approx(one.vector_part + one.rerank_part)
-    assert [r.rerank for r in found] == [0.9, 0.2, 0.1]
+        assert one.score == pytest.approx(told(one).vector_part + told(one).rerank_part)
+    assert [told(r).rerank for r in found] == [0.9, 0.2, 0.1]
 
 
 def test_equal_scores_of_a_second_look_keep_the_order() -> None:
-    assert order(looked_at([ranked(2, 0.9), ranked(1, 0.5)], [0.5, 0.5])) == [2, 1]
+    assert order(reranked([ranked(2, 0.9), ranked(1, 0.5)], [0.5, 0.5])) == [2, 1]
 
 
 @pytest.mark.parametrize("scores", [[], [1.0], [1.0, float("nan")], [1.0, 2.0, 3.0]])
 def test_scores_that_are_none_are_refused(scores: list[float]) -> None:
     with pytest.raises(ValueError, match="one number for each text"):
-        looked_at([ranked(1, 0.9), ranked(2, 0.5)], scores)
+        reranked([ranked(1, 0.9), ranked(2, 0.5)], scores)
 
 
 class ByLength:
@@ -146,7 +164,7 @@ def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
         assert e.to_json()["rerank_score"] == e.rerank is not None
 
 
-def test_only_so_many_are_looked_at(depot: Depot) -> None:
+def test_only_so_many_are_reranked(depot: Depot) -> None:
     reranker = ByLength()
     plain = search(depot, None)
     found = search(depot, reranker, candidates=2)
@@ -165,7 +183,7 @@ def test_a_reranker_that_fails_costs_a_level_and_no_answer(depot: Depot, fault: 
     assert search(depot, reranker).degradation_level == 0, "and is asked again"
 
 
-def test_single_searches_and_lower_levels_are_not_looked_at_again(depot: Depot) -> None:
+def test_single_searches_and_lower_levels_are_not_reranked_again(depot: Depot) -> None:
     reranker = ByLength()
     assert search(depot, reranker, level=1).degradation_level == 1
     search(depot, reranker, level=3)
@@ -199,8 +217,8 @@ def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
     found = lowered(three, 0.75)
     assert order(found) == [2, 1, 3]
     assert [r.score for r in found] == pytest.approx([0.8, 0.675, 0.6])
-    assert found[1].standing_part == pytest.approx(-0.225)
-    assert found[0].standing_part == 0
+    assert told(found[1]).outdated_part == pytest.approx(-0.225)
+    assert told(found[0]).outdated_part == 0
     assert order(lowered(three, 1.0)) == [1, 2, 3]
     assert order(lowered([ranked(1, 0.9), *three[1:]], 0.75)) == [1, 2, 3]
     assert order(lowered([ranked(1, -0.1, outdated=True), ranked(2, -0.2)], 0.5)) == [1, 2]
@@ -217,14 +235,13 @@ def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Dat
         found = search(depot, None, "queues kestrel brokers", mode=mode)
         assert titles(found)[:2] == ["ADR-7", "ADR-3"], mode
         hit = found.hits[1]
-        assert hit.standing is not None
-        assert hit.standing.why == "superseded by ADR-7"
-        assert found.hits[0].standing is None
+        assert hit.outdated == "superseded by ADR-7"
+        assert not found.hits[0].outdated
         assert hit.explanation is not None
-        assert hit.explanation.standing_part == pytest.approx(-hit.score / 3)
+        assert hit.explanation.outdated_part == pytest.approx(-hit.score / 3)
     cosine = search(depot, None, "queues kestrel brokers", mode="vector")
     assert cosine.hits[0].document.title == "ADR-3", "a likeness stays a likeness"
-    assert cosine.hits[0].standing is not None
+    assert cosine.hits[0].outdated
     assert cosine.hits[0].explanation is not None
     assert cosine.hits[0].score == cosine.hits[0].explanation.similarity
 
@@ -253,11 +270,9 @@ def test_security_levels_and_exclusions_hold_in_every_mode(shared_database: Data
     open_, secret = depot.put("kestrel", title="open"), depot.put("kestrel", title="secret")
     depot.sql("update document set security_level = 'secret' where title = 'secret'")
     least = {"mode": mode, "min_similarity": -1.0}
-    one = LedgerFilter(security_levels=("internal", "public"))
+    one = Filter(security_levels=("internal", "public"))
     assert ask(depot, RetrievalOptions(), "kestrel", filter=one, **least) == ["open"]
-    assert ask(depot, RetrievalOptions(), "kestrel", filter=LedgerFilter(exclude=(open_,)), **least) == [
-        "secret"
-    ]
-    neither = LedgerFilter(security_levels=("internal",), exclude=(open_,))
+    assert ask(depot, RetrievalOptions(), "kestrel", filter=Filter(exclude=(open_,)), **least) == ["secret"]
+    neither = Filter(security_levels=("internal",), exclude=(open_,))
     assert ask(depot, RetrievalOptions(), "kestrel", filter=neither, **least) == []
     assert secret != open_

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.documents import Kind, SourceType
 from pipeline.search.chunks import StoredDocument
-from pipeline.search.validity import age_days, duplicate_of, remark, standing
+from pipeline.search.validity import age_days, duplicate_of, outdated, remark
 
 
 def document(kind: Kind, **changes: Any) -> StoredDocument:
@@ -50,9 +50,8 @@ def document(kind: Kind, **changes: Any) -> StoredDocument:
         (Kind.REFERENCE, {}, None),
     ],
 )
-def test_standing(kind: Kind, metadata: dict[str, Any], why: str | None) -> None:
-    found = standing(document(kind, metadata=metadata))
-    assert (found and found.why) == why
+def test_what_no_longer_holds(kind: Kind, metadata: dict[str, Any], why: str | None) -> None:
+    assert outdated(document(kind, metadata=metadata)) == (why or "")
 
 
 @pytest.mark.parametrize(

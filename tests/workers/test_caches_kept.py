@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pipeline.search.cache import LayeredCache
-from workers.limits.caches import Behind
+from pipeline.search import SearchResults
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -21,27 +21,30 @@ def parts(tmp_path: Path, text: str, broker: str = BROKER) -> Runtime:
 
 
 @pytest.mark.req("001-048", "001-079", "001-098")
-def test_answers_and_vectors_are_kept_for_all_processes(tmp_path: Path) -> None:
-    caches = parts(tmp_path, "  embedding: {provider: minilm}\n").caches
-    assert isinstance(caches.vectors, LayeredCache)
-    assert isinstance(caches.results, Behind), "nobody waits for an answer to be kept"
+def test_each_process_keeps_answers_and_vectors_of_its_own(tmp_path: Path) -> None:
+    made = parts(
+        tmp_path, "  embedding: {provider: minilm}\n  retrieval: {cache: {maxEntries: 2, ttl: 60}}\n"
+    )
+    caches = made.caches
+    assert caches.answers is not None
+    assert caches.vectors is not None
+    for n in range(3):
+        caches.answers.put("s", str(n), SearchResults())
+        caches.vectors.put("s", str(n), np.zeros(1, np.float32))
+    assert caches.answers.get("s", "0") is None
+    assert caches.vectors.get("s", "0") is None
+    assert caches.answers.get("s", "2") == SearchResults()
 
 
-def test_vectors_that_are_made_sooner_than_asked_for_are_not_kept(tmp_path: Path) -> None:
+def test_vectors_that_are_made_sooner_than_looked_up_are_not_kept(tmp_path: Path) -> None:
     caches = parts(tmp_path, "  embedding: {provider: hashing}\n").caches
     assert caches.vectors is None
-    assert isinstance(caches.results, Behind)
+    assert caches.answers is not None
 
 
 def test_switched_off_nothing_is_kept(tmp_path: Path) -> None:
     caches = parts(tmp_path, "  retrieval: {cache: {enabled: false}}\n").caches
-    assert (caches.vectors, caches.results) == (None, None)
-
-
-def test_without_a_broker_a_process_keeps_its_own_vectors(tmp_path: Path) -> None:
-    caches = parts(tmp_path, "  embedding: {provider: minilm}\n", broker="").caches
-    assert caches.vectors is not None
-    assert caches.results is None
+    assert (caches.vectors, caches.answers) == (None, None)
 
 
 def test_who_was_forked_makes_caches_of_his_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.enrichment.text import clipped
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.arms import LedgerFilter
+from pipeline.search.chunks import Filter
 from pipeline.search.validity import remark
 from workers import search
 from workers.runtime import Runtime
@@ -128,8 +128,8 @@ def _verdict(reason: str, detail: str, hit: Hit | None = None, rank: int | None 
 
 def _ranked(hit: Hit, rank: int, shown: int) -> Json:
     score = f"score {hit.score:.3f}"
-    if hit.standing is not None:
-        score += f" (lowered: {hit.standing.why})"
+    if hit.outdated:
+        score += f" (lowered: {hit.outdated})"
     elif said := remark(hit.document):
         score += f" ({said})"
     if hit.explanation is not None and hit.explanation.feedback_why:
@@ -176,7 +176,7 @@ def _outside(
 
 def _alone(parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, only: Json) -> Sequence[Hit]:
     """The document searched by itself, under some conditions of the filter."""
-    narrow = LedgerFilter(only=(document,), **only)
+    narrow = Filter(only=(document,), **only)
     return search.search(
         parts, tenant, replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
     ).hits

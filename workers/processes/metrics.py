@@ -19,9 +19,10 @@ from prometheus_client import (
     multiprocess,
 )
 
+from pipeline.embedding import Vectors
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.ledger.embedding_use import Meter, Used
-from pipeline.search.cache import Cache, Value
+from pipeline.search.cache import MemoryCache
 
 LEVEL = Gauge(
     "larder_degradation_level",
@@ -90,19 +91,15 @@ def count(meter: Meter, used: Used) -> None:
     CACHE_HITS.labels(*labels).inc(used.cache_hits)
 
 
-class CountedCache:
-    """A cache whose looks are counted as those of `name`; a pipeline.search.cache.Cache itself."""
+class CountedCache(MemoryCache[Vectors]):
+    """A cache of vectors whose looks are counted as those of `name`."""
 
-    def __init__(self, name: str, cache: Cache) -> None:
+    def __init__(self, name: str, *, entries: int = 100, seconds: float = 900) -> None:
+        super().__init__(entries=entries, seconds=seconds)
         self._name = name
-        self._cache = cache
 
-    def get(self, space: str, key: str) -> bytes | None:
+    def get(self, space: str, key: str) -> Vectors | None:
         """As the cache's."""
-        found = self._cache.get(space, key)
+        found = super().get(space, key)
         LOOKS.labels(self._name, "no" if found is None else "yes").inc()
         return found
-
-    def put(self, space: str, key: str, value: Value) -> None:
-        """As the cache's."""
-        self._cache.put(space, key, value)

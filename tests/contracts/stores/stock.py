@@ -7,20 +7,15 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
+from sqlalchemy import text
+
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, open_index
-from pipeline.search.chunks import (
-    Candidate,
-    Replaced,
-    Replacement,
-    StoredDocument,
-    StoreQuery,
-    StoreStats,
-)
-from tests.pipeline.stores.depot import enter
+from pipeline.search.chunks import Replaced, Replacement, StoredDocument
+from tests.pipeline.stores.depot import Candidate, candidates, enter
 
 DIMENSIONS = 384
 NOWHERE = UUID(int=0xD)
@@ -62,13 +57,12 @@ class InLedger:
         with self.database.tenant(self.tenant) as connection:
             return PgVectorStore(connection, self.index, self.tenant).delete(document_ids)
 
-    def candidates(self, query: StoreQuery) -> list[Candidate]:
+    def counts(self) -> tuple[int, int]:
+        """How many documents and chunks are searchable."""
+        statement = "select count(distinct document_id), count(*) from chunk where index_id = :index"
         with self.database.tenant(self.tenant) as connection:
-            return PgVectorStore(connection, self.index, self.tenant).candidates(query)
-
-    def stats(self) -> StoreStats:
-        with self.database.tenant(self.tenant) as connection:
-            return PgVectorStore(connection, self.index, self.tenant).stats()
+            row = connection.execute(text(statement), {"index": self.index.id}).one()
+        return row[0], row[1]
 
 
 NEAR = 0.005
@@ -98,18 +92,19 @@ def put(store: InLedger, *contents: str, **changes: Any) -> StoredDocument:
     return stored
 
 
-def ask(store: InLedger, text: str, **changes: Any) -> list[Candidate]:
+def ask(store: InLedger, words: str, **changes: Any) -> list[Candidate]:
     """Both arms, unless `changes` to the query say otherwise."""
-    return store.candidates(replace(StoreQuery(text=text, vector=EMBEDDER.embed_query(text)), **changes))
+    given = {"vector": EMBEDDER.embed_query(words), **changes}
+    return candidates(store.database, store.tenant, words, **given)
 
 
-def by_words(store: InLedger, text: str, **changes: Any) -> list[Candidate]:
+def by_words(store: InLedger, words: str, **changes: Any) -> list[Candidate]:
     """The keyword arm alone."""
-    return ask(store, text, vector=None, **changes)
+    return ask(store, words, vector=None, **changes)
 
 
-def contents(candidates: Sequence[Candidate]) -> list[str]:
-    return [c.chunk.content for c in candidates]
+def contents(found: Sequence[Candidate]) -> list[str]:
+    return [c.chunk.content for c in found]
 
 
 def all_of(store: InLedger, of: StoredDocument) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ import pytest
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.search.chunks import Filter, Replaced, Replacement, StoreStats
+from pipeline.search.chunks import Filter, Replaced, Replacement
 from tests.contracts.stores.stock import (
     EMBEDDER,
     NEAR,
@@ -31,7 +31,7 @@ from tests.contracts.stores.stock import (
 
 
 def test_an_empty_store_answers(store: InLedger) -> None:
-    assert store.stats() == StoreStats(documents=0, chunks=0)
+    assert store.counts() == (0, 0)
     assert ask(store, "anything") == []
     assert by_words(store, "anything") == []
     assert store.delete([uuid4()]) == 0
@@ -68,13 +68,13 @@ def test_counts_are_per_document_and_in_order(store: InLedger) -> None:
         Replaced(written=2, kept=0, removed=0),
         Replaced(written=1, kept=0, removed=0),
     ]
-    assert store.stats() == StoreStats(documents=2, chunks=3)
+    assert store.counts() == (2, 3)
 
 
 def test_the_same_again_writes_nothing(store: InLedger) -> None:
     of = put(store, "alpha", "beta")
     assert store.replace([replacement(of, "alpha", "beta")]) == [Replaced(written=0, kept=2, removed=0)]
-    assert store.stats() == StoreStats(documents=1, chunks=2)
+    assert store.counts() == (1, 2)
 
 
 @pytest.mark.req("002-011")
@@ -143,7 +143,7 @@ def test_repeated_chunks_of_one_document_all_stay(store: InLedger) -> None:
 def test_no_chunks_remove_the_document(store: InLedger) -> None:
     of, other = put(store, "alpha", "beta"), put(store, "gamma")
     assert store.replace([replacement(replace(of, version=2))]) == [Replaced(written=0, kept=0, removed=2)]
-    assert store.stats() == StoreStats(documents=1, chunks=1)
+    assert store.counts() == (1, 1)
     assert all_of(store, of) == []
     assert all_of(store, other) == [(0, "gamma")]
     assert store.replace([replacement(document())]) == [Replaced(written=0, kept=0, removed=0)]
@@ -153,7 +153,7 @@ def test_delete_counts_chunks_and_is_repeatable(store: InLedger) -> None:
     first, second, third = put(store, "alpha", "beta"), put(store, "gamma"), put(store, "delta")
     assert store.delete([first.id, second.id, uuid4()]) == 3
     assert store.delete([first.id]) == 0
-    assert store.stats() == StoreStats(documents=1, chunks=1)
+    assert store.counts() == (1, 1)
     assert contents(ask(store, "alpha gamma delta")) == ["delta"]
     assert by_words(store, "alpha") == []
     assert all_of(store, third) == [(0, "delta")]
@@ -239,4 +239,4 @@ def test_bad_vectors_are_refused_and_nothing_is_written(
         store.replace([replacement(document(), "delta"), bad])
     assert not caught.value.transient
     assert "beta" not in str(caught.value)
-    assert store.stats() == StoreStats(documents=1, chunks=1)
+    assert store.counts() == (1, 1)

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from pipeline.embedding import Vectors
-from pipeline.errors import StoreRejected
 from tests.contracts.stores.stock import EMBEDDER, NEAR, InLedger, ask, by_words, contents, put
-
-
-@pytest.mark.parametrize(
-    "vector", [np.ones(383, np.float32), np.ones((1, 384), np.float32), np.full(384, np.nan, np.float32)]
-)
-def test_a_bad_query_vector_is_refused(store: InLedger, vector: Vectors) -> None:
-    put(store, "alpha")
-    with pytest.raises(StoreRejected):
-        ask(store, "alpha", vector=vector)
 
 
 @pytest.mark.req("003-017", "003-023")
@@ -41,11 +29,6 @@ def test_the_keyword_arm_alone_has_no_similarity_and_finds_matches_only(store: I
     assert all(c.similarity is None and c.bm25 is not None and c.bm25 > 0 for c in found)
     scores = {c.chunk.content: c.bm25 or 0.0 for c in found}
     assert scores["kestrel falcon"] > scores["kestrel badger badger badger badger badger badger"]
-
-
-def test_no_arm_finds_nothing(store: InLedger) -> None:
-    put(store, "alpha")
-    assert ask(store, "alpha", vector=None, keywords=False) == []
 
 
 def test_both_arms_are_joined_and_every_chunk_is_scored_in_both(store: InLedger) -> None:

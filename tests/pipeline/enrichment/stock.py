@@ -13,7 +13,7 @@ from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
 from pipeline.search.chunks import StoredDocument
-from pipeline.search.validity import standing
+from pipeline.search.validity import outdated
 from tests.pipeline.enrichment.library import NOW, sound
 
 MINILM = "all-MiniLM-L6-v2"
@@ -62,7 +62,7 @@ def hit(
     )
     chunk = Chunk(ord=0, content=text)
     return Hit(
-        document=stored, chunk=chunk, score=1.0, explanation=told or explained(), standing=standing(stored)
+        document=stored, chunk=chunk, score=1.0, explanation=told or explained(), outdated=outdated(stored)
     )
 
 

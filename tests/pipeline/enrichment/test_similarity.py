@@ -15,7 +15,6 @@ from pipeline.enrichment.similarity import CANDIDATES, DUPLICATES, Likely, is_du
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.chunks import Filter
-from pipeline.search.validity import Standing
 from tests.connectors.outputs import read
 from tests.pipeline.enrichment.library import (
     LIBRARY,
@@ -195,14 +194,12 @@ def test_what_would_do_alone_is_left_out_far_behind_a_better_one(kind: Kind) -> 
 @KINDS
 def test_what_no_longer_holds_loses_and_does_not_keep_out_what_took_its_place(kind: Kind) -> None:
     new = hit(1, kind=kind, told=explained(_weakest(kind)))
-    old = replace(
-        hit(2, kind=kind, told=explained(1.0, overlap=1.0)), standing=Standing(why="superseded by 1")
-    )
+    old = replace(hit(2, kind=kind, told=explained(1.0, overlap=1.0)), outdated="superseded by 1")
     assert numbers(ask(old, new, kind=kind)) == [2, 1]
-    (holds,) = ask(replace(old, standing=None), kind=kind)
+    (holds,) = ask(replace(old, outdated=""), kind=kind)
     (ended,) = ask(old, kind=kind)
     assert ended.probability < holds.probability
-    assert ask(replace(new, standing=old.standing), kind=kind) == []
+    assert ask(replace(new, outdated=old.outdated), kind=kind) == []
 
 
 @KINDS
@@ -250,7 +247,7 @@ def test_the_likest_come_first_each_at_a_probability_and_in_whatever_order_they_
     hits = [
         replace(
             hit(n, told=explained(similarity, centroid, overlap)),
-            standing=Standing(why="rejected") if ended else None,
+            outdated="rejected" if ended else "",
         )
         for n, (similarity, centroid, overlap, ended) in enumerate(given_)
     ]

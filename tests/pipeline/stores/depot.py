@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
 import numpy as np
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.embedding import Vectors
+from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
-from pipeline.search import term_statistics
-from pipeline.search.bm25 import Statistics
-from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index, place_of
-from pipeline.search.chunks import Replacement, StoredDocument, StoreQuery
-from pipeline.search.texts import LedgerCandidate, Nearest, nearest_texts
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot, term_statistics
+from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
+from pipeline.search.chunks import Filter, Mode, Replacement, StoredDocument
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"
@@ -33,12 +30,14 @@ class Counting(Database):
     def __init__(self, of: Database) -> None:
         self.__dict__.update(vars(of))
         self.asked: list[str] = []
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
         self.read: list[int] = []
 
     def ask(
         self, tenant_id: UUID, statement: str, values: Mapping[str, Any], **options: Any
     ) -> list[tuple[Any, ...]]:
         self.asked.append(statement)
+        self.sent.append((statement, values))
         rows = super().ask(tenant_id, statement, values, **options)
         if "c.content" in statement:
             self.read.append(len(rows))
@@ -122,55 +121,111 @@ class Depot:
             found = connection.execute(text(statement), values)
             return list(found) if found.returns_rows else []
 
-    def ask(self, words: str = "", *, settings: str = "", **changes: Any) -> list[LedgerCandidate]:
+    def ask(self, words: str = "", *, exact_below: int | None = None, **changes: Any) -> list[Candidate]:
         """Candidates; by words alone unless `vector` is given."""
-        with self.database.tenant(self.tenant) as connection:
-            if settings:
-                connection.execute(text(settings))
-            store = PgVectorStore(connection, self.index, self.tenant, exact_below=self.exact_below)
-            return store.scored(StoreQuery(text=words, **changes))
-
-    def nearest(self, vector: Vectors, top: int, *, first: int, dedupe: bool = True) -> Nearest:
-        """The first by meaning alone, as the retriever asks for them."""
-        place = place_of(self.index, self.tenant, self.exact_below)
-        query = StoreQuery(text="", vector=vector, keywords=False, top=top)
-        ask = partial(self.database.ask, self.tenant)
-        ((chunks, mean_length),) = ask("select chunks, mean_length from index_stat", {})
-        counted = Statistics(chunks=chunks, mean_length=mean_length)
-        return nearest_texts(ask, place, query, counted, first, dedupe=dedupe)
-
-    @contextmanager
-    def statements(self) -> Iterator[list[tuple[str, Any]]]:
-        """The statements of the application, with their parameters, as long as the block runs."""
-        seen: list[tuple[str, Any]] = []
-
-        def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-            seen.append((statement, parameters))
-
-        event.listen(self.database.app, "before_cursor_execute", note)
-        try:
-            yield seen
-        finally:
-            event.remove(self.database.app, "before_cursor_execute", note)
+        exact_below = self.exact_below if exact_below is None else exact_below
+        return candidates(self.database, self.tenant, words, exact_below=exact_below, **changes)
 
     def plan(self, words: str = "", *, settings: str = "", **changes: Any) -> str:
-        """The plans, with what really happened, of the statements that read chunks for a question."""
-        with self.statements() as seen:
-            self.ask(words, **changes)
-        plans = []
+        """The plan of the statement that searches, with what really happened."""
+        counting = Counting(self.database)
+        candidates(counting, self.tenant, words, exact_below=self.exact_below, **changes)
+        statement, values = counting.sent[-1]
+        given = ["hnsw.iterative_scan = relaxed_order", "hnsw.ef_search = 100", *settings.split(";")]
         with self.database.tenant(self.tenant) as connection:
-            for setting in (
-                "hnsw.iterative_scan = relaxed_order",
-                "hnsw.ef_search = 100",
-                *settings.split(";"),
-            ):
-                if setting:
-                    connection.execute(text(f"set local {setting}"))
-            for statement, parameters in seen:
-                if " limit " in statement and "lexeme_stat" not in statement:
-                    rows = connection.exec_driver_sql(f"explain (analyze) {statement}", parameters)
-                    plans += [str(row[0]) for row in rows]
-        return "\n".join(plans)
+            for setting in filter(None, given):
+                connection.execute(text(f"set local {setting}"))
+            rows = connection.exec_driver_sql(f"explain (analyze) {statement}", dict(values))
+            return "\n".join(str(row[0]) for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A chunk that an arm found, with its scores; None of an arm that was left out."""
+
+    document: StoredDocument
+    chunk: Chunk
+    similarity: float | None
+    bm25: float | None
+    overlap: float | None
+    title: float | None
+    covered: float | None
+    centroid: float | None
+
+    @property
+    def document_id(self) -> UUID:
+        return self.document.id
+
+    @property
+    def place(self) -> tuple[UUID, int]:
+        """Which chunk it is."""
+        return self.document.id, self.chunk.ord
+
+    @classmethod
+    def of(cls, hit: Hit) -> Candidate:
+        e = hit.explanation
+        assert e is not None
+        names = ("similarity", "bm25", "overlap", "title", "covered", "centroid")
+        return cls(document=hit.document, chunk=hit.chunk, **{name: getattr(e, name) for name in names})
+
+
+class Pointed:
+    """An embedder that gives every question the same vector."""
+
+    model, limits = MODEL, EmbedderLimits()
+
+    def __init__(self, vector: Vectors) -> None:
+        self.vector = vector
+        self.dimensions = len(vector)
+
+    def embed_query(self, _text: str) -> Vectors:
+        return self.vector
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        return np.tile(self.vector, (len(texts), 1))
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+
+def candidates(
+    database: Database,
+    tenant: UUID,
+    words: str,
+    *,
+    vector: Vectors | None = None,
+    keywords: bool = True,
+    candidates: int = 100,
+    filter: Filter = Filter(),  # noqa: A002, B008 (as a request names it; it is frozen)
+    languages: Sequence[str] = ("english",),
+    exact_below: int = 10_000,
+) -> list[Candidate]:
+    """All candidates of both arms, most similar first; without a vector by words alone."""
+    index_snapshot.look(database, tenant)  # whatever was seen a moment ago
+    mode: Mode = "keyword" if vector is None else "hybrid" if keywords else "vector"
+    retriever = Retriever(
+        database,
+        tenant,
+        lambda _index: Pointed(np.zeros(1, np.float32) if vector is None else vector),
+        RetrievalOptions(candidates=candidates, languages=tuple(languages), exact_below=exact_below),
+    )
+    found = retriever.search(
+        SearchRequest(
+            text=words if words.strip() else "?",  # a blank question is not asked at all
+            mode=mode,
+            filter=filter,
+            trace=True,
+            dedupe=False,
+            min_similarity=-1.0,
+        )
+    )
+    every = [Candidate.of(hit) for hit in (*found.hits, *found.beyond, *found.below)]
+    return sorted(every, key=_best_first)
+
+
+def _best_first(one: Candidate) -> tuple[float, float, UUID, int]:
+    similarity = -2.0 if one.similarity is None else one.similarity
+    return -similarity, -(one.bm25 or 0.0), one.document.id, one.chunk.ord
 
 
 def enter(connection: Connection, tenant: UUID, of: StoredDocument) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from uuid import UUID
 
 import pytest
@@ -11,13 +10,10 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
-from pipeline.search import term_statistics
-from pipeline.search.arms import LedgerFilter, scores
-from pipeline.search.bm25 import Statistics
-from pipeline.search.chunk_store import PgVectorStore, active_index, indexes, open_index, place_of
-from pipeline.search.chunks import StoreQuery, StoreStats
-from pipeline.search.texts import nearest_texts
-from tests.pipeline.stores.depot import DIMENSIONS, Depot
+from pipeline.search import statement, term_statistics
+from pipeline.search.chunk_store import PgVectorStore, active_index, indexes, open_index
+from pipeline.search.chunks import Filter
+from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, candidates
 
 
 def test_tenants_never_see_each_other(shared_database: Database) -> None:
@@ -30,13 +26,13 @@ def test_tenants_never_see_each_other(shared_database: Database) -> None:
     vector = one.embedder.embed_query("kestrel secret")
     assert [c.chunk.content for c in one.ask("kestrel secret", vector=vector)] == ["kestrel secret"]
     assert [c.chunk.content for c in other.ask("kestrel secret", vector=vector)] == ["kestrel public"]
-    assert other.ask("secret", filter=LedgerFilter(only=(mine,))) == []
+    assert other.ask("secret", filter=Filter(only=(mine,))) == []
     with shared_database.app.begin() as connection:
         assert connection.execute(text("select count(*) from chunk")).scalar_one() == 0
     with shared_database.tenant(other.tenant) as connection:
         store = PgVectorStore(connection, other.index, other.tenant)
         assert store.delete([mine]) == 0
-        assert store.stats() == StoreStats(documents=1, chunks=1)
+        assert connection.execute(text("select count(*) from chunk")).scalar_one() == 1
 
 
 def test_kept_rows_are_not_written_again(shared_database: Database) -> None:
@@ -133,19 +129,12 @@ def test_indexes_are_built_when_the_backlog_is_empty(database: Database, tenant:
 def test_a_search_that_was_meant_for_another_index_finds_nothing(database: Database, tenant: UUID) -> None:
     depot = Depot(database, tenant)
     depot.put("kestrel")
-    place = place_of(depot.index, tenant, 0, if_active=True)
-    query = StoreQuery(text="kestrel", vector=depot.embedder.embed_query("kestrel"), top=5)
-    counted = Statistics(chunks=1, mean_length=1.0)
-    ask = partial(database.ask, tenant)
-
-    def found() -> tuple[int, int]:
-        return len(scores(ask, place, query, counted)), len(
-            nearest_texts(ask, place, query, counted, 5).chunks
-        )
-
-    assert found() == (1, 1)
+    counting = Counting(database)
+    assert len(candidates(counting, tenant, "kestrel", vector=depot.embedder.embed_query("kestrel"))) == 1
+    sent, values = counting.sent[-1]
+    assert f"= {depot.index.id}" in sent.rpartition(statement.ACTIVE)[2]
     with database.tenant(tenant) as connection:
         new = open_index(connection, provider="x", model="newer", dimensions=8, chunker="c", pipeline="p")
     with database.control() as connection:
         connection.exec_driver_sql(f"select activate_search_index({new.id})")
-    assert found() == (0, 0)
+    assert database.ask(tenant, sent, values) == []

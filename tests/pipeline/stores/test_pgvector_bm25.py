@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from collections import Counter
-from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
-from pipeline.search import bm25, term_statistics
+from pipeline.search import statement, term_statistics
 from pipeline.search.lexemes import searchable
+from pipeline.search.retriever import MOST_CHARACTERS
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(
@@ -133,15 +135,31 @@ def test_a_word_that_stands_250_times_is_counted_to_the_last(shared_database: Da
 # --- which lexemes take part ---
 
 
-def test_rare_lexemes_choose_the_candidates_and_all_count() -> None:
-    large, small = bm25.Statistics(chunks=10_000), bm25.Statistics(chunks=900)
-    terms = [bm25.Term(lexeme=f"t{n}", weight=1.0, sharp=1.0, chunks=n) for n in (1, 400, 599, 700)]
-    assert bm25.selector(terms, large) == "'t1' | 't400' | 't599'"
-    assert bm25.selector(terms, small) == "'t1' | 't400' | 't599' | 't700'"
-    common = [bm25.Term(lexeme=f"t{n}", weight=1.0, sharp=1.0, chunks=9_000 + n) for n in range(2)]
-    assert bm25.selector(common, large) == "'t0'", "one lexeme always chooses, however common"
-    named = bm25.Terms(len(terms))
-    assert "%(q3)s::tsquery" in bm25.score(named, bm25.ranks(named, "l"), k="k")
+def terms(depot: Depot, question: str, *, chunks: float = 300) -> list[Any]:
+    """Rows of (lexeme, weight, sharp, chosen), rarest first, as the statement makes them; of so many chunks."""
+    given = {"words": searchable(question), "languages": ["english"], "tenant": depot.tenant}
+    given |= {"index": depot.index.id, "chunks": chunks}
+    columns = "cast(t.lexeme as text), t.weight, t.sharp, t.chosen"
+    return depot.database.ask(depot.tenant, f"select {columns} from ({statement.TERMS}) t", given)
+
+
+def test_rare_lexemes_choose_the_candidates_and_all_count(shared_database: Database) -> None:
+    depot = Depot(shared_database)
+
+    def choosing(chunks: float, **counts: int) -> list[str]:
+        depot.sql("delete from lexeme_stat")
+        for lexeme, n in counts.items():
+            depot.sql(
+                "insert into lexeme_stat (tenant_id, index_id, lexeme, chunks) values (:t, :i, :l, :n)",
+                t=depot.tenant, i=depot.index.id, l=lexeme, n=n,
+            )  # fmt: skip
+        found = terms(depot, " ".join(counts), chunks=chunks)
+        assert len(found) == len(counts)
+        return [lexeme.strip("'") for lexeme, _, _, chosen in found if chosen]
+
+    assert choosing(10_000, k700=700, k1=1, k599=599, k400=400) == ["k1", "k400", "k599"]
+    assert choosing(900, k700=700, k1=1, k599=599, k400=400) == ["k1", "k400", "k599", "k700"]
+    assert choosing(10_000, k9001=9001, k9000=9000) == ["k9000"], "one lexeme always chooses, however common"
 
 
 def test_words_that_are_nowhere_do_not_crowd_out_those_that_are(depot: Depot) -> None:
@@ -159,16 +177,34 @@ def test_words_that_came_after_the_count_are_found(shared_database: Database) ->
 
 
 def test_long_questions_keep_their_rarest_lexemes(depot: Depot) -> None:
-    counted = bm25.Statistics(chunks=300, mean_length=50.0)
     rare = " ".join(f"only{n}x0" for n in range(60))
-    ask = partial(depot.database.ask, depot.tenant)
-    terms = bm25.weigh(ask, depot.index.id, depot.tenant, f"queue worker {rare}", counted)
-    assert len(terms) == bm25.MOST_LEXEMES
-    assert {t.chunks for t in terms} == {1}
+    found = terms(depot, f"queue worker {rare}")
+    assert len(found) == statement.MOST_LEXEMES
+    assert all(lexeme.startswith("'only") for lexeme, *_ in found)
+
+
+def test_so_many_lexemes_that_are_nowhere_take_part_the_first_of_the_question(depot: Depot) -> None:
+    found = terms(depot, " ".join(f"zz{n}qq" for n in range(100)) + " queue")
+    unlisted = sorted(lexeme for lexeme, *_ in found if lexeme.startswith("'zz"))
+    assert unlisted == sorted(f"'zz{n}qq'" for n in range(statement.MOST_UNLISTED))
+
+
+def test_what_stands_early_goes_first_where_not_all_can_take_part(depot: Depot) -> None:
+    late = " ".join(f"only{n}x0" for n in range(60))
+    found = {lexeme for lexeme, *_ in terms(depot, f"queue worker {'zz ' * statement.EARLY} {late}")}
+    assert {"'queue'", "'worker'"} <= found
+    assert len(found) == statement.MOST_LEXEMES + 1
+
+
+@pytest.mark.parametrize("words", [3_000, 6_000])
+def test_a_question_of_a_whole_log_is_weighed_in_no_time(depot: Depot, words: int) -> None:
+    begun = time.monotonic()
+    assert terms(depot, " ".join(f"w{n % 900} HADOOP-{n}" for n in range(words)))
+    assert time.monotonic() - begun < 2
 
 
 def test_a_question_is_read_up_to_its_limit(depot: Depot) -> None:
-    assert depot.ask("zz " * (bm25.MOST_CHARACTERS // 3 + 1) + "queue") == []
+    assert depot.ask("zz " * (MOST_CHARACTERS // 3 + 1) + "queue") == []
 
 
 @pytest.mark.parametrize(
@@ -194,12 +230,13 @@ def test_no_question_raises(depot: Depot, question: str) -> None:
         assert candidate.bm25 > 0
 
 
-def test_quotes_and_backslashes_in_lexemes_are_literal() -> None:
+def test_quotes_and_backslashes_in_lexemes_are_literal(depot: Depot, monkeypatch: pytest.MonkeyPatch) -> None:
     """No text makes such a lexeme today; the parser of a later PostgreSQL might."""
-    assert (
-        bm25.selector([bm25.Term(lexeme="a'b\\c", weight=1.0, sharp=1.0, chunks=1)], bm25.Statistics())
-        == "'a''b\\\\c'"
-    )
+    made = "to_tsvector(cast(l.name as regconfig), %(words)s)"
+    assert made in statement.TERMS
+    odd = statement.TERMS.replace(made, r"cast($x$'a''b\\c':1 'd & e':2$x$ as tsvector)")
+    monkeypatch.setattr(statement, "TERMS", odd)
+    assert {lexeme for lexeme, *_ in terms(depot, "any")} == {r"'a''b\\c'", "'d & e'"}
 
 
 # --- statistics ---
@@ -278,11 +315,8 @@ def test_a_word_of_one_chunk_counts_more_than_all_common_ones_together(depot: De
 
 def test_the_sharp_weight_is_1_for_a_lexeme_of_one_chunk_and_falls_fast(depot: Depot) -> None:
     total = depot.sql("select count(*) as n from chunk")[0].n
-    ask = partial(depot.database.ask, depot.tenant)
-    counted = bm25.Statistics(chunks=total, mean_length=20.0)
-    terms = bm25.weigh(ask, depot.index.id, depot.tenant, "only12x0 queue", counted)
-    rare, common = terms[0], terms[-1]
-    assert rare.sharp == pytest.approx(1.0)
+    (_, _, rare, _), *_, (_, weight, common, _) = terms(depot, "only12x0 queue", chunks=total)
+    assert rare == pytest.approx(1.0)
     most = math.log(1 + (total - 0.5) / 1.5)
-    assert common.sharp == pytest.approx((common.weight / most) ** bm25.SHARPNESS)
-    assert common.sharp < common.weight / most
+    assert common == pytest.approx((weight / most) ** statement.SHARPNESS)
+    assert common < weight / most

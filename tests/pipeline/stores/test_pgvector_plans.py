@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,13 +13,9 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
-from pipeline.search.arms import ChunkScores, LedgerFilter, passing, scores
-from pipeline.search.bm25 import Statistics
-from pipeline.search.chunk_store import place_of
-from pipeline.search.chunks import Filter, StoreQuery
-from pipeline.search.fusion import in_order
-from pipeline.search.statements import Passing
-from tests.pipeline.stores.depot import DIMENSIONS, Depot
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot
+from pipeline.search.chunks import Filter
+from tests.pipeline.stores.depot import DIMENSIONS, Candidate, Counting, Depot, Pointed, candidates
 
 ROWS = 4000
 
@@ -90,13 +85,16 @@ def test_few_chunks_are_compared_one_by_one(full: Depot, question: Vectors) -> N
 
 @pytest.mark.req("001-032")
 def test_filters_stand_in_the_sql_of_both_arms(full: Depot, question: Vectors) -> None:
-    condition = LedgerFilter(kinds=(Kind.DECISION,), tags=("x",), metadata={"a": 1}, sources=("notes",))
-    with full.statements() as seen:
-        full.ask("word7", vector=question, filter=condition)
-    (both,) = [statement for statement, _ in seen if " @@ " in statement]
-    arms = both.partition(" union all ")[0].split("other as")
-    assert len(arms) == 2
-    for statement in arms:
+    condition = Filter(kinds=(Kind.DECISION,), tags=("x",), metadata={"a": 1}, sources=("notes",))
+    counting = Counting(full.database)
+    candidates(counting, full.tenant, "word7", vector=question, filter=condition, exact_below=0)
+    sent, _ = counting.sent[-1]
+    near, matching = sent.index("near as"), sent.index("matching as")
+    for statement in (
+        sent[near:matching],
+        sent[matching : sent.index("found as")],
+        sent[sent.index("best as") :],
+    ):
         for part in (
             "d.kind = any",
             "d.tags @>",
@@ -114,10 +112,9 @@ def test_a_filter_of_one_percent_still_fills_the_list(
     full: Depot, question: Vectors, condition: Filter
 ) -> None:
     """HNSW stops after ef_search rows unless it goes on until the filter has let enough through."""
-    for settings in ("", "set local enable_sort = off"):
-        found = full.ask(vector=question, keywords=False, candidates=30, filter=condition, settings=settings)
-        assert len(found) == 30
-        assert all(c.document.kind is Kind.DECISION for c in found)
+    found = full.ask(vector=question, keywords=False, candidates=30, filter=condition)
+    assert len(found) == 30
+    assert all(c.document.kind is Kind.DECISION for c in found)
 
 
 def test_more_candidates_than_ef_search_by_default_come_whole(full: Depot, question: Vectors) -> None:
@@ -137,31 +134,10 @@ def test_the_scores_take_their_rows_at_the_place_they_were_found(
     full: Depot, question: Vectors, vector: bool
 ) -> None:
     """Right after a first load there are no statistics, and the planner must not be left to guess."""
-    with full.statements() as seen:
-        full.ask("word7", vector=question if vector else None)
-    ((statement, parameters),) = [one for one in seen if "c.ctid" in one[0]]
-    with full.database.tenant(full.tenant) as connection:
-        rows = connection.exec_driver_sql(f"explain {statement}", parameters)
-        plan = "\n".join(str(row[0]) for row in rows)
+    plan = full.plan("word7", vector=question if vector else None)
     assert plan.count(f"Tid Scan on chunk_{full.index.id}") == 1
     assert "Seq Scan on chunk" not in plan
     assert plan.count("document_hidden") == 1 + vector, "what is hidden is looked up once for each arm"
-    assert "document_pkey" not in plan
-
-
-@pytest.mark.parametrize("vector", [True, False])
-def test_the_lexemes_of_a_chunk_are_unpacked_once_and_not_for_each_term(
-    full: Depot, question: Vectors, vector: bool
-) -> None:
-    """A long question took twice its time when they were."""
-    with full.statements() as seen:
-        full.ask(" ".join(f"word{n}" for n in range(30)), vector=question if vector else None)
-    ((statement, parameters),) = [one for one in seen if "c.ctid" in one[0]]
-    with full.database.tenant(full.tenant) as connection:
-        rows = connection.exec_driver_sql(f"explain verbose {statement}", parameters)
-        plan = [str(row[0]) for row in rows]
-    for line in plan:
-        assert line.count("lexemes ||") <= 1, line
 
 
 def test_a_rare_tag_is_looked_up_in_its_index(full: Depot, question: Vectors) -> None:
@@ -174,46 +150,44 @@ def test_a_rare_tag_is_looked_up_in_its_index(full: Depot, question: Vectors) ->
 
 
 @pytest.mark.parametrize("exact_below", [0, ROWS + 1])
-def test_if_few_documents_are_wanted_they_are_the_first_of_all_with_their_best_chunks(
+def test_by_meaning_alone_the_first_documents_come_with_their_best_chunks(
     full: Depot, question: Vectors, exact_below: int
 ) -> None:
-    full.exact_below = exact_below
-    try:
-        everything = full.ask(vector=question, keywords=False)
-        few = full.nearest(question, 90, first=100)
-        chunks = full.nearest(question, 7, first=100, dedupe=False)
-    finally:
-        full.exact_below = 0
+    everything = full.ask(vector=question, keywords=False, exact_below=exact_below)
+    few = nearest(full, question, exact_below=exact_below, k=20)
+    chunks = nearest(full, question, exact_below=exact_below, k=7, dedupe=False)
     best: dict[UUID, int] = {}
     for candidate in everything:
         best.setdefault(candidate.document.id, candidate.chunk.ord)
-    assert [one.place for one in in_order(few.chunks)] == list(best.items())[:90]
-    assert len({c.document_id for c in everything[:90]}) < 90, "some document has two chunks among them"
-    first = in_order(chunks.chunks)
-    assert [one.place for one in first] == [(c.document_id, c.ord) for c in everything[:7]]
-    assert [one.score for one in first] == pytest.approx([c.similarity for c in everything[:7]])
-    for found in (few, chunks):
-        assert found.rows == 100
-        assert all(
-            (one.text.document.id, one.text.chunk.ord) == one.place for one in found.chunks if one.text
-        )
-        assert all(one.text and one.text.chunk.content.startswith("common") for one in found.chunks)
+    assert [(hit.document.id, hit.chunk.ord) for hit in few] == list(best.items())[:20]
+    assert [(hit.document.id, hit.chunk.ord) for hit in chunks] == [c.place for c in everything[:7]]
+    assert [hit.score for hit in chunks] == pytest.approx([c.similarity for c in everything[:7]])
+    assert all(hit.chunk.content.startswith("common") for hit in few)
+
+
+def nearest(full: Depot, question: Vectors, *, exact_below: int, **request: Any) -> list[Hit]:
+    """The first by meaning alone."""
+    options = RetrievalOptions(exact_below=exact_below, min_similarity=-1.0)
+    made = Retriever(full.database, full.tenant, lambda _index: Pointed(question), options)
+    return list(made.search(SearchRequest(text="any", mode="vector", **request)).hits)
 
 
 # --- how much a filter lets through decides how to search ---
 
 
-def wide(full: Depot, passing: Passing, wanted: Filter, **query: Any) -> list[ChunkScores]:
-    """Scores by a way that is settled beforehand, planned once for all values."""
-    place = place_of(full.index, full.tenant, 0, passing=passing)
-    asked = StoreQuery(**{"text": "", "keywords": False, "candidates": 30, "filter": wanted, **query})
-    counted = Statistics(chunks=ROWS, mean_length=4.0)
-    return scores(partial(full.database.ask, full.tenant), place, asked, counted)
+def wide(
+    full: Depot, monkeypatch: pytest.MonkeyPatch, narrow: bool, words: str = "", **query: Any
+) -> list[Candidate]:
+    """Candidates by a way that is settled beforehand."""
+    monkeypatch.setattr(index_snapshot, "is_narrow", lambda *_: narrow)
+    return candidates(full.database, full.tenant, words, exact_below=0, **query)
 
 
 @pytest.mark.req("001-032")
-@pytest.mark.parametrize("passing", ["few", "some", "many"])
-def test_each_way_finds_what_a_filter_lets_through(full: Depot, passing: Passing) -> None:
+@pytest.mark.parametrize("narrow", [True, False])
+def test_each_way_finds_what_a_filter_lets_through(
+    full: Depot, monkeypatch: pytest.MonkeyPatch, narrow: bool
+) -> None:
     """Asked so often that the server plans no more, with filters of 1 and of 99 percent in turn."""
     directions = unit(np.random.default_rng(5).normal(size=(8, DIMENSIONS)).astype(np.float32))
     rows = full.sql(
@@ -222,73 +196,63 @@ def test_each_way_finds_what_a_filter_lets_through(full: Depot, passing: Passing
     vectors = np.array([row.embedding.to_list() for row in rows], dtype=np.float32)
     shares = []
     for direction in directions:
-        nearest = np.argsort(-(vectors @ direction))
+        order = np.argsort(-(vectors @ direction))
         for kind in (Kind.DECISION, Kind.WORK):
-            book = [(rows[n].document_id, rows[n].ord) for n in nearest if rows[n].kind == kind][:30]
-            found = wide(full, passing, Filter(kinds=(kind,)), vector=direction)
+            book = [(rows[n].document_id, rows[n].ord) for n in order if rows[n].kind == kind][:30]
+            given: dict[str, Any] = {"keywords": False, "candidates": 30, "filter": Filter(kinds=(kind,))}
+            found = wide(full, monkeypatch, narrow, vector=direction, **given)
             assert len(found) == 30
-            shares.append(len({(c.document_id, c.ord) for c in found} & set(book)) / 30)
-            if passing != "many":
+            shares.append(len({c.place for c in found} & set(book)) / 30)
+            if narrow:
                 assert shares[-1] == 1.0
     assert np.mean(shares) > 0.95
 
 
-@pytest.mark.parametrize("passing", ["", "few", "some", "many"])
 def test_words_and_meaning_are_scored_alike_in_each_way(
-    full: Depot, question: Vectors, passing: Passing
+    full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten documents, so that every one of their chunks is a candidate."""
     one = full.sql("select document_id from chunk order by document_id limit 1")[0].document_id
     wanted = Filter(tags=("rare",), exclude=(one,))
-    found = wide(
-        full, passing, wanted, text="common3 word7 item0", keywords=True, vector=question, candidates=60
-    )
-    usual = wide(full, "", wanted, text="common3 word7 item0", keywords=True, vector=question, candidates=60)
-    assert sorted(found) == sorted(usual)
-    assert 36 <= len(found) <= 40
-    assert any(c.bm25 for c in found)
-    words = wide(full, passing, wanted, text="common3 item0", keywords=True)
-    assert {c[:2] for c in words} == {
-        c[:2] for c in wide(full, "", wanted, text="common3 item0", keywords=True)
-    }
-    assert words
+    both = [
+        wide(full, monkeypatch, narrow, "common3 word7 item0", vector=question, candidates=60, filter=wanted)
+        for narrow in (True, False)
+    ]
+    assert both[0] == both[1]
+    assert 36 <= len(both[0]) <= 40
+    assert any(c.bm25 for c in both[0])
 
 
-@pytest.mark.parametrize(("passing", "index"), [("few", False), ("some", False), ("many", True)])
+@pytest.mark.parametrize("narrow", [True, False])
 def test_the_way_is_the_one_that_was_settled(
-    full: Depot, question: Vectors, passing: Passing, index: bool
+    full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
-    seen: list[tuple[str, Mapping[str, Any]]] = []
-
-    def ask(statement: str, values: Mapping[str, Any], *, one_plan: bool = False) -> list[Any]:
-        assert one_plan
-        seen.append((statement, values))
-        return []
-
-    place = place_of(full.index, full.tenant, 0, passing=passing)
-    query = StoreQuery(text="", keywords=False, vector=question, filter=Filter(kinds=(Kind.DECISION,)))
-    scores(ask, place, query, Statistics(chunks=ROWS, mean_length=4.0))
-    ((statement, values),) = seen
-    with full.database.tenant(full.tenant) as connection:
-        plan = "\n".join(
-            str(row[0]) for row in connection.exec_driver_sql(f"explain {statement}", dict(values))
-        )
-    assert (f"chunk_{full.index.id}_vector" in plan) is index
+    monkeypatch.setattr(index_snapshot, "is_narrow", lambda *_: narrow)
+    plan = full.plan(vector=question, keywords=False, filter=Filter(kinds=(Kind.DECISION,)))
+    assert (f"chunk_{full.index.id}_vector" not in plan) is narrow
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "chunks", "way"),
+    ("passing", "wanted", "chunks", "narrow"),
     [
-        (0, 100, 100_000, "few"),
-        (1_000, 100, 100_000, "few"),
-        (1_001, 100, 100_000, "some"),
-        (8_944, 100, 100_000, "some"),
-        (8_945, 100, 100_000, "many"),
-        (4_001, 20, 100_000, "many"),
-        (20_000, 100, 1_000_000, "some"),
-        (900_000, 100, 100_000_000, "some"),
-        (1_000_001, 100, 100_000_000, "many"),
+        (0, 100, 100_000, True),
+        (8_944, 100, 100_000, True),
+        (8_945, 100, 100_000, False),
+        (4_001, 20, 100_000, False),
+        (20_000, 100, 1_000_000, True),
+        (900_000, 100, 100_000_000, True),
+        (1_000_001, 100, 100_000_000, False),
     ],
 )
-def test_which_way_a_filter_takes(found: int, wanted: int, chunks: int, way: str) -> None:
-    assert passing(found, wanted, chunks) == way
+def test_which_way_a_filter_takes(
+    shared_database: Database, passing: int, wanted: int, chunks: int, narrow: bool
+) -> None:
+    depot = Depot(shared_database)
+    depot.put("kestrel")
+    depot.count()
+    depot.sql("update document set chunk_count = :n", n=passing)
+    snapshot = index_snapshot.look(shared_database, depot.tenant)
+    assert snapshot
+    snapshot = replace(snapshot, chunks=chunks)
+    asked = ("kinds",), {"kinds": [Kind.REFERENCE.value]}
+    assert index_snapshot.is_narrow(shared_database, depot.tenant, snapshot, *asked, wanted) is narrow

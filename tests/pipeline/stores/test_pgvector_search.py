@@ -10,7 +10,6 @@ import pytest
 
 from pipeline.database.engine import Database
 from pipeline.documents import SourceType
-from pipeline.search.arms import LedgerFilter
 from pipeline.search.chunk_store import open_index
 from pipeline.search.chunks import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
@@ -32,28 +31,26 @@ def shelf(shared_database: Database) -> Depot:
 @pytest.mark.parametrize(
     ("condition", "titles"),
     [
-        (LedgerFilter(), {"one", "two", "three"}),
-        (LedgerFilter(sources=("wiki",)), {"one"}),
-        (LedgerFilter(sources=("wiki", "tracker")), {"one", "two", "three"}),
-        (LedgerFilter(sources=("nobody",)), set()),
-        (LedgerFilter(texts=(("team", "red"),)), {"one"}),
-        (LedgerFilter(texts=(("n", "3"),)), {"one", "two"}),
-        (LedgerFilter(texts=(("n", "3"), ("team", "blue"))), {"two"}),
-        (LedgerFilter(texts=(("ok", "true"),)), {"two"}),
-        (LedgerFilter(texts=(("labels", "b"),)), {"one"}),
-        (LedgerFilter(texts=(("labels", "c"),)), set()),
-        (LedgerFilter(texts=(("none", "null"),)), set()),
-        (LedgerFilter(texts=(("absent", ""),)), set()),
-        (LedgerFilter(texts=(("team", "re"),)), set()),
-        (LedgerFilter(texts=(("n", "3"),), metadata={"n": 3}), {"one"}),
-        (LedgerFilter(metadata={"labels": ["a", "b"]}), {"one"}),
-        (LedgerFilter(metadata={"labels": ["a"]}), set()),
-        (LedgerFilter(metadata={"n": 3.0}), {"one"}),
+        (Filter(), {"one", "two", "three"}),
+        (Filter(sources=("wiki",)), {"one"}),
+        (Filter(sources=("wiki", "tracker")), {"one", "two", "three"}),
+        (Filter(sources=("nobody",)), set()),
+        (Filter(texts=(("team", "red"),)), {"one"}),
+        (Filter(texts=(("n", "3"),)), {"one", "two"}),
+        (Filter(texts=(("n", "3"), ("team", "blue"))), {"two"}),
+        (Filter(texts=(("ok", "true"),)), {"two"}),
+        (Filter(texts=(("labels", "b"),)), {"one"}),
+        (Filter(texts=(("labels", "c"),)), set()),
+        (Filter(texts=(("none", "null"),)), set()),
+        (Filter(texts=(("absent", ""),)), set()),
+        (Filter(texts=(("team", "re"),)), set()),
+        (Filter(texts=(("n", "3"),), metadata={"n": 3}), {"one"}),
+        (Filter(metadata={"labels": ["a", "b"]}), {"one"}),
+        (Filter(metadata={"labels": ["a"]}), set()),
+        (Filter(metadata={"n": 3.0}), {"one"}),
     ],
 )
-def test_filters_of_the_ledger_hold_in_both_arms(
-    shelf: Depot, condition: LedgerFilter, titles: set[str]
-) -> None:
+def test_filters_of_the_ledger_hold_in_both_arms(shelf: Depot, condition: Filter, titles: set[str]) -> None:
     vector = shelf.embedder.embed_query("kestrel")
     assert {c.document.title for c in shelf.ask("kestrel", filter=condition)} == titles
     found = shelf.ask("kestrel", vector=vector, keywords=False, filter=condition)
@@ -62,8 +59,8 @@ def test_filters_of_the_ledger_hold_in_both_arms(
 
 def test_a_search_may_be_about_certain_documents_only(shelf: Depot) -> None:
     one = next(c.document.id for c in shelf.ask("kestrel") if c.document.title == "one")
-    assert [c.document.id for c in shelf.ask("kestrel", filter=LedgerFilter(only=(one,)))] == [one]
-    assert shelf.ask("kestrel", filter=LedgerFilter(only=(uuid4(),))) == []
+    assert [c.document.id for c in shelf.ask("kestrel", filter=Filter(only=(one,)))] == [one]
+    assert shelf.ask("kestrel", filter=Filter(only=(uuid4(),))) == []
 
 
 @pytest.mark.parametrize("column", ["hidden", "deleted"])
@@ -92,7 +89,7 @@ def test_filters_of_chunks_alone_hold_in_the_keyword_arm(shared_database: Databa
     found = depot.ask(
         "kestrel",
         candidates=2,
-        filter=LedgerFilter(exclude=(ids[1],), only=tuple(ids[1:6:2])),
+        filter=Filter(exclude=(ids[1],), only=tuple(ids[1:6:2])),
     )
     assert {c.document.title for c in found} == {"3", "5"}
 
@@ -136,6 +133,7 @@ def test_the_whole_document_counts_by_the_centroid_of_this_very_index(shelf: Dep
 
 
 def test_a_vector_of_zeros_is_far_from_everything(shelf: Depot) -> None:
-    found = shelf.ask("kestrel", vector=np.zeros(DIMENSIONS, np.float32))
-    assert {c.similarity for c in found} == {0.0}
-    assert len(found) == 3
+    shelf.put("kestrel of nothing", title="zeros", vectors=np.zeros((1, DIMENSIONS), np.float32))
+    found = shelf.ask("kestrel", vector=shelf.embedder.embed_query("kestrel"))
+    assert {c.document.title: c.similarity for c in found}["zeros"] == 0.0
+    assert len(found) == 4

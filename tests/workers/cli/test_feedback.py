@@ -293,7 +293,7 @@ def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[
         min_similarity=0.3,
         rerank=3.125,
         rerank_part=0.1,
-        standing_part=-0.1,
+        outdated_part=-0.1,
         feedback=-3.0,
         feedback_part=-0.1,
     )
