@@ -29,7 +29,7 @@ BATCH = 200
 """Ids per call; the service refuses more."""
 FEED_PAGE = 1000
 COMMENTS_PAGE = 200
-FEED_FIELDS = ("System.Id", "System.Rev", "System.IsDeleted")
+FEED_FIELDS = ("System.Id", "System.IsDeleted")
 LARGEST_ID = 2**31 - 1
 MOST_HITS = 20_000
 """A query with more hits is an error. That many consecutive ids cannot exceed it."""
@@ -38,20 +38,13 @@ _TIME_OF_DAY = re.compile(r"""['"]\s*\d{4}-\d{1,2}-\d{1,2}[T ]\s*\d{1,2}:""")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Revision:
-    """The newest revision of an item in the feed."""
-
-    id: int
-    rev: int
-    deleted: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class FeedPage:
-    """One answer of the feed; `token` is where it goes on, also months later."""
+    """One answer of the feed of revisions."""
 
-    revisions: tuple[Revision, ...]
+    deleted: Mapping[int, bool]
+    """Of each item that changed, by its newest revision."""
     token: str | None
+    """Where the feed goes on, also months later."""
     last: bool
 
 
@@ -61,7 +54,6 @@ class BoardsClient:
     def __init__(self, options: AzureDevOpsOptions) -> None:
         self.base_url = base_url_of(options.organization)
         self._options = options
-        self._names: dict[str, str] = {}
 
     def now(self, project: str) -> datetime:
         """The service's own time, from a query without hits."""
@@ -83,13 +75,16 @@ class BoardsClient:
             raise _shapeless("a query without its list of items")
         return [item.id for item in answer.work_items if item is not None and isinstance(item.id, int)]
 
-    def items(self, ids: Sequence[int]) -> dict[int, WorkItem]:
-        """At most BATCH items with all fields and relations; unreadable ones are absent."""
-        return self._batch(ids, expand="all")
-
-    def heads(self, ids: Sequence[int], fields: Sequence[str]) -> dict[int, WorkItem]:
-        """At most BATCH items with these fields only; unreadable ones are absent."""
-        return self._batch(ids, fields=list(fields))
+    def items(self, ids: Sequence[int], fields: Sequence[str] = ()) -> dict[int, WorkItem]:
+        """At most BATCH items with these fields only, or with all and their relations; unreadable ones are absent."""
+        what: dict[str, Any] = {"fields": list(fields)} if fields else {"expand": "all"}
+        request = sdk_models().WorkItemBatchGetRequest(ids=list(ids), error_policy="omit", **what)
+        found = self._call("reading work items", "get_work_items_batch", request)
+        if not isinstance(found, list):
+            raise _shapeless("a batch without its list")
+        wanted = set(ids)
+        # Unreadable ones are null at their place.
+        return {item.id: _work_item(item) for item in found if item is not None and item.id in wanted}
 
     def feed(self, project: str, *, token: str | None = None, start: datetime | None = None) -> FeedPage:
         """The newest revision of each item, deleted ones too, that changed behind `token`, or since `start`.
@@ -116,8 +111,10 @@ class BoardsClient:
         found = found if isinstance(found, str) and found else None
         if not last and (found is None or found == token):
             raise _shapeless("a feed that does not move on")
-        revisions = [_revision(value) for value in values if isinstance(value, Mapping)]
-        return FeedPage(revisions=tuple(r for r in revisions if r), token=found or token, last=last)
+        rows = [value["fields"] for value in values if isinstance(value, dict) and "fields" in value]
+        rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("System.Id"), int)]
+        deleted = {row["System.Id"]: row.get("System.IsDeleted") is True for row in rows}
+        return FeedPage(deleted=deleted, token=found or token, last=last)
 
     def comments(self, project: str, item_id: int) -> list[BoardsComment]:
         """All comments of an item, oldest first, without deleted ones."""
@@ -150,10 +147,8 @@ class BoardsClient:
         """The name of a project that may be given by its id; queries take names only."""
         if not _GUID.fullmatch(project.strip()):
             return project.strip()
-        if project not in self._names:
-            answer = self._call("reading the project", "get_project", project.strip(), of=self._clients.core)
-            self._names[project] = scalar_text(answer.name)
-        return self._names[project]
+        answer = self._call("reading the project", "get_project", project.strip(), of=self._clients.core)
+        return scalar_text(answer.name)
 
     @cached_property
     def _clients(self) -> SdkClients:
@@ -178,24 +173,6 @@ class BoardsClient:
             # A date with a time of day is accepted only if this is said beside the query.
             time_precision=True if _TIME_OF_DAY.search(wiql) else None,
         )
-
-    def _batch(self, ids: Sequence[int], **what: Any) -> dict[int, WorkItem]:
-        request = sdk_models().WorkItemBatchGetRequest(ids=list(ids), error_policy="omit", **what)
-        found = self._call("reading work items", "get_work_items_batch", request)
-        if not isinstance(found, list):
-            raise _shapeless("a batch without its list")
-        wanted = set(ids)
-        # Unreadable ones are null at their place.
-        return {item.id: _work_item(item) for item in found if item is not None and item.id in wanted}
-
-
-def _revision(value: Mapping[str, Any]) -> Revision | None:
-    fields = value.get("fields")
-    fields = fields if isinstance(fields, Mapping) else {}
-    item_id, rev = value.get("id", fields.get("System.Id")), value.get("rev", fields.get("System.Rev"))
-    if not isinstance(item_id, int) or not isinstance(rev, int):
-        return None
-    return Revision(id=item_id, rev=rev, deleted=fields.get("System.IsDeleted") is True)
 
 
 def _work_item(item: Any) -> WorkItem:
@@ -321,51 +298,46 @@ class BoardsRefused(SourceDenied):
 Row = tuple[type[LarderError], str, str]
 """Our error, what was found, what to do."""
 
-_NO_PROJECT: Row = (ProjectMissing, "does not know the project", PROJECT)
-_OLD: Row = (BoardsRefused, "does not offer this version of its interface", VERSION)
-_NOT_ALLOWED: Row = (SourceDenied, "does not let this account do it", SCOPE)
-_REFUSED: Row = (
-    BoardsRefused, "refuses the request", "look up the code; check organization, project and the settings",
-)  # fmt: skip
-_BROKEN: Row = (SourceUnavailable, "gave an answer that cannot be read", LASTS)
-_BROKE: Row = (SourceUnavailable, "could not be asked", LASTS)
 _CREDENTIALS: Row = (SourceDenied, "does not accept the credentials", TOKEN)
-
-FOREIGN_ERRORS: dict[str, Row] = {
-    # `type_key` of a service error: the library drops the HTTP status
-    "WorkItemUnauthorizedAccessException": (WorkItemMissing, "does not show the item", SCOPE),
-    "WorkItemNotFoundException": (WorkItemMissing, "does not know the item", SCOPE),
-    "WorkItemTrackingQueryResultSizeLimitExceededException": (
-        TooManyHits, "finds more items than it lists", "narrow the selection",
+_BROKEN: Row = (SourceUnavailable, "gave an answer that cannot be read", LASTS)
+_MEANINGS: dict[Row, tuple[str, ...]] = {
+    (WorkItemMissing, "does not show the item", SCOPE): (
+        "WorkItemUnauthorizedAccessException", "WorkItemNotFoundException",
     ),
-    "RequestBlockedException": (RateLimited, "asks to come back later", "nothing to do: it is tried again"),
-    "ProjectDoesNotExistWithNameException": _NO_PROJECT,
-    "ProjectDoesNotExistException": _NO_PROJECT,
-    "VssInvalidPreviewVersionException": _OLD,
-    "VssVersionOutOfRangeException": _OLD,
-    "UnauthorizedRequestException": (SourceDenied, "does not let this token do it", SCOPE),
-    "AccessCheckException": _NOT_ALLOWED,
-    "UnauthorizedAccessException": _NOT_ALLOWED,
-    # class, by name so that the library needs no import here; the nearest base class counts
-    "azure.devops.exceptions.AzureDevOpsClientError": _BROKE,
-    "azure.devops.exceptions.AzureDevOpsAuthenticationError": _CREDENTIALS,
-    "azure.devops.exceptions.AzureDevOpsClientRequestError": _REFUSED,
-    "azure.devops.exceptions.AzureDevOpsServiceError": _REFUSED,
-    "msrest.exceptions.AuthenticationError": _CREDENTIALS,
-    "msrest.exceptions.TokenExpiredError": _CREDENTIALS,
-    "msrest.exceptions.ClientRequestError": _BROKE,
-    "msrest.exceptions.ClientException": _BROKE,
-    "msrest.exceptions.HttpOperationError": _BROKE,
-    "msrest.exceptions.ValidationError": _REFUSED,
-    "azure.core.exceptions.DeserializationError": _BROKEN,
-    "azure.core.exceptions.SerializationError": _REFUSED,
-    "json.decoder.JSONDecodeError": _BROKEN,
-    "builtins.ValueError": _BROKEN,
-    "builtins.AttributeError": _BROKEN,  # the library walks into an answer of another shape
-    "builtins.TypeError": _BROKEN,
-    "builtins.LookupError": _BROKEN,
+    (TooManyHits, "finds more items than it lists", "narrow the selection"): (
+        "WorkItemTrackingQueryResultSizeLimitExceededException",
+    ),
+    (RateLimited, "asks to come back later", "nothing to do: it is tried again"): ("RequestBlockedException",),
+    (ProjectMissing, "does not know the project", PROJECT): (
+        "ProjectDoesNotExistWithNameException", "ProjectDoesNotExistException",
+    ),
+    (BoardsRefused, "does not offer this version of its interface", VERSION): (
+        "VssInvalidPreviewVersionException", "VssVersionOutOfRangeException",
+    ),
+    (SourceDenied, "does not let this account or token do it", SCOPE): (
+        "UnauthorizedRequestException", "AccessCheckException", "UnauthorizedAccessException",
+    ),
+    _CREDENTIALS: (
+        "azure.devops.exceptions.AzureDevOpsAuthenticationError", "msrest.exceptions.AuthenticationError",
+        "msrest.exceptions.TokenExpiredError",
+    ),
+    (BoardsRefused, "refuses the request", "look up the code; check organization, project and the settings"): (
+        "azure.devops.exceptions.AzureDevOpsClientRequestError",
+        "azure.devops.exceptions.AzureDevOpsServiceError", "msrest.exceptions.ValidationError",
+        "azure.core.exceptions.SerializationError",
+    ),
+    (SourceUnavailable, "could not be asked", LASTS): (
+        "azure.devops.exceptions.AzureDevOpsClientError", "msrest.exceptions.ClientRequestError",
+        "msrest.exceptions.ClientException", "msrest.exceptions.HttpOperationError",
+    ),
+    _BROKEN: (  # the library walks into an answer of another shape
+        "azure.core.exceptions.DeserializationError", "json.decoder.JSONDecodeError", "builtins.ValueError",
+        "builtins.AttributeError", "builtins.TypeError", "builtins.LookupError",
+    ),
 }  # fmt: skip
-"""What each error of the library means, by its `type_key` or its class."""
+FOREIGN_ERRORS = {name: row for row, names in _MEANINGS.items() for name in names}
+"""What an error of the library means: by its `type_key`, since the library drops the HTTP status, or by its class,
+whose nearest base class counts. Names, so that the library needs no import here."""
 
 
 def translated(error: Exception, doing: str) -> LarderError:

@@ -10,13 +10,12 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.documents.decisions import Evidence, decision_facts, is_decision
+from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of, nested
-from connectors.documents.options import DecisionRules
 from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
 from connectors.markup import to_markdown
-from pipeline.documents import DEFAULT_KIND, Document, Kind, SourceType
+from pipeline.documents import Document, SourceType
 
 OPEN_END = 9999
 """The year of a date that stands for "not yet"."""
@@ -196,7 +195,21 @@ def document_of(
     writer = _TextWriter(item, options, base_url, others)
     text, title = _clean(writer.text(comments)), _clean(item.title)
     source_type = options.source_type or SourceType.AZURE_DEVOPS
-    kind, facts = _kind(item, options.decisions, text, source_type)
+    closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
+    evidence = Evidence(
+        path="",
+        text=text,
+        front_matter={
+            "type": item.type,
+            "state": item.text("System.State"),
+            "date": closed.isoformat() if closed else "",
+        },
+        tags=item.tags,
+        headings=list(headings_of(text)),
+    )
+    # By type and tag only: on a board headings and paths say nothing.
+    rules = options.decisions.model_copy(update={"paths": (), "headings": ()})
+    kind, facts = kind_and_facts(rules, evidence, source_type)
     # The address that the service gave, if it is one; else built.
     url = redact(item.page) if item.page.startswith(("https://", "http://")) else _url(item, base_url)
     capped = {"capped": True} if writer.capped else {}
@@ -215,27 +228,6 @@ def document_of(
         updated_at=item.moment("System.ChangedDate"),
         fingerprint=str(item.rev),
     )  # fmt: skip
-
-
-def _kind(
-    item: WorkItem, rules: DecisionRules, text: str, source_type: SourceType
-) -> tuple[Kind, dict[str, str]]:
-    """A decision is recognised by type and tag only: on a board headings and paths say nothing."""
-    closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
-    evidence = Evidence(
-        path="",
-        text=text,
-        front_matter={
-            "type": item.type,
-            "state": item.text("System.State"),
-            "date": closed.isoformat() if closed else "",
-        },
-        tags=item.tags,
-        headings=list(headings_of(text)),
-    )
-    if is_decision(rules.model_copy(update={"paths": (), "headings": ()}), evidence):
-        return Kind.DECISION, decision_facts(evidence)
-    return DEFAULT_KIND[source_type], {}
 
 
 def _metadata(item: WorkItem) -> dict[str, Any]:

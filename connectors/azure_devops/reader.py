@@ -128,7 +128,7 @@ class WorkItemReader:
         targets = {r.target for item in items for r in item.shown_relations} - {None, *known}
         wanted = sorted(n for n in targets if n is not None)
         for start in range(0, len(wanted), BATCH):
-            known |= self._client.heads(wanted[start : start + BATCH], HEAD_FIELDS)
+            known |= self._client.items(wanted[start : start + BATCH], HEAD_FIELDS)
         names = {project.casefold() for project in self._projects}
         return {n: item for n, item in known.items() if item.project.casefold() in names}
 

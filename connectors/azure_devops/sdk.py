@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 import types
 import uuid
@@ -17,8 +16,6 @@ from pipeline.errors import ConfigurationError
 
 DISCOVERY_SECONDS = 3600.0
 """How long the routes of a server are kept; the library would keep them until the process ends."""
-
-_lock = threading.Lock()
 
 
 class RouteCache(dict[str, Any]):
@@ -53,21 +50,18 @@ def _load() -> Any:
     Importing it makes a folder in the user's home, which may be read-only, and its cache there is shared by
     all processes without a lock. With a module of ours in the place of that cache nothing touches the disk.
     """
-    with _lock:
-        name = "azure.devops._file_cache"
-        if name not in sys.modules:
-            stand_in = types.ModuleType(name)
-            vars(stand_in).update(OPTIONS_CACHE=NoDiskCache(), RESOURCE_CACHE=NoDiskCache())
-            sys.modules[name] = stand_in
-        from azure.devops import client, connection
+    name = "azure.devops._file_cache"
+    if name not in sys.modules:
+        stand_in = types.ModuleType(name)
+        vars(stand_in).update(OPTIONS_CACHE=NoDiskCache(), RESOURCE_CACHE=NoDiskCache())
+        sys.modules[name] = stand_in
+    from azure.devops import client, connection
 
-        client.OPTIONS_FILE_CACHE = NoDiskCache()  # in case somebody else imported the library first
-        connection.RESOURCE_FILE_CACHE = NoDiskCache()
-        if not isinstance(client.Client._locations_cache, RouteCache):  # noqa: SLF001 (there is no public way)
-            client.Client._locations_cache = RouteCache()  # noqa: SLF001 (ditto)
-        for logger in ("azure.devops", "msrest"):  # both log whole answers when debugging
-            logging.getLogger(logger).setLevel(logging.INFO)
-        return connection.Connection
+    if not isinstance(client.Client._locations_cache, RouteCache):  # noqa: SLF001 (there is no public way)
+        client.Client._locations_cache = RouteCache()  # noqa: SLF001 (ditto)
+    for logger in ("azure.devops", "msrest"):  # both log whole answers when debugging
+        logging.getLogger(logger).setLevel(logging.INFO)
+    return connection.Connection
 
 
 def sdk_models() -> Any:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 from connectors.azure_devops.checking import findings
 from connectors.azure_devops.client import (
     BATCH,
-    FEED_PAGE,
     BoardsClient,
     BoardsRefused,
-    FeedPage,
     id_ranges,
     select,
 )
@@ -110,19 +108,13 @@ class AzureDevOpsSource:
 
     def ids(self) -> Listing:
         """What queries list now; the fingerprint of an item is its revision number."""
-        ids: list[int] = []
-        revs: dict[int, int] = {}
-        capped = False
-        by_project = {project: self._listed(project) for project in self._options.projects}
-        floor = self._floor(by_project.values())
-        for project, found in by_project.items():
-            kept = [n for n in found if n > floor]
-            capped = capped or len(kept) < len(found)
-            ids += kept
-            revs |= self._revs(project, kept)
+        listed = [self._listed(project) for project in self._options.projects]
+        floor = self._floor(listed)
+        ids = [n for found in listed for n in found if n > floor]
+        revs = self._revs(ids)
         return Listing(
             ids=frozenset(map(str, ids)),
-            complete=not capped,
+            complete=len(ids) == sum(map(len, listed)),
             versions={str(n): str(revs[n]) for n in ids if n in revs},
         )
 
@@ -217,9 +209,8 @@ class AzureDevOpsSource:
                     raise
                 # A token the service does not take any more: all is read again at the next sync.
                 return replace(cursor, tokens={n: t for n, t in cursor.tokens.items() if n != project})
-            newest = {revision.id: revision for revision in feed.revisions}
-            gone = tuple(str(n) for n, revision in newest.items() if revision.deleted)
-            todo = (*cursor.todo, *(n for n, revision in newest.items() if not revision.deleted))
+            gone = tuple(str(n) for n, deleted in feed.deleted.items() if deleted)
+            todo = (*cursor.todo, *(n for n, deleted in feed.deleted.items() if not deleted))
             cursor = replace(cursor.with_token(project, feed.token), todo=tuple(dict.fromkeys(todo)))
             if gone:
                 yield Page(cursor=cursor_json(cursor), deleted=gone)
@@ -268,34 +259,20 @@ class AzureDevOpsSource:
         most = self._options.max_items
         return ids[most] if most is not None and len(ids) > most else 0
 
-    def _revs(self, project: str, ids: Sequence[int]) -> dict[int, int]:
-        """The revision number of each item that can be read.
-
-        The feed brings a thousand for one request, a batch two hundred; but the feed brings all items of the
-        project, so that batches are cheaper for a small part of them.
-        """
-        narrowed = self._options.area_paths or self._options.states or self._options.wiql.strip()
+    def _revs(self, ids: Sequence[int]) -> dict[int, int]:
+        """The revision number of each item that can be read."""
         revs: dict[int, int] = {}
-        if len(ids) > FEED_PAGE and not narrowed:
-            revs = {revision.id: revision.rev for page in self._feed(project) for revision in page.revisions}
-        missing = [n for n in ids if n not in revs]
-        for start in range(0, len(missing), BATCH):
-            heads = self._client.heads(missing[start : start + BATCH], ("System.Id", "System.Rev"))
-            revs |= {n: head.rev for n, head in heads.items()}
+        for start in range(0, len(ids), BATCH):
+            items = self._client.items(ids[start : start + BATCH], ("System.Id", "System.Rev"))
+            revs |= {n: item.rev for n, item in items.items()}
         return revs
-
-    def _feed(self, project: str, start: datetime | None = None) -> Iterator[FeedPage]:
-        """The whole feed of a project, or what changed since `start`."""
-        page = self._client.feed(self._names[project], start=start)
-        yield page
-        while not page.last:
-            page = self._client.feed(self._names[project], token=page.token)
-            yield page
 
     def _feed_end(self, project: str) -> str | None:
         """Where the feed stands; None if it is empty, then it will be read from its start."""
-        start = self._client.now(self._names[project]) - FEED_MARGIN
-        *_, page = self._feed(project, start)
+        name = self._names[project]
+        page = self._client.feed(name, start=self._client.now(name) - FEED_MARGIN)
+        while not page.last:
+            page = self._client.feed(name, token=page.token)
         return page.token
 
 

@@ -285,20 +285,16 @@ def test_an_answer_that_is_too_large_is_asked_for_in_halves(services: FakeAzureD
     assert [p.external_id for p in store.failed] == ["7"]
 
 
-def test_the_listing_carries_revisions_by_the_feed_or_by_batches(services: FakeAzureDevOps) -> None:
-    services.bulk("Web", 1100)
+def test_the_listing_carries_revisions(services: FakeAzureDevOps) -> None:
+    services.bulk("Web", 450)
     services.edit(5, title="twice")
-    services.limits.feed_most = 300
 
-    by_feed = source_for(services).ids()
-    feed_requests = len(services.log)
-    by_batch = source_for(services, states=("New",)).ids()
+    listing = source_for(services).ids()
 
-    assert by_feed == by_batch
-    assert by_feed.complete
-    assert by_feed.versions == {i: str(rev) for i, (_, rev) in truth(services).items()}
-    assert by_feed.versions["5"] == "2"
-    assert not [s for s in services.log[:feed_requests] if _batch(s)]
+    assert listing.complete
+    assert listing.versions == {i: str(rev) for i, (_, rev) in truth(services).items()}
+    assert listing.versions["5"] == "2"
+    assert len([s for s in services.log if _batch(s)]) == 3
 
 
 def test_fingerprints_of_documents_are_those_of_the_listing(fake: FakeAzureDevOps) -> None:

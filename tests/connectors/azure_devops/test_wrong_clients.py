@@ -39,7 +39,7 @@ class BelievesTheLibrary(BoardsClient):
             "reading", "read_reporting_revisions_get", project=project, continuation_token=token
         )
         assert batch.is_last_batch is None, "the library has been mended: read its attributes"
-        return FeedPage(revisions=tuple(batch.values or ()), token=batch.continuation_token, last=True)
+        return FeedPage(deleted=batch.values or {}, token=batch.continuation_token, last=True)
 
 
 class CountsByItsOwnClock(BoardsClient):
@@ -52,14 +52,14 @@ class CountsByItsOwnClock(BoardsClient):
 class ForgetsTombstones(BoardsClient):
     def feed(self, project: str, *, token: str | None = None, start: datetime | None = None) -> FeedPage:
         page = super().feed(project, token=token, start=start)
-        return replace(page, revisions=tuple(r for r in page.revisions if not r.deleted))
+        return replace(page, deleted={n: deleted for n, deleted in page.deleted.items() if not deleted})
 
 
 class DropsNulls(BoardsClient):
     """Pairs the ids asked for with what came, as if nothing were missing."""
 
-    def items(self, ids: Sequence[int]) -> dict[int, WorkItem]:
-        found = super().items(ids)
+    def items(self, ids: Sequence[int], fields: Sequence[str] = ()) -> dict[int, WorkItem]:
+        found = super().items(ids, fields)
         came = [found[n] for n in ids if n in found]
         return {n: replace(item, id=n) for n, item in zip(ids, came, strict=False)}
 
