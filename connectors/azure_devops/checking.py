@@ -41,10 +41,9 @@ def _project(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
     types = client.types(name)
     yield Finding(ok=True, subject=f"project {project}", detail=f"{client.base_url} lets us in and knows it")
     yield from _types(options, types, project)
-    ids: list[int] = []
     query = conditions(options, name)
-    for stretch in id_ranges(lambda more: client.query(name, select([*query, *more])), 0):
-        ids += stretch
+    ranges = id_ranges(lambda more: client.query(name, select([*query, *more])), 0)
+    ids = [n for found in ranges for n in found]
     yield _count(options, project, len(ids))
     client.feed(name, start=client.now(name))
     yield Finding(ok=True, subject=f"changes in {project}", detail="the revision feed can be read")

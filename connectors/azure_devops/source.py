@@ -108,13 +108,13 @@ class AzureDevOpsSource:
 
     def ids(self) -> Listing:
         """What queries list now; the fingerprint of an item is its revision number."""
-        listed = [self._listed(project) for project in self._options.projects]
+        listed = [n for project in self._options.projects for n in self._listed(project)]
         floor = self._floor(listed)
-        ids = [n for found in listed for n in found if n > floor]
+        ids = [n for n in listed if n > floor]
         revs = self._revs(ids)
         return Listing(
             ids=frozenset(map(str, ids)),
-            complete=len(ids) == sum(map(len, listed)),
+            complete=len(ids) == len(listed),
             versions={str(n): str(revs[n]) for n in ids if n in revs},
         )
 
@@ -142,12 +142,11 @@ class AzureDevOpsSource:
         """All pages, also those that bring nothing new."""
         cursor = yield from self._work_off(cursor)
         cursor = yield from self._begin(cursor)
-        listed: dict[str, list[int]] = {}
         if cursor.walk.tokens and cursor.walk.floor is None:
-            cursor = yield from self._count(cursor, listed)
+            cursor = yield from self._count(cursor)
         for project in self._options.projects:
             if project in cursor.walk.tokens:
-                cursor = yield from self._walk(cursor, project, listed.pop(project, None))
+                cursor = yield from self._walk(cursor, project)
             elif project in cursor.tokens:
                 cursor = yield from self._follow(cursor, project)
         yield Page(cursor=cursor_json(cursor))
@@ -169,15 +168,14 @@ class AzureDevOpsSource:
             yield Page(cursor=cursor_json(cursor))
         return cursor
 
-    def _count(self, cursor: BoardsCursor, listed: dict[str, list[int]]) -> Steps:
-        """Finds the id above which the walk stays below maxItems; what was listed for it is left in `listed`."""
+    def _count(self, cursor: BoardsCursor) -> Steps:
+        """Finds the id above which the walk stays below maxItems."""
         if self._options.max_items is None:
             return cursor.walking(floor=0)
-        listed |= {project: self._listed(project) for project in cursor.walk.tokens}
-        floor = self._floor(listed.values())
+        listed = [n for project in cursor.walk.tokens for n in self._listed(project)]
+        floor = self._floor(listed)
         cursor = cursor.walking(floor=floor)
-        left_out = sum(n <= floor for ids in listed.values() for n in ids)
-        if left_out:
+        if left_out := sum(n <= floor for n in listed):
             reason = (
                 f"maxItems is {self._options.max_items}: the {left_out} oldest work items are left out; "
                 "raise maxItems to have them, or narrow the selection"
@@ -186,12 +184,12 @@ class AzureDevOpsSource:
             yield Page(cursor=cursor_json(cursor), skipped=(problem,))
         return cursor
 
-    def _walk(self, cursor: BoardsCursor, project: str, listed: list[int] | None) -> Steps:
+    def _walk(self, cursor: BoardsCursor, project: str) -> Steps:
         """All items of a project behind the cursor; from its first, unless it is the one that was interrupted."""
         if cursor.walk.project != project:
             cursor = cursor.walking(project=project, after=0)
         above = max(cursor.walk.after, cursor.walk.floor or 0)
-        ranges = [[n for n in listed if n > above]] if listed is not None else self._ranges(project, above)
+        ranges = self._ranges(project, above)
         results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
         cursor = yield from self._paged(cursor, results, lambda c, n: c.walking(after=n), PAGE_ITEMS)
         left = {name: token for name, token in cursor.walk.tokens.items() if name != project}
@@ -253,11 +251,10 @@ class AzureDevOpsSource:
     def _listed(self, project: str) -> list[int]:
         return [n for ids in self._ranges(project, 0) for n in ids]
 
-    def _floor(self, listed: Iterable[Sequence[int]]) -> int:
+    def _floor(self, ids: Sequence[int]) -> int:
         """The id above which only as many as maxItems are left: the newest."""
-        ids = sorted((n for found in listed for n in found), reverse=True)
         most = self._options.max_items
-        return ids[most] if most is not None and len(ids) > most else 0
+        return sorted(ids, reverse=True)[most] if most is not None and len(ids) > most else 0
 
     def _revs(self, ids: Sequence[int]) -> dict[int, int]:
         """The revision number of each item that can be read."""

@@ -45,19 +45,18 @@ def findings(client: ConfluenceClient, options: ConfluenceOptions) -> list[Findi
 
 
 def _sign_in_problem(subject: str, error: LarderError) -> Finding:
+    detail, fix = error.message, error.fix
     if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page that says Not Found)
         raise error
     if isinstance(error, ConfluenceNotFound | ServerFault):
-        detail = f"there is no API of {PRODUCT} at this address (404)"
-        return Finding(ok=False, subject=subject, detail=detail, fix=WRONG_ADDRESS)
-    if isinstance(error, ConfluenceRefused) and error.status == 403:  # noqa: PLR2004 (Forbidden)
+        detail, fix = f"there is no API of {PRODUCT} at this address (404)", WRONG_ADDRESS
+    elif isinstance(error, ConfluenceRefused) and error.status == 403:  # noqa: PLR2004 (Forbidden)
         fix = f"{PERMISSION}; on Cloud check that auth.username and auth.apiToken are both given"
-        return Finding(ok=False, subject=subject, detail=error.message, fix=fix)
-    return Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)
+    return Finding(ok=False, subject=subject, detail=detail, fix=fix)
 
 
 def _deployment(subject: str, deployment: Deployment, options: ConfluenceOptions) -> Finding:
-    kind = _name(cloud=deployment.looks_cloud)
+    kind = "Confluence Cloud" if deployment.looks_cloud else "Confluence Server or Data Center"
     if deployment.looks_cloud != deployment.cloud:
         detail = f"{kind} answers, and deployment says {options.deployment}"
         fix = f"set deployment to {'cloud' if deployment.looks_cloud else 'server'}, or to auto"
@@ -65,10 +64,6 @@ def _deployment(subject: str, deployment: Deployment, options: ConfluenceOptions
     return Finding(
         ok=True, subject=subject, detail=f"{kind} accepts the credentials, API at {deployment.base}"
     )
-
-
-def _name(*, cloud: bool) -> str:
-    return "Confluence Cloud" if cloud else "Confluence Server or Data Center"
 
 
 def _clock(deployment: Deployment) -> Finding:

@@ -16,7 +16,7 @@ from atlassian.confluence import ConfluenceServer
 from requests.auth import HTTPBasicAuth
 
 from connectors.confluence.document import Content, content_of
-from connectors.confluence.options import PRODUCT, ConfluenceOptions
+from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import revealed
 from connectors.web import FOREIGN, ServerFault, is_html, json_of, open_session, results_of, translate
 from pipeline.documents import Json
@@ -55,46 +55,32 @@ class ConfluenceNotFound(SourceUnavailable):
     """There is nothing at this address, or nothing that this account may see."""
 
 
-FOREIGN_ERRORS: dict[type[Exception], int] = {
-    theirs.ApiNotFoundError: 404,
-    theirs.ApiPermissionError: 403,
-    theirs.ApiError: 400,
-    theirs.JsonRPCError: 400,
-}
-"""What the library raises on its own -> the HTTP status it stands for; all else is `FOREIGN`."""
-CATCH = (*FOREIGN, *FOREIGN_ERRORS)
+CATCH: tuple[type[Exception], ...] = (*FOREIGN, theirs.ApiError, theirs.JsonRPCError)
+"""What may come out of the library. It hands refusals on as answers, so that its own errors are rare."""
+CHECK_ADDRESS = "check baseUrl, deployment and the account's permissions"
 MEANINGS: dict[int, tuple[str, str]] = {
     400: (
         ": it does not understand the search",
-        "check spaceKeys, labels and ancestors for signs that are no part of a key",
+        "check spaceKeys, labels and ancestors for wrong characters",
     ),
     403: (": not permitted", PERMISSION),
-    404: (
-        "",
-        "check baseUrl; if single items are missing, they were removed or are hidden from this account",
-    ),
-    410: (
-        ": this part of its API is gone",
-        "set deployment to cloud if this is Confluence Cloud, else update Larder",
-    ),
+    404: ("", "check baseUrl; single items that are missing were removed or are hidden from this account"),
+    410: (": this part of its API is gone", "set deployment to cloud if this is Cloud, else update Larder"),
 }
 """Of a status that is no success: what it says, and what to do."""
 
 
 def translated(error: Exception) -> LarderError:
     """Our error for one of `CATCH`; texts of theirs hold what the service said and are left out."""
-    reason = getattr(error, "reason", None)
-    status = next((FOREIGN_ERRORS[kind] for kind in type(error).__mro__ if kind in FOREIGN_ERRORS), 0)
-    if not status:
-        return translate(error, PRODUCT)
-    if type(error) is theirs.ApiError and isinstance(reason, FOREIGN):
-        return translate(reason, PRODUCT)
-    return by_status(status)
+    for cause in (error, getattr(error, "reason", None)):
+        if isinstance(cause, FOREIGN):
+            return translate(cause, PRODUCT)
+    return ConfluenceRefused(f"{PRODUCT} refuses the request ({type(error).__name__})", fix=CHECK_ADDRESS)
 
 
 def by_status(status: int) -> LarderError:
     """The error for an answer other than 2xx that the guarded session let pass."""
-    said, fix = MEANINGS.get(status, ("", "check baseUrl, deployment and the account's permissions"))
+    said, fix = MEANINGS.get(status, ("", CHECK_ADDRESS))
     if status == requests.codes.not_found:
         return ConfluenceNotFound(f"{PRODUCT} answered 404", fix=fix)
     return ConfluenceRefused(f"{PRODUCT} answered {status}{said}", fix=fix, status=status)
@@ -140,14 +126,14 @@ class ConfluenceClient:
             self._deployment = self._find_deployment()
         return self._deployment
 
-    def json(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        """The object at `path`, relative to the base.
+    def json(self, path: str, params: Mapping[str, Any] | None = None, *, base: str = "") -> Json:
+        """The object at `path`, relative to the base that was found, or to another.
 
         Raises:
             ConfluenceNotFound: 404 of the API.
             ConfluenceRefused: another refusal.
         """
-        return self._json(self.deployment.base, path, params)
+        return _object(self._get(base or self.deployment.base, path, params=dict(params or {})))
 
     def follow(self, link: str) -> Json:
         """The object at a whole address that an answer gave, kept exactly as it was sent."""
@@ -175,12 +161,20 @@ class ConfluenceClient:
     def search(
         self,
         cql: str,
-        expand: Iterable[str],
+        expand: Sequence[str],
         *,
-        limit: int = MOST_ROWS,
+        limit: int = 0,
         key: Callable[[Content], str] = BY_ID_AND_VERSION,
     ) -> CqlSearch:
-        """The contents that a query finds; nothing is sent yet. `key` tells two rows apart."""
+        """The contents that a query finds; nothing is sent yet.
+
+        Args:
+            cql: with its order, if it may have more than one answer.
+            expand: what is shown of each content.
+            limit: rows of an answer; as many as Confluence gives unless said.
+            key: tells two rows apart.
+        """
+        limit = limit or (MOST_PER_PAGE if "body.storage" in expand else MOST_ROWS)
         params = {"cql": cql, "expand": ",".join(expand), "limit": limit, **self._archived}
         return CqlSearch(self, params, key)
 
@@ -191,11 +185,9 @@ class ConfluenceClient:
 
     def spaces(self, keys: Sequence[str]) -> dict[str, Json]:
         """The visible spaces by key, spelled as Confluence does; all there are if no keys are given."""
-        found: dict[str, Json] = {}
-        for at in range(0, max(1, len(keys)), MOST_SPACE_KEYS):
-            for space in self._spaces(list(keys[at : at + MOST_SPACE_KEYS])):
-                found[str(space.get("key"))] = space
-        return found
+        batches = [list(keys[at : at + MOST_SPACE_KEYS]) for at in range(0, len(keys), MOST_SPACE_KEYS)]
+        rows = [row for batch in batches or [[]] for row in self._spaces(batch)]
+        return {str(row.get("key")): row for row in rows}
 
     def sees_all_spaces(self) -> bool:
         """Whether all configured spaces are visible.
@@ -247,18 +239,13 @@ class ConfluenceClient:
         params: dict[str, Any] = {"limit": MOST_ROWS}
         if keys:
             params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": keys}
-        rows: list[Json] = []
         answer = self.json(path, params)
-        while True:
-            new = results_of(answer, "results", PRODUCT)
-            rows += new
-            link = next_address(self.deployment.base, answer)
-            if not new or link is None:
-                return rows
+        rows = new = results_of(answer, "results", PRODUCT)
+        while new and (link := next_address(self.deployment.base, answer)):
             answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
-
-    def _json(self, base: str, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        return _object(self._get(base, path, params=dict(params or {})))
+            new = results_of(answer, "results", PRODUCT)
+            rows = rows + new
+        return rows
 
     def _get(self, base: str, path: str, **more: Any) -> requests.Response:
         if base not in self._libraries:
@@ -289,7 +276,7 @@ class ConfluenceClient:
         return self._deployment_at(last)
 
     def _deployment_at(self, base: str) -> Deployment:
-        options, user = self._options, self._json(base, CURRENT_USER)
+        options, user = self._options, self.json(CURRENT_USER, base=base)
         if user.get("type") == "anonymous" and (options.username or options.token):
             fix = "check auth: use username and apiToken, or on a Server token"
             raise SourceDenied(f"{PRODUCT} takes us for an anonymous visitor", fix=fix)

@@ -193,17 +193,16 @@ def is_text_file(file: Content, options: ConfluenceOptions) -> bool:
 # -- fingerprints: what changes with or without a new version, as far as it is seen without the body ---------
 
 
-def page_fingerprint(page: Content, layers: Layers, attached: PageAttachments) -> str:
-    """Version, title, place, labels, who may read, comments and attachments."""
-    # That an inline comment is resolved makes no version.
+def fingerprints(
+    options: ConfluenceOptions, page: Content, layers: Layers, attached: PageAttachments
+) -> dict[str, str]:
+    """Those of the documents of a page and of its text files, by id."""
+    # Of the page: also that an inline comment is resolved, which makes no version.
     comments = sorted(f"c{comment.row}{'r' if comment.resolved else ''}" for comment in attached.comments)
     files = sorted(f"f{file.row}" for file in attached.files)
-    return _fingerprint(page, layers, [page.version, page.labels, [*comments, *files]])
-
-
-def file_fingerprint(file: Content, page: Content, layers: Layers) -> str:
-    """The file's version and name, and the place of its page."""
-    return _fingerprint(page, layers, [file.row, file.title])
+    found = {page.id: _fingerprint(page, layers, [page.version, page.labels, [*comments, *files]])}
+    texts = (file for file in attached.files if is_text_file(file, options))
+    return found | {file.id: _fingerprint(page, layers, [file.row, file.title]) for file in texts}
 
 
 def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
@@ -243,7 +242,7 @@ def page_document(
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)
     capped = {"capped": True} if rendered.capped else {}
     metadata = {"labels": list(page.labels), **facts, **capped}
-    fingerprint = page_fingerprint(page, layers, attached)
+    fingerprint = fingerprints(options, page, layers, attached)[page.id]
     return _document(options, base, page, page, layers, text, kind, metadata, fingerprint)
 
 
@@ -265,7 +264,7 @@ def file_document(
         return None
     kind = DEFAULT_KIND[options.source_type or SourceType.CONFLUENCE]
     metadata = {"page_id": page.id, "page_title": redact(page.title)}
-    fingerprint = file_fingerprint(file, page, layers)
+    fingerprint = fingerprints(options, page, layers, PageAttachments(files=[file]))[file.id]
     return _document(options, base, file, page, layers, text, kind, metadata, fingerprint)
 
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from connectors.confluence.client import (
     BY_ID,
     CURRENT_USER,
-    MOST_ROWS,
     ConfluenceClient,
     ConfluenceNotFound,
     ConfluenceRefused,
@@ -39,6 +38,8 @@ from pipeline.errors import DocumentRejected, SourceDenied
 
 GONE = frozenset({"", "trashed", "archived", "draft", "deleted", "historical"})
 """Statuses of a page that is no longer there."""
+TOO_LARGE = "is larger than the limit of one answer; split it"
+BROKEN = "cannot be read: Confluence fails with 500 when its text is asked for; open and save it there"
 
 
 @dataclass(kw_only=True)
@@ -136,7 +137,6 @@ class PageReader:
             search = self._client.search(
                 f"{where} order by created asc",
                 comments if kind == "comment" else FILE,
-                limit=MOST_PER_PAGE if texts and kind == "comment" else MOST_ROWS,
                 key=BY_ID,
             )
             for content in search.contents() if pages is None else search.all():
@@ -171,10 +171,9 @@ class PageReader:
                     middle = len(batch) // 2
                     waiting += [batch[middle:], batch[:middle]]
                     continue
+                why = TOO_LARGE if isinstance(error, AnswerTooLarge) else BROKEN
                 attached = self._attached(light, texts=False)
-                found += [
-                    _FetchedPage(page=p, attached=attached[p.id], broken=_why_broken(error)) for p in light
-                ]
+                found += [_FetchedPage(page=p, attached=attached[p.id], broken=why) for p in light]
         place = {key: n for n, key in enumerate(ids)}
         return sorted(found, key=lambda fetched: place.get(fetched.page.id, 0))
 
@@ -182,7 +181,7 @@ class PageReader:
         return self.comments_and_files([page.id for page in pages], texts=texts)[0] if pages else {}
 
     def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
-        search = self._client.search(f"id in ({cql_ids(ids)})", expand, limit=MOST_PER_PAGE)
+        search = self._client.search(f"id in ({cql_ids(ids)})", expand)
         found = search.all()
         self._base = search.base or self._base
         return [content for content in found if content.id in ids and content.is_page]
@@ -282,12 +281,6 @@ class PageReader:
         self._files_elsewhere = True
 
 
-def _why_broken(error: Exception) -> str:
-    if isinstance(error, AnswerTooLarge):
-        return "is larger than the limit of one answer; split it"
-    return "cannot be read: Confluence fails with 500 when its text is asked for; open and save it there"
-
-
 class ContentFilter:
     """The configured spaces, types, labels and trees: as CQL, and as a look at one page."""
 
@@ -296,7 +289,6 @@ class ContentFilter:
         self._spaces = frozenset(key.casefold() for key in options.space_keys)
         self._include = frozenset(label.casefold() for label in options.labels.include)
         self._exclude = frozenset(label.casefold() for label in options.labels.exclude)
-        self._roots = frozenset(options.ancestors)
 
     def clause(self, types: Sequence[str]) -> str:
         """Everything of these types in the spaces; what does not qualify is told apart by `holds`."""
@@ -308,7 +300,7 @@ class ContentFilter:
         found = self.clause(self._options.page_types)
         if self._include:
             found += f" and label in ({cql_texts(sorted(self._include))})"
-        if self._roots:
+        if self._options.ancestors:
             roots = cql_ids(self._options.ancestors)
             found += f" and (ancestor in ({roots}) or id in ({roots}))"
         return found
@@ -317,11 +309,12 @@ class ContentFilter:
         """Whether it belongs to the source; restrictions are not looked at."""
         labels = {label.casefold() for label in page.labels}
         tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
+        roots = self._options.ancestors
         return (
             page.kind in self._options.page_types
             and page.status == "current"
             and (not self._spaces or page.space_key.casefold() in self._spaces)
             and (not self._include or bool(labels & self._include))
             and not labels & self._exclude
-            and (not self._roots or bool(tree & self._roots))
+            and (not roots or not tree.isdisjoint(roots))
         )

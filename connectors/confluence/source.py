@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 
 from connectors.confluence.checking import findings
 from connectors.confluence.client import BY_ID, ConfluenceClient, ConfluenceRefused
-from connectors.confluence.document import (
-    PAGE_WALK,
-    Content,
-    PageAttachments,
-    file_fingerprint,
-    is_text_file,
-    page_fingerprint,
-)
+from connectors.confluence.document import PAGE_WALK, Content, PageAttachments, fingerprints
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.reader import PageReader, ReadResult
 from connectors.confluence.walk import PageWalk
@@ -39,10 +33,8 @@ class ConfluenceSource:
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """First everything, oldest first; later what search shows as changed since the cursor."""
         self._reader.restrictions.forget()
-        try:
+        with closing(self._client):
             yield from PageWalk(self._client, self._options, self._reader).pages(since)
-        finally:
-            self._client.close()
 
     def ids(self) -> Listing:
         """The id walk: everything that is there now, with fingerprints, at 200 contents a request.
@@ -50,31 +42,28 @@ class ConfluenceSource:
         Complete only if every list reached its end, all spaces are visible and the cap was not met.
         """
         self._reader.restrictions.forget()
-        try:
+        with closing(self._client):
             spaces = self._client.sees_all_spaces()
             pages, pages_complete = self._all_pages()
             attached, attached_complete = self._reader.comments_and_files(None)
-        finally:
-            self._client.close()
         versions: dict[str, str] = {}
         for page in pages:
-            versions |= self._fingerprints(page, attached.get(page.id, PageAttachments()))
+            layers = self._reader.restrictions.layers(page)
+            found = fingerprints(self._options, page, layers, attached.get(page.id, PageAttachments()))
+            self._owners |= dict.fromkeys(found.keys() - {page.id}, page.id)
+            versions |= found
         complete = spaces and pages_complete and attached_complete
         return Listing(ids=frozenset(versions), complete=complete, versions=versions)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These pages and attachments as they are now."""
-        try:
+        with closing(self._client):
             yield from self._read(ids)
-        finally:
-            self._client.close()
 
     def check(self) -> list[Finding]:
         """Address, credentials, deployment, spaces, number of pages."""
-        try:
+        with closing(self._client):
             return findings(self._client, self._options)
-        finally:
-            self._client.close()
 
     def stamp(self) -> None:
         """Nothing cheaper than a sync tells whether something changed."""
@@ -103,13 +92,6 @@ class ConfluenceSource:
     def _qualified(self, pages: Sequence[Content]) -> Iterator[Content]:
         self._reader.restrictions.learn(pages)
         return filter(self._reader.qualifies, pages)
-
-    def _fingerprints(self, page: Content, attached: PageAttachments) -> dict[str, str]:
-        layers = self._reader.restrictions.layers(page)
-        files = [file for file in attached.files if is_text_file(file, self._options)]
-        self._owners |= {file.id: page.id for file in files}
-        found = {page.id: page_fingerprint(page, layers, attached)}
-        return found | {file.id: file_fingerprint(file, page, layers) for file in files}
 
     # -- reading by ids --------------------------------------------------------------------------------
 
