@@ -153,7 +153,7 @@ class ConfluenceOptions(ServiceOptions):
         return ("page", "blogpost") if self.include_blog_posts else ("page",)
 
     @property
-    def annex_types(self) -> tuple[str, ...]:
+    def attached_types(self) -> tuple[str, ...]:
         """Content types that hang on pages and count as part of them."""
         wanted = {"comment": self.include_comments, "attachment": self.include_attachments}
         return tuple(kind for kind, included in wanted.items() if included)
@@ -162,7 +162,7 @@ class ConfluenceOptions(ServiceOptions):
     def selection(self) -> str:
         """A short hash over what decides which documents there are; a cursor of another one is of no use."""
         parts = [
-            self.base_url, sorted(self.space_keys), self.page_types, self.annex_types, self.include_archived,
+            self.base_url, sorted(self.space_keys), self.page_types, self.attached_types, self.include_archived,
             self.include_restricted, self.max_pages, sorted(self.labels.include), sorted(self.labels.exclude),
             sorted(self.ancestors), self.attachment_max_bytes, *self._what_is_made,
         ]  # fmt: skip

@@ -129,7 +129,7 @@ class PageReader:
         """
         found = {page: PageAttachments() for page in pages or ()}
         complete = True
-        for kind in self._options.annex_types:
+        for kind in self._options.attached_types:
             comments = COMMENT_FULL if texts else COMMENT_WALK
             where = self.filter.clause([kind])
             if pages is not None:

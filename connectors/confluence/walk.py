@@ -250,7 +250,7 @@ class PageWalk:
         return self._client.search(cql, ("version", "history", "container"))
 
     def _all_types(self) -> str:
-        return self._reader.filter.clause((*self._options.page_types, *self._options.annex_types))
+        return self._reader.filter.clause((*self._options.page_types, *self._options.attached_types))
 
 
 def _before(moment: datetime | None, limit: datetime | None) -> bool:
