@@ -42,10 +42,10 @@ PERCENT: Json = {"minimum": 0, "maximum": 100}
 NUMBER: Json = {"minimum": 1}
 NUMBERS: Json = {"items": {"type": "integer", "minimum": 1}}
 TIGHTER: Mapping[tuple[str, str], Json] = {
-    ("Item", "updated_at"): DAY,
-    ("Item", "age_days"): {"minimum": 0},
-    ("Item", "similarity"): PERCENT,
-    ("Item", "citations"): NUMBERS,
+    ("AnswerItem", "updated_at"): DAY,
+    ("AnswerItem", "age_days"): {"minimum": 0},
+    ("AnswerItem", "similarity"): PERCENT,
+    ("AnswerItem", "citations"): NUMBERS,
     ("SimilarWork", "similarity_by"): {"enum": ["meaning", "words"]},
     ("PastDecision", "date"): DAY,
     ("PastDecision", "status"): {

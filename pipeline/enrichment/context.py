@@ -25,7 +25,7 @@ ENDED = frozenset({"superseded", "rejected", "deprecated"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class AnswerItem:
     """What every entry tells of its document."""
 
     ref: str
@@ -53,7 +53,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarWork(Item):
+class SimilarWork(AnswerItem):
     """An item of the backlog that is much like this one."""
 
     similarity_by: str
@@ -73,7 +73,7 @@ class SimilarWork(Item):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PastDecision(Item):
+class PastDecision(AnswerItem):
     """A decision that may bind this PBI."""
 
     decision: str
@@ -103,7 +103,7 @@ class PastDecision(Item):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TechnicalDoc(Item):
+class TechnicalDoc(AnswerItem):
     """A document with the passages that matter for this PBI."""
 
     relevant_sections: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from pipeline.enrichment.extraction import (
     rationale_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import Citations, DocumentText, Found, Texts, best_passages
+from pipeline.enrichment.found import Citations, DocumentText, DocumentTexts, FoundDocument, best_passages
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
 from pipeline.enrichment.suggestions import risks_of, suggested
@@ -55,7 +55,7 @@ class Enricher:
     def __init__(
         self,
         search: Callable[[SearchRequest], SearchResults],
-        texts: Texts,
+        texts: DocumentTexts,
         *,
         items: int = 3,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -107,7 +107,7 @@ class Enricher:
         level = max(found.degradation_level for found in answers.values())
         texts, level = self._read([one for ones in best.values() for one in ones], level)
         found = {
-            kind: [Found.of(one, texts.get(one.hit.document.id), question) for one in ones]
+            kind: [FoundDocument.of(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
         }
         return _Answer(request, self.now(), answers[Kind.WORK].model).made(found, most, level)
@@ -156,7 +156,7 @@ class _Answer:
         self.cited = Citations()
 
     def made(
-        self, found: Mapping[Kind, Sequence[Found]], most: Mapping[Kind, int], level: int
+        self, found: Mapping[Kind, Sequence[FoundDocument]], most: Mapping[Kind, int], level: int
     ) -> EnrichedContext:
         """The context; citations are numbered in the order of its sections."""
         close = found[Kind.WORK]
@@ -180,7 +180,7 @@ class _Answer:
             degradation_level=level,
         )
 
-    def _work(self, found: Found) -> SimilarWork:
+    def _work(self, found: FoundDocument) -> SimilarWork:
         lifted = learnings(found)
         effort = effort_of(found) if found.done else None
         return SimilarWork(
@@ -195,7 +195,9 @@ class _Answer:
             effort=effort.text if effort else None,
         )
 
-    def _decisions(self, found: Sequence[Found], most: int) -> list[tuple[Found, PastDecision]]:
+    def _decisions(
+        self, found: Sequence[FoundDocument], most: int
+    ) -> list[tuple[FoundDocument, PastDecision]]:
         """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
         drafts = [(one, self._decision(one)) for one in found]
         ranked = sorted(
@@ -206,7 +208,7 @@ class _Answer:
             (one, replace(draft, citations=self.cited.all_of(one, decision_of(one)))) for one, draft in kept
         ]
 
-    def _decision(self, found: Found) -> PastDecision:
+    def _decision(self, found: FoundDocument) -> PastDecision:
         return PastDecision(
             **self._item(found),
             decision=" ".join(s.text for s in decision_of(found)),
@@ -218,7 +220,7 @@ class _Answer:
             superseded_by=found.told("superseded_by"),
         )
 
-    def _doc(self, found: Found) -> TechnicalDoc:
+    def _doc(self, found: FoundDocument) -> TechnicalDoc:
         best = best_passages(found, most=SECTIONS_PER_DOCUMENT)
         return TechnicalDoc(
             **self._item(found),
@@ -226,10 +228,10 @@ class _Answer:
             relevant_sections=tuple(b.shown for b in best),
         )
 
-    def _is_duplicate(self, found: Found) -> bool:
+    def _is_duplicate(self, found: FoundDocument) -> bool:
         return is_duplicate(found.likely, self.model, self.request.title)
 
-    def _duplicate(self, found: Found) -> Duplicate:
+    def _duplicate(self, found: FoundDocument) -> Duplicate:
         return Duplicate(
             ref=found.external_id,
             title=found.title,
@@ -240,7 +242,7 @@ class _Answer:
             duplicate_of=duplicate_of(found.document),
         )
 
-    def _item(self, found: Found) -> dict[str, Any]:
+    def _item(self, found: FoundDocument) -> dict[str, Any]:
         document = found.document
         at = document.updated_at or document.created_at
         return {
@@ -256,7 +258,7 @@ class _Answer:
             "why": self._why(found),
         }
 
-    def _why(self, found: Found) -> str:
+    def _why(self, found: FoundDocument) -> str:
         """The words of the item that the document shares, those of both titles first."""
         shared = shared_words(
             self.request.title,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.documents import DECISION_STATUSES
 from pipeline.enrichment.context import UNKNOWN, SimilarEffort
-from pipeline.enrichment.found import Found, best_passages
+from pipeline.enrichment.found import FoundDocument, best_passages
 from pipeline.enrichment.text import Part, Sentence, shortened, stems
 
 MOST = 2
@@ -43,7 +43,7 @@ _ROUTINE = re.compile(
 _PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION)
 
 
-def learnings(found: Found) -> list[Sentence]:
+def learnings(found: FoundDocument) -> list[Sentence]:
     """Lessons, outcome and resolution of ended work; of what was given up also why, as the last comment tells it.
 
     Work that is still open teaches nothing, however its text reads: what was and had been there is a symptom.
@@ -63,7 +63,7 @@ def learnings(found: Found) -> list[Sentence]:
     return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
 
 
-def _fits(found: Found, sentence: Sentence) -> bool:
+def _fits(found: FoundDocument, sentence: Sentence) -> bool:
     return len(stems(sentence.text) & found.question) >= min(_FEWEST_SHARED, len(found.question))
 
 
@@ -72,7 +72,7 @@ def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
     return [s for s in sentences if len(s.text.split()) >= _FEWEST_WORDS and not _ROUTINE.search(s.text)]
 
 
-def _best(found: Found, sentences: Sequence[Sentence]) -> list[Sentence]:
+def _best(found: FoundDocument, sentences: Sequence[Sentence]) -> list[Sentence]:
     """The first sentence and those closest to the question, in their order."""
     if len(sentences) <= MOST:
         return list(sentences)
@@ -80,7 +80,7 @@ def _best(found: Found, sentences: Sequence[Sentence]) -> list[Sentence]:
     return [s for s in sentences if s is sentences[0] or s in rest]
 
 
-def _last_comment(found: Found) -> list[Sentence]:
+def _last_comment(found: FoundDocument) -> list[Sentence]:
     comments = found.parts[Part.COMMENTS]
     return [s for s in comments if s.headings == comments[-1].headings]
 
@@ -105,14 +105,14 @@ _SAYS_NOTHING = re.compile(r"\W*(?:(?:it )?comes out best|see below)\b", re.IGNO
 _FEWEST_DECIDED = 3
 
 
-def decision_of(found: Found) -> list[Sentence]:
+def decision_of(found: FoundDocument) -> list[Sentence]:
     """The first sentences of the decision; of a document without such a part, its best passage."""
     told = found.parts[Part.DECISION]
     kept = _first([s for s in told if not _ANNOUNCES.match(s.text)]) or _first(told)
     return kept or [p.sentence for p in best_passages(found, most=1)]
 
 
-def rationale_of(found: Found) -> list[Sentence]:
+def rationale_of(found: FoundDocument) -> list[Sentence]:
     """Why, in the record's words: `Chosen option: ..., because`, its reasons, a `because`, else its context."""
     decided = found.parts[Part.DECISION]
     told = [s for s in decided if _BECAUSE.search(s.text)]
@@ -135,7 +135,7 @@ def _reasons_of_choice(decided: Sequence[Sentence]) -> list[Sentence]:
     return []
 
 
-def constraints_of(found: Found) -> list[Sentence]:
+def constraints_of(found: FoundDocument) -> list[Sentence]:
     """What binds whoever builds on it: sentences that say must, never or only, and those under such a heading."""
     named = found.parts[Part.CONSTRAINTS]
     others = (s for part in (Part.DECISION, Part.CONSEQUENCES) for s in found.parts[part])
@@ -143,13 +143,13 @@ def constraints_of(found: Found) -> list[Sentence]:
     return [shortened(s) for s in _prose([*binding, *named])][:MOST_CONSTRAINTS]
 
 
-def status_of_decision(found: Found) -> str:
+def status_of_decision(found: FoundDocument) -> str:
     """A key of `DECISION_STATUSES` as the source has it; `unknown` if it has none."""
     told = "superseded" if found.told("superseded_by") else found.told("decision_status")
     return told if told and told in DECISION_STATUSES else UNKNOWN
 
 
-def status_line(found: Found) -> Sentence | None:
+def status_line(found: FoundDocument) -> Sentence | None:
     """The sentence that tells the status, if the text does."""
     return next((s for s in found.parts[Part.STATUS] if _STATUS.search(s.text)), None)
 
@@ -230,7 +230,7 @@ class Effort:
         return f"{work}; {days}" if work and days else work or f"done after {days}"
 
 
-def effort_of(found: Found) -> Effort | None:
+def effort_of(found: FoundDocument) -> Effort | None:
     """What an item tells of its work; without a known start its days begin when it was made. None: it tells nothing."""
     return effort_in(found.document.metadata, found.document.created_at)
 

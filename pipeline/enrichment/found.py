@@ -68,7 +68,7 @@ class DocumentText(NamedTuple):
     chunks: Sequence[Chunk]
 
 
-class Texts(Protocol):
+class DocumentTexts(Protocol):
     """Reads documents that a search has found."""
 
     def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
@@ -94,7 +94,7 @@ class PgTexts:
         self.tenant = tenant
 
     def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
-        """See `Texts`; one statement."""
+        """See `DocumentTexts`; one statement."""
         if not document_ids:
             return {}
         with self.database.tenant(self.tenant) as connection:
@@ -114,7 +114,7 @@ class PgTexts:
         return {key: DocumentText(name, found) for (key, name), found in chunks.items()}
 
     def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
-        """See `Texts`; a look into each source, by its key."""
+        """See `DocumentTexts`; a look into each source, by its key."""
         if not refs:
             return ()
         with self.database.tenant(self.tenant) as connection:
@@ -130,7 +130,7 @@ class PgTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundDocument:
     """One document of the answer, with all of its text and how much it is like the question."""
 
     likely: Likely
@@ -147,7 +147,7 @@ class Found:
     """The question's words."""
 
     @classmethod
-    def of(cls, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> Found:
+    def of(cls, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> FoundDocument:
         """Without the text of the whole document, the chunk that was found has to do."""
         hit, document = likely.hit, likely.hit.document
         chunks = list(text.chunks) if text else []
@@ -216,7 +216,7 @@ class Citations:
     def __init__(self) -> None:
         self._by_place: dict[tuple[str, str], Citation] = {}
 
-    def cite(self, found: Found, sentence: Sentence) -> int:
+    def cite(self, found: FoundDocument, sentence: Sentence) -> int:
         """The number of a sentence."""
         place = f"{found.document.id}:{sentence.ord}", clipped(sentence.text)
         if place not in self._by_place:
@@ -232,7 +232,7 @@ class Citations:
             )
         return self._by_place[place].n
 
-    def all_of(self, found: Found, sentences: Iterable[Sentence]) -> tuple[int, ...]:
+    def all_of(self, found: FoundDocument, sentences: Iterable[Sentence]) -> tuple[int, ...]:
         """The numbers of sentences, in order."""
         return tuple(self.cite(found, sentence) for sentence in sentences)
 
@@ -251,7 +251,7 @@ class Excerpt(NamedTuple):
     """With the nearest heading before it, if there is room."""
 
 
-def best_passages(found: Found, *, most: int) -> list[Excerpt]:
+def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     """At most `most` passages, the best first; none of a document without prose."""
     windows = list(_windows(found.sentences))
     if not windows:
@@ -286,7 +286,9 @@ def _windows(sentences: Sequence[Sentence]) -> Iterator[tuple[Sentence, ...]]:
         yield tuple(window)
 
 
-def _score(found: Found, window: tuple[Sentence, ...], words: Mapping[Sentence, frozenset[str]]) -> float:
+def _score(
+    found: FoundDocument, window: tuple[Sentence, ...], words: Mapping[Sentence, frozenset[str]]
+) -> float:
     """How many different words of the question it has, those under a fitting heading a little more."""
     had = frozenset().union(*(words[s] for s in window))
     score = len(had) + 0.5 * len(stems(window[0].heading) & found.question)
@@ -295,7 +297,7 @@ def _score(found: Found, window: tuple[Sentence, ...], words: Mapping[Sentence, 
     return score * (OF_THE_HIT if window[0].ord == found.hit.chunk.ord else 1.0)
 
 
-def _joined(found: Found, window: tuple[Sentence, ...]) -> Sentence:
+def _joined(found: FoundDocument, window: tuple[Sentence, ...]) -> Sentence:
     """The window as one sentence; of a long text the part where the question's words stand."""
     first = window[0]
     if len(window) > 1 or len(first.text) <= QUOTED:
@@ -309,7 +311,7 @@ def _joined(found: Found, window: tuple[Sentence, ...]) -> Sentence:
     return replace(first, text=cut)
 
 
-def _shown(found: Found, sentence: Sentence) -> Excerpt:
+def _shown(found: FoundDocument, sentence: Sentence) -> Excerpt:
     heading = sentence.heading
     tells = heading and heading.casefold() != found.title.casefold()
     mark = " " if heading.endswith(("?", "!", ":")) else ": "

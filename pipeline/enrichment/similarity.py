@@ -109,7 +109,7 @@ def is_duplicate(one: Likely, model: str, title: str) -> bool:
     if title and flat(one.hit.document.title).casefold() == title.casefold():
         return True
     least = DUPLICATES.get(model_of(model))
-    return least is not None and one.by == "meaning" and _meaning(one.hit) >= least
+    return least is not None and _meaning(one.hit) >= least
 
 
 def _probability(model: Calibration, hit: Hit, question: frozenset[str], usual: float) -> float:

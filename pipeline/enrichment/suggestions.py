@@ -14,7 +14,7 @@ from pipeline.enrichment.extraction import (
     effort_of,
     status_line,
 )
-from pipeline.enrichment.found import Citations, Found, best_passages
+from pipeline.enrichment.found import Citations, FoundDocument, best_passages
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import (
     Part,
@@ -57,11 +57,11 @@ _EVERYWHERE = re.compile(
 
 def suggested(
     request: EnrichmentRequest,
-    work: Sequence[Found],
-    past: Sequence[tuple[Found, PastDecision]],
-    docs: Sequence[tuple[Found, TechnicalDoc]],
+    work: Sequence[FoundDocument],
+    past: Sequence[tuple[FoundDocument, PastDecision]],
+    docs: Sequence[tuple[FoundDocument, TechnicalDoc]],
     duplicates: Sequence[Duplicate],
-    risks: Sequence[tuple[Found, RiskHint]],
+    risks: Sequence[tuple[FoundDocument, RiskHint]],
     cited: Citations,
 ) -> list[Suggestion]:
     """At most MOST: duplicates and decisions first, then what went wrong before, criteria, and documents to link."""
@@ -77,7 +77,7 @@ def suggested(
 
 
 def _duplicates(
-    work: Sequence[Found], duplicates: Sequence[Duplicate], cited: Citations
+    work: Sequence[FoundDocument], duplicates: Sequence[Duplicate], cited: Citations
 ) -> Iterator[Suggestion]:
     """One question for each: what is done may cover this, what was given up had its reasons."""
     of = {str(one.document.id): one for one in work}
@@ -92,7 +92,7 @@ def _duplicates(
         )
 
 
-def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
+def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
     """Decisions in force, with what they say; those that no longer hold, with their status line."""
     given = 0
     for found, decision in past:
@@ -116,7 +116,9 @@ def _decisions(past: Sequence[tuple[Found, PastDecision]], cited: Citations) -> 
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
 
 
-def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplicate]) -> Iterator[Suggestion]:
+def _risks(
+    risks: Sequence[tuple[FoundDocument, RiskHint]], duplicates: Sequence[Duplicate]
+) -> Iterator[Suggestion]:
     """The first that is not said as a duplicate already."""
     said = {duplicate.document_id for duplicate in duplicates}
     new = ((found, hint) for found, hint in risks if str(found.document.id) not in said)
@@ -124,7 +126,9 @@ def _risks(risks: Sequence[tuple[Found, RiskHint]], duplicates: Sequence[Duplica
         yield Suggestion(kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,))
 
 
-def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citations) -> Iterator[Suggestion]:
+def _criterion(
+    request: EnrichmentRequest, work: Sequence[FoundDocument], cited: Citations
+) -> Iterator[Suggestion]:
     """One that similar finished work had and this item lacks: the best fitting of the item most like it."""
     own = stems(request.text)
     for found in work:
@@ -139,7 +143,7 @@ def _criterion(request: EnrichmentRequest, work: Sequence[Found], cited: Citatio
             return
 
 
-def _lacking(found: Found, request: EnrichmentRequest, own: frozenset[str]) -> Sentence | None:
+def _lacking(found: FoundDocument, request: EnrichmentRequest, own: frozenset[str]) -> Sentence | None:
     had = [stems(criterion) for criterion in request.criteria]
     told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
     for sentence in sorted(told, key=found.fits, reverse=True):
@@ -151,7 +155,7 @@ def _lacking(found: Found, request: EnrichmentRequest, own: frozenset[str]) -> S
     return None
 
 
-def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestion]:
+def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[Suggestion]:
     """The document that fits best, if it is sure to."""
     for found, doc in docs[:1]:
         page = PurePosixPath(found.external_id).name.casefold()
@@ -163,7 +167,7 @@ def _documents(docs: Sequence[tuple[Found, TechnicalDoc]]) -> Iterator[Suggestio
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
-def risks_of(work: Sequence[Found], cited: Citations) -> list[tuple[Found, RiskHint]]:
+def risks_of(work: Sequence[FoundDocument], cited: Citations) -> list[tuple[FoundDocument, RiskHint]]:
     """What went wrong with similar work; usually nothing."""
     made = []
     for found in work:
@@ -175,7 +179,7 @@ def risks_of(work: Sequence[Found], cited: Citations) -> list[tuple[Found, RiskH
     return made
 
 
-def _wrong(found: Found) -> Iterator[tuple[str, str, str]]:
+def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
     times = found.document.metadata.get("reopened")
     if isinstance(times, int) and not isinstance(times, bool) and times > 0:
@@ -191,13 +195,13 @@ def _wrong(found: Found) -> Iterator[tuple[str, str, str]]:
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
 
 
-def passage(found: Found) -> Sentence:
+def passage(found: FoundDocument) -> Sentence:
     """What is quoted to show what a document is about: its best passage, else its title."""
     title = Sentence(text=found.title, ord=found.hit.chunk.ord)
     return next((best.sentence for best in best_passages(found, most=1)), title)
 
 
-def named(found: Found) -> str:
+def named(found: FoundDocument) -> str:
     """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
     ended = (found.outcome or found.status) if found.abandoned else None
     stands = ended or remark(found.document) or found.status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -34,6 +34,7 @@ _STOP = frozenset(
 )
 
 
+@lru_cache(maxsize=2_000)
 def stems(text: str) -> frozenset[str]:
     """The words that carry meaning, each as enough of it that its usual forms look alike."""
     words = (match.group().lower() for match in WORD.finditer(text))
@@ -401,7 +402,8 @@ _NUMBERING = re.compile(r"^[\W\d_]+|[\W_]+$")
 _LABEL = re.compile(r"[*_]{0,2}([^\W\d][\w' -]{2,24}?)[*_]{0,2}\s*:[*_]{0,2}\s+(?=\S)")
 
 
-def part_of(headings: Iterable[str]) -> Part | None:
+@lru_cache(maxsize=2_000)
+def part_of(headings: tuple[str, ...]) -> Part | None:
     """The part that the nearest telling heading announces; None if none of them does."""
     for heading in reversed([heading for heading in headings if len(heading) <= _LONGEST]):
         name = _NUMBERING.sub("", heading.replace("’", "'")).casefold()
@@ -420,6 +422,6 @@ def by_part(sentences: Sequence[Sentence]) -> Mapping[Part | None, Sequence[Sent
     for s in sentences:
         if s.paragraph not in labelled:
             label = _LABEL.match(s.text)
-            labelled[s.paragraph] = part_of([label[1]]) if label else None
+            labelled[s.paragraph] = part_of((label[1],)) if label else None
         parts[labelled[s.paragraph] or part_of(s.headings)].append(s)
     return parts

@@ -268,7 +268,7 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
 # What a person is told -----------------------------------------------------------------------------
 
 
-def backlog_of(folder: Path, *items: Json) -> step4_file.Backlog:
+def backlog_of(folder: Path, *items: Json) -> step4_file.BacklogFile:
     (folder / "step-3.json").write_text(json.dumps({"scored_pbis": list(items)}))
     return step4_file.read_backlog(folder / "step-3.json")
 

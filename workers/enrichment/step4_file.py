@@ -32,7 +32,7 @@ _WRITTEN = ("enriched_pbis", "enrichedPBIs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backlog:
+class BacklogFile:
     """What a file holds, in the shape that Step 4 reads."""
 
     context: Json
@@ -89,7 +89,7 @@ class Enriched:
         }
 
 
-def read_backlog(path: Path) -> Backlog:
+def read_backlog(path: Path) -> BacklogFile:
     """The PBIs of a file, in whatever shape a step of the pipeline has written them.
 
     Raises:
@@ -122,9 +122,9 @@ def read_backlog(path: Path) -> Backlog:
     return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
 
 
-def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> Backlog:
+def _backlog(context: Json, items: Sequence[Json], *, flat: bool) -> BacklogFile:
     counted = Counter(pbi_id(item.get("pbi", item)) for item in items)
-    return Backlog(
+    return BacklogFile(
         context=context,
         flat=flat,
         count=len(items),
@@ -174,7 +174,7 @@ def _check(path: Path, where: str, items: Sequence[Any]) -> None:
 
 def enrich(
     parts: Runtime,
-    backlog: Backlog,
+    backlog: BacklogFile,
     *,
     scope: Scope,
     timeout: float | None,
@@ -204,7 +204,7 @@ def enrich(
     return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
 
 
-def notices(parts: Runtime, backlog: Backlog, scope: Scope) -> list[str]:
+def notices(parts: Runtime, backlog: BacklogFile, scope: Scope) -> list[str]:
     """What a person is told of the projects that are asked for: those without documents, and what is left out."""
     named = [scope.project] if scope.project else backlog.projects
     tenant = parts.settings.tenant_id

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.documents import Chunk, Kind, SourceType
-from pipeline.enrichment.context import Item, PastDecision
+from pipeline.enrichment.context import AnswerItem, PastDecision
 from pipeline.enrichment.extraction import (
     constraints_of,
     decision_of,
@@ -18,7 +18,7 @@ from pipeline.enrichment.extraction import (
     rationale_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import Citations, DocumentText, Found, best_passages
+from pipeline.enrichment.found import Citations, DocumentText, FoundDocument, best_passages
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
@@ -26,7 +26,9 @@ from pipeline.search.chunks import StoredDocument
 from tests.pipeline.enrichment import stock
 
 
-def found(*contents: str, question: str = "", hit: int = 0, title: str = "Item", **metadata: Any) -> Found:
+def found(
+    *contents: str, question: str = "", hit: int = 0, title: str = "Item", **metadata: Any
+) -> FoundDocument:
     """An item with these chunks, as a search finds it."""
     chunks = [Chunk(ord=n, content=content) for n, content in enumerate(contents)]
     stored = StoredDocument(
@@ -39,7 +41,7 @@ def found(*contents: str, question: str = "", hit: int = 0, title: str = "Item",
     )
     text = DocumentText(external_id="PBI-1", chunks=chunks)
     likely = Likely(hit=Hit(document=stored, chunk=chunks[hit], score=1.0), probability=0.9, by="meaning")
-    return Found.of(likely, text, stems(question))
+    return FoundDocument.of(likely, text, stems(question))
 
 
 def lifted(*contents: str, **facts: Any) -> list[str]:
@@ -302,7 +304,7 @@ def test_constraints_are_what_binds_and_at_most_three() -> None:
 def test_only_what_is_known_to_hold_is_in_force(
     status: str, superseded_by: str | None, in_force: bool, ended: bool
 ) -> None:
-    item = Item(
+    item = AnswerItem(
         ref="1",
         title="t",
         link="#",
@@ -359,7 +361,7 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
 def test_without_the_whole_text_the_chunk_found_is_the_document() -> None:
     hit = found("Only this.", pbi_id="PBI-5").hit
-    alone = Found.of(Likely(hit=hit, probability=0.5, by="words"), None, frozenset())
+    alone = FoundDocument.of(Likely(hit=hit, probability=0.5, by="words"), None, frozenset())
     assert alone.external_id == "PBI-5"
     assert [s.text for s in alone.sentences] == ["Only this."]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, suggestions
-from pipeline.enrichment.found import Citations, Found
+from pipeline.enrichment.found import Citations, FoundDocument
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.suggestions import CLOSE, SURE
 from pipeline.enrichment.text import stems
@@ -242,7 +242,9 @@ def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
 @pytest.mark.parametrize(("likely", "texts"), [(CLOSE - 1, 1), (CLOSE, 2), (SURE - 1, 0)])
 def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: int, texts: int) -> None:
     one = near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done", reopened=2)
-    found = Found.of(Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices"))
+    found = FoundDocument.of(
+        Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices")
+    )
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
     risks = suggestions.risks_of([found], cited)
     assert len(risks) == min(texts, 1)

@@ -221,18 +221,18 @@ def test_items_of_a_list_are_told_without_their_marks_and_boxes() -> None:
     ],
 )
 def test_a_heading_announces_its_part_in_several_languages(heading: str, part: Part | None) -> None:
-    assert part_of([heading]) is part
+    assert part_of((heading,)) is part
 
 
 def test_the_time_for_sentences_and_parts_grows_with_the_text_and_no_faster() -> None:
     assert_linear(lambda n: "A. " * n, 6_000, lambda text: list(split(text)))
-    assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: part_of([heading]))
+    assert_linear(lambda n: f"a{'(' * n}b", 4_000, lambda heading: part_of((heading,)))
 
 
 def test_no_heading_announces_two_parts() -> None:
     names = [name for names in HEADINGS.values() for name in names]
     assert len(names) == len(set(names))
-    assert all(part_of([name.title()]) is part for part, own in HEADINGS.items() for name in own)
+    assert all(part_of((name.title(),)) is part for part, own in HEADINGS.items() for name in own)
 
 
 def test_the_nearest_telling_heading_counts_and_a_label_counts_more() -> None:
