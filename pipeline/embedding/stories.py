@@ -1,4 +1,4 @@
-"""The vector of a user story, by Gemini: its text put together, and embedded with patience."""
+"""The vector of a user story, by Gemini: its text put together, and embedded with retries."""
 
 from __future__ import annotations
 

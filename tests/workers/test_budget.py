@@ -173,7 +173,7 @@ class TestTheMinute:
     def test_the_short_one(self, desk: Desk) -> None:
         budget = desk.budget(texts=10, query_share=0.0, window=1.0)
         budget.take(HUNDRED)
-        # Nobody really sleeps here, so the patience ends before the window does.
+        # Nobody really sleeps here, so the time to sleep ends before the window does.
         spent(budget, HUNDRED)
         assert desk.slept
         assert sum(desk.slept) <= 2.0

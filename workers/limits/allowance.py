@@ -24,7 +24,7 @@ from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
 from workers.settings import Configuration, EmbeddingModel
 
-PATIENCE_SECONDS = 2.0
+LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
 
 
@@ -84,7 +84,7 @@ class TenantBudget:
         """See Budget. The day is counted before the call: a process killed in between has probably paid."""
         grant = Grant(cost=cost, day=self._reserve(cost))
         try:
-            slot = self._take_rate(cost, 0.0 if cost.query else PATIENCE_SECONDS)
+            slot = self._take_rate(cost, 0.0 if cost.query else LONGEST_SLEEP)
         except BudgetSpent:
             self._add(grant, self._used(cost, sign=-1, calls=-1))
             raise
@@ -128,19 +128,19 @@ class TenantBudget:
             )
         return day
 
-    def _take_rate(self, cost: Cost, patience: float) -> str:
+    def _take_rate(self, cost: Cost, sleep_at_most: float) -> str:
         if self.rate is None:
             return ""
         try:
             return self.rate.take(cost)
         except BudgetSpent as error:
             wait = error.retry_after or 0.0
-            if wait > patience:
+            if wait > sleep_at_most:
                 # Who comes back by way of the queue comes late: the rest is slept here.
-                error.retry_after = max(wait - PATIENCE_SECONDS, PATIENCE_SECONDS / 8)
+                error.retry_after = max(wait - LONGEST_SLEEP, LONGEST_SLEEP / 8)
                 raise
         self.sleep(wait)
-        return self._take_rate(cost, patience - wait)
+        return self._take_rate(cost, sleep_at_most - wait)
 
     def _add(self, grant: Grant, used: embedding_use.Used) -> None:
         with self.database.tenant(self.tenant_id, durable=not grant.cost.query) as connection:

@@ -380,3 +380,17 @@ def test_a_question_without_a_usable_vector_is_refused(value: float) -> None:
 def test_a_question_of_another_width_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="gives 31 dimensions"):
         embed_query_checked(Provider(change=lambda _, v: v[:, :31]), "one")
+
+
+@pytest.mark.parametrize("oversize", ["split", "cut"])
+def test_the_vector_of_a_question_is_brought_to_length_one(oversize: Any) -> None:
+    provider = Provider(change=lambda _, v: 3 * v, limits=limits(oversize=oversize))
+    expected = HashingEmbedder(32).embed_query("one two")
+    assert np.allclose(embed_query_checked(provider, "one two"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_question_to_a_model_that_cuts_has_a_usable_vector_or_none(value: float) -> None:
+    provider = Provider(change=lambda _, v: np.full_like(v, value), limits=limits(oversize="cut"))
+    with pytest.raises(TextRejected):
+        embed_query_checked(provider, "one")

@@ -56,7 +56,7 @@ def test_the_documented_models(server: FakeOllama, model: str, dimensions: int, 
 
 
 @pytest.mark.req("003-012")
-def test_the_documented_address_and_patience() -> None:
+def test_the_documented_address_and_timeout() -> None:
     facts = KNOWN["ollama"]
     assert (facts.base_url, facts.timeout, facts.model) == (
         "http://localhost:11434",

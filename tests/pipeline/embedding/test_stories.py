@@ -1,4 +1,4 @@
-"""Vectors of user stories: the text that is embedded, one call for many, and patience."""
+"""Vectors of user stories: the text that is embedded, one call for many, and retries."""
 
 from __future__ import annotations
 
