@@ -23,7 +23,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, Texts, missing
+from pipeline.ingest.embed import SHARED_SECONDS, MissingTexts, missing
 from pipeline.ingest.steps import Decide, cut, held_of
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
@@ -121,7 +121,7 @@ class Filler:
             lacking, ours = missing(connection, claim, model, texts, lease=lease)
         work.foreign = lacking - ours
         if ours:
-            calls = Texts(
+            calls = MissingTexts(
                 tenant=tenant, model=model, texts={h: t for h, t in texts.items() if h in ours}
             ).embed(
                 self.database,

@@ -65,8 +65,8 @@ class Called:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
-    """Texts by their hash, to be embedded for a tenant with a model."""
+class MissingTexts:
+    """MissingTexts by their hash, to be embedded for a tenant with a model."""
 
     tenant: UUID
     model: str

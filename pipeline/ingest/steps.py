@@ -19,7 +19,7 @@ from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
 from pipeline.errors import DocumentRejected, LarderError, StoreRejected, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, Terms, Texts, missing
+from pipeline.ingest.embed import SHARED_SECONDS, MissingTexts, Terms, missing
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.chunks import Replacement, StoredDocument
@@ -179,7 +179,7 @@ class Indexer:
                 budget = self.terms.budget(claim.tenant_id)
                 embedder = BudgetedEmbedder(embedder, budget)
                 tokens = min(filter(None, (tokens, budget.tokens)), default=None)
-            calls = Texts(tenant=claim.tenant_id, model=self.model, texts=todo.texts).embed(
+            calls = MissingTexts(tenant=claim.tenant_id, model=self.model, texts=todo.texts).embed(
                 self.database,
                 embedder,
                 tokens=tokens,

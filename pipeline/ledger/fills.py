@@ -34,7 +34,7 @@ _LETTERS = text("""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
+class DueFill:
     """Documents of one tenant that an index lacks."""
 
     tenant_id: UUID
@@ -62,7 +62,7 @@ _NEXT = text(f"""
     from due join sent on sent.document_id = due.id join document d on d.id = due.id""")
 
 
-def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
+def choose(connection: Connection, index: int, limits: Limits) -> list[DueFill]:
     """Documents to send a message about, up to the room that is left, by tenant; on the control role.
 
     Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all, which
@@ -85,7 +85,7 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[Due]:
     return _grouped(rows)
 
 
-def _grouped(rows: Sequence[Any]) -> list[Due]:
+def _grouped(rows: Sequence[Any]) -> list[DueFill]:
     groups: dict[Any, list[Any]] = {}
     for row in rows:
         groups.setdefault((row.tenant_id, row.id if row.crash_count else None), []).append(row)
@@ -136,7 +136,7 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LackedDocument:
     """A document to bring into an index, in the version that is searchable elsewhere."""
 
     document: StoredDocument
@@ -156,7 +156,7 @@ class FillClaim:
     tenant_id: UUID
     index: int
     token: UUID
-    wanted: Mapping[UUID, Wanted]
+    wanted: Mapping[UUID, LackedDocument]
 
     @property
     def ids(self) -> list[UUID]:
@@ -206,8 +206,8 @@ def claim(
     )
 
 
-def _wanted(row: RowMapping) -> Wanted:
-    return Wanted(
+def _wanted(row: RowMapping) -> LackedDocument:
+    return LackedDocument(
         document=stored(row),
         attempts=row["attempts"],
         copy_from=row["copy_from"],

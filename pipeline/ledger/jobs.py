@@ -88,7 +88,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
+class DueJob:
     """A job that a message should be sent about."""
 
     tenant_id: UUID
@@ -329,7 +329,7 @@ _DUE = text(f"""
               cast(extract(epoch from j.deadline - now()) as double precision) as seconds_left""")
 
 
-def pump_once(connection: Connection, limits: JobLimits) -> list[Due]:
+def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:
     """End what is over, free what a dead worker held, and tell what to send messages about, most urgent first."""
     reason = f"its worker died {limits.crashes} times while working on it"
     connection.execute(_GIVEN_UP, {"crashes": limits.crashes, "reason": reason})
@@ -339,5 +339,5 @@ def pump_once(connection: Connection, limits: JobLimits) -> list[Due]:
     return [_due(row) for row in sorted(rows, key=lambda r: (r["priority"], r["created_at"]))]
 
 
-def _due(row: RowMapping) -> Due:
-    return Due(**{name: row[name] for name in Due.__dataclass_fields__})
+def _due(row: RowMapping) -> DueJob:
+    return DueJob(**{name: row[name] for name in DueJob.__dataclass_fields__})

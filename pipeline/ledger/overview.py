@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
@@ -18,54 +15,6 @@ DEAD_SHOWN = 20
 """How many dead letters a source names, newest first; `dead` counts them all."""
 WORKERS_SECONDS = 300
 """A worker that was silent for longer is no longer listed: machines come and go."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceFigures:
-    """A source, what it holds and how its last sync went."""
-
-    name: str
-    tenant: str
-    type: str
-    documents: int
-    """Searchable or nearly so: done, neither hidden nor deleted."""
-    chunks: int
-    pending: int
-    dead: int
-    """Documents given up on whose dead letter waits for a person."""
-    hidden: int
-    freshness_seconds: float | None
-    """Since the last complete sync; None if there was none."""
-    last_error: str | None
-    next_sync: datetime | None
-    paused: bool
-    held: int
-    """Deletions that wait for `larder sources release`."""
-    removed: bool
-    """True if the configuration no longer names it."""
-    dead_letters: list[Json] = field(default_factory=list)
-    problems: list[Json] = field(default_factory=list)
-    last_run: Json | None = None
-
-    def to_json(self) -> Json:
-        """One entry of `sources`; times in ISO 8601."""
-        return {**asdict(self), "next_sync": self.next_sync.isoformat() if self.next_sync else None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backlog:
-    """Work that waits, over all tenants."""
-
-    pending: int
-    by_stage: Mapping[str, int]
-    oldest_due_seconds: float | None
-    """How long the longest waiting document has been due; None if none is."""
-    in_flight: int
-    dead: int
-
-    def to_json(self) -> Json:
-        """The entry `backlog`, without the queues of the broker."""
-        return {**asdict(self), "by_stage": dict(self.by_stage)}
 
 
 _SOURCES = text("""
@@ -91,22 +40,24 @@ _SOURCES = text("""
     order by s.removed_at is not null, t.name, s.name""")
 
 
-def sources(connection: Connection) -> list[SourceFigures]:
-    """Every source of every tenant, those that are no longer configured last."""
-    rows = [dict(row) for row in connection.execute(_SOURCES).mappings()]
+def sources(connection: Connection) -> list[Json]:
+    """Every source of every tenant, what it holds and how its last sync went; no longer configured ones last.
+
+    `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
+    deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync.
+    """
     letters = _letters(connection)
     last, problems = _last_runs(connection), _problems(connection)
     found = []
-    for row in rows:
-        key = row.pop("id")
-        found.append(
-            SourceFigures(
-                **row,
-                dead_letters=letters.get(key, []),
-                problems=problems.get(key, []),
-                last_run=last.get(key),
-            )
-        )
+    for row in connection.execute(_SOURCES).mappings():
+        values, key, due = dict(row), row["id"], row["next_sync"]
+        del values["id"]
+        more = {
+            "dead_letters": letters.get(key, []),
+            "problems": problems.get(key, []),
+            "last_run": last.get(key),
+        }
+        found.append({**values, "next_sync": due.isoformat() if due else None, **more})
     return found
 
 
@@ -119,15 +70,7 @@ def _letters(connection: Connection) -> dict[UUID, list[Json]]:
 
 _RUN_COUNTS = (
     *("listed", "unchanged", "queued", "skipped", "failed", "hidden", "deleted", "restored"),
-    "indexed",
-    "dead",
-    "superseded",
-    "chunks",
-    "chunks_written",
-    "chunks_kept",
-    "texts_embedded",
-    "texts_reused",
-    "texts_cut",
+    *runs.TOTALS,
 )
 
 
@@ -170,30 +113,23 @@ def _problems(connection: Connection) -> dict[UUID, list[Json]]:
     return {row.source_id: [{k: p.get(k, "") for k in keys} for p in row.problems] for row in rows}
 
 
-def backlog(connection: Connection, *, resend: float) -> Backlog:
-    """What waits; a document counts as in flight for `resend` seconds after its message was sent."""
+def backlog(connection: Connection, *, resend: float) -> Json:
+    """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent."""
     row = connection.execute(
         text("""
             select count(*) as pending,
                    cast(extract(epoch from now() - min(due_at) filter (where due_at <= now()))
-                        as double precision) as oldest,
+                        as double precision) as oldest_due_seconds,
                    count(*) filter (where enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
             from document where state = 'pending' and not deleted"""),
         {"resend": resend},
-    ).one()
+    ).mappings()
     stages = connection.execute(
-        text(
-            "select stage, count(*) as n from document where state = 'pending' and not deleted group by stage"
-        )
+        text("select stage, count(*) from document where state = 'pending' and not deleted group by stage")
     )
-    counted = {r.stage: r.n for r in stages}
-    return Backlog(
-        pending=row.pending,
-        by_stage={str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE},
-        oldest_due_seconds=row.oldest,
-        in_flight=row.in_flight,
-        dead=dead.count(connection),
-    )
+    counted = {str(stage): n for stage, n in stages}
+    by_stage = {str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE}
+    return {**row.one(), "by_stage": by_stage, "dead": dead.count(connection)}
 
 
 def workers(connection: Connection) -> list[Json]:

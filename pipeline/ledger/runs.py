@@ -208,7 +208,7 @@ _COUNT = """
            sum(texts_cut) as texts_cut
     from run_item i where i.run_id = any(:runs) group by i.run_id"""
 
-_TOTALS = (
+TOTALS = (
     "indexed",
     "dead",
     "superseded",
@@ -224,7 +224,7 @@ _TOTALS = (
 def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, int]]:
     """Live counts of runs from their items: `open` and the totals."""
     rows = connection.execute(text(_COUNT), {"runs": run_ids})
-    return {row["run_id"]: {k: int(row[k]) for k in ("open", *_TOTALS)} for row in rows.mappings()}
+    return {row["run_id"]: {k: int(row[k]) for k in ("open", *TOTALS)} for row in rows.mappings()}
 
 
 def settled(connection: Connection) -> list[Settled]:
@@ -245,7 +245,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     A scheduled run that found nothing to do is removed again: a list of empty runs hides the others.
     """
     ids = list(run_ids)
-    sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in _TOTALS)
+    sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
     connection.execute(
         text(f"""
             update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}

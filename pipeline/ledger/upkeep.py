@@ -1,13 +1,18 @@
-"""Keeping the ledger in shape, and signs of life: limits of records, canaries of queues, rows of workers.
+"""Keeping the ledger in shape: limits of records, signs of life, the audit chain, and what is wrong with stored rows.
 
-Runs on the control role.
+Functions of one tenant's rows take its connection, those over all tenants the control role's.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
+
+from pipeline.documents import Json
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -71,3 +76,244 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
 def forget_worker(connection: Connection, name: str) -> None:
     """A worker ended."""
     connection.execute(text("delete from worker where name = :name"), {"name": name})
+
+
+def append_audit(
+    connection: Connection, tenant: UUID, action: str, subject: str, detail: Json, *, by: str
+) -> None:
+    """Write an entry into the audit chain of a tenant, in the transaction of the change itself.
+
+    Each entry holds the hash of the one before it.
+    """
+    connection.execute(
+        text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))"),
+        {
+            "tenant": tenant,
+            "actor": by,
+            "action": action,
+            "subject": subject,
+            "detail": json.dumps(detail),
+        },
+    )
+
+
+# Rows of one tenant -------------------------------------------------------------------------------
+
+_ORPHANS = (
+    "from chunk c where not exists (select from document d where d.id = c.document_id and not d.deleted)"
+)
+_STAGED = """
+    from chunk_stage s where not exists (
+        select from document d where d.id = s.document_id and d.state = 'pending'
+        and d.desired_version = s.version)"""
+_OLD_BODIES = """
+    from document_body b where not exists (
+        select from document d where d.id = b.document_id and d.desired_version = b.version and not d.deleted)"""
+
+
+def _count(connection: Connection, found: str) -> int:
+    return int(connection.execute(text(f"select count(*) {found}")).scalar_one())
+
+
+def count_orphans(connection: Connection) -> int:
+    """Chunks that outlived their document."""
+    return _count(connection, _ORPHANS)
+
+
+def delete_orphans(connection: Connection) -> None:
+    """Remove them."""
+    connection.execute(text(f"delete {_ORPHANS}"))
+
+
+def count_settled_stage(connection: Connection) -> int:
+    """Staged chunks whose document waits for them no longer."""
+    return _count(connection, _STAGED)
+
+
+def delete_settled_stage(connection: Connection) -> None:
+    """Remove them."""
+    connection.execute(text(f"delete {_STAGED}"))
+
+
+def count_old_bodies(connection: Connection) -> int:
+    """Texts of versions that are not the wanted ones."""
+    return _count(connection, _OLD_BODIES)
+
+
+def delete_old_bodies(connection: Connection) -> None:
+    """Remove them."""
+    connection.execute(text(f"delete {_OLD_BODIES}"))
+
+
+# Against the index that is read, unless that one was made active a moment ago and is still filled from another.
+_DAMAGED = text("""
+    select d.id, d.external_id,
+           exists (select from document_body b
+                   where b.document_id = d.id and b.version = d.desired_version) as has_body
+    from document d
+    left join search_index i on i.status = 'active'
+    left join index_document x on x.index_id = i.id and x.document_id = d.id
+    left join chunk c on c.index_id = i.id and c.document_id = d.id
+    where d.state = 'done' and not d.deleted
+      and (d.indexed_version is distinct from d.desired_version or coalesce(x.version, 0) >= d.indexed_version
+           or not exists (select from search_index where status <> 'active'))
+    group by d.id
+    having count(c.ord) <> d.chunk_count or coalesce(max(c.ord) + 1, 0) <> d.chunk_count
+        or count(*) filter (where c.version <> d.indexed_version) > 0
+        or d.indexed_version is distinct from d.desired_version
+    order by d.external_id""")
+
+
+def damaged(connection: Connection) -> Sequence[Row[Any]]:
+    """Finished documents with other than exactly their own chunks of one version: id, external_id, has_body."""
+    return connection.execute(_DAMAGED).all()
+
+
+def requeue_damaged(connection: Connection) -> None:
+    """Index those that have a body again, as a new version that replaces whatever is there."""
+    ids = [row.id for row in damaged(connection) if row.has_body]
+    # Above every version that is stored, or the store would take the new chunks for old ones.
+    connection.execute(
+        text("""
+            update document d set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0,
+                   due_at = now(), enqueued_at = null, lease_token = null, lease_until = null,
+                   desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
+                       (select max(c.version) from chunk c where c.document_id = d.id), 0))
+            where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted
+                           order by id for update)"""),
+        {"ids": ids},
+    )
+    connection.execute(
+        text("""
+            update document_body b set version = d.desired_version from document d
+            where d.id = b.document_id and d.id = any(:ids) and d.state = 'pending'
+              and b.version = (select max(o.version) from document_body o where o.document_id = d.id)"""),
+        {"ids": ids},
+    )
+
+
+_DAMAGED_BESIDE = """
+    from search_index i join index_document x on x.index_id = i.id
+    cross join lateral (
+        select count(*) as chunks, count(*) filter (where c.version <> x.version) as others
+        from chunk c where c.index_id = x.index_id and c.document_id = x.document_id) c
+    where i.status <> 'active' and x.version > 0 and (c.chunks <> x.chunk_count or c.others > 0)"""
+
+
+def count_damaged_beside(connection: Connection) -> int:
+    """Documents that have other chunks than are noted in an index beside the active one."""
+    return _count(connection, _DAMAGED_BESIDE)
+
+
+def refill_damaged_beside(connection: Connection) -> None:
+    """Have them filled in from nothing: chunks of a version that nobody noted would keep the right ones out."""
+    rows = connection.execute(
+        text(f"select x.index_id, x.document_id {_DAMAGED_BESIDE} order by 1, 2 for update of x")
+    ).all()
+    values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
+    pairs = "unnest(cast(:indexes as integer[]), cast(:ids as uuid[])) as k(index, id)"
+    connection.execute(
+        text(f"delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id"), values
+    )
+    connection.execute(
+        text(f"""
+            update index_document x set version = 0, chunk_count = 0, centroid = null, enqueued_at = null,
+                   due_at = now(), lease_token = null, lease_until = null
+            from {pairs} where x.index_id = k.index and x.document_id = k.id"""),
+        values,
+    )
+
+
+def cache_bytes(connection: Connection) -> int:
+    """Size of the tenant's embedding cache."""
+    size = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
+    return int(connection.execute(size).scalar_one())
+
+
+def statistics_are_old(connection: Connection) -> bool:
+    """True if the words of the newest chunks are not counted, and nothing under way will have them counted."""
+    row = connection.execute(
+        text("""
+            select exists (select from (
+                select max(d.last_indexed) as newest, sum(d.chunk_count) as chunks from document d
+                where not d.deleted
+                  and not exists (select from document p where p.state = 'pending' and not p.deleted)
+                  and not exists (select from sync_run r where r.finished_at is null)
+            ) d, search_index i left join index_stat s on s.index_id = i.id
+            where i.status = 'active' and d.chunks > 0
+              and (s.refreshed_at is null or s.refreshed_at < d.newest or s.chunks <> d.chunks))""")
+    )
+    return bool(row.scalar_one())
+
+
+def audit_chain(connection: Connection) -> Row[Any]:
+    """Of the tenant's audit entries: how many there are, how many do not fit (`broken`), and the first of these."""
+    # The same text that audit_append hashes; each entry also names the hash of the one before it.
+    return connection.execute(
+        text("""
+            select count(*) filter (where prev_hash <> before or hash <> again) as broken, count(*) as entries,
+                   min(id) filter (where prev_hash <> before or hash <> again) as first
+            from (select id, prev_hash, hash, lag(hash, 1, '') over (order by id) as before,
+                         encode(sha256(convert_to(concat_ws('|', prev_hash, extract(epoch from at)::text, actor,
+                                                            action, subject, detail::text), 'UTF8')), 'hex') as again
+                  from audit) a""")
+    ).one()
+
+
+# Over all tenants ---------------------------------------------------------------------------------
+
+
+def forgotten(
+    connection: Connection, *, due: float, lease: float, resend: float, embedding: bool
+) -> tuple[int, int]:
+    """(due documents without a message, leases that ended and were not taken back).
+
+    A document counts after `due` seconds, a message for `resend` seconds, a lease `lease` seconds after its end;
+    with `embedding` False those that wait for the embedder are left out.
+    """
+    row = connection.execute(
+        text("""
+            select count(*) filter (where due_at < now() - make_interval(secs => :due)
+                       and lease_token is null and (stage <> 'chunked' or :embedding)
+                       and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
+                   count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
+            from document where state = 'pending' and not deleted"""),
+        {"due": due, "lease": lease, "resend": resend, "embedding": embedding},
+    ).one()
+    return row.unsent, row.expired
+
+
+def sources_being_synced(connection: Connection) -> list[str]:
+    """Names of the sources with an open run."""
+    rows = connection.execute(
+        text("""
+            select s.name from sync_run r join source s on s.id = r.source_id
+            where r.finished_at is null order by s.name""")
+    )
+    return [row.name for row in rows]
+
+
+def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
+    """Queues whose worker did no task of the minute for so long."""
+    rows = connection.execute(
+        text("""
+            select queue from canary where sung_at < now() - make_interval(secs => :late)
+            and exists (select from worker where queue = any(string_to_array(queues, ','))
+                        and started_at < now() - make_interval(secs => :late)) order by queue"""),
+        {"late": seconds},
+    )
+    return [row.queue for row in rows]
+
+
+def holds_chunks(connection: Connection) -> bool:
+    """True if any document has been indexed."""
+    found = connection.execute(text("select exists (select from document where chunk_count > 0)"))
+    return bool(found.scalar_one())
+
+
+def index_exists(connection: Connection, search_index: int, what: str) -> bool:
+    """True if the index of a search index on `what`, lexemes or vector, is there."""
+    found = connection.execute(
+        text("select to_regclass(:name) is not null"), {"name": f"chunk_{search_index}_{what}"}
+    )
+    return bool(found.scalar_one())

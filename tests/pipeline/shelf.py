@@ -43,7 +43,7 @@ class Shelf:
         }
         return Filler(**{**plain, **changes})
 
-    def due(self, index: SearchIndex | None = None) -> list[fills.Due]:
+    def due(self, index: SearchIndex | None = None) -> list[fills.DueFill]:
         """What a look of the pump would send."""
         with self.shop.database.control() as connection:
             connection.execute(text("update index_document set enqueued_at = null"))

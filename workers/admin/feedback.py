@@ -16,7 +16,7 @@ from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, RequestRejected
-from pipeline.ledger import audit, clean, documents, jobs
+from pipeline.ledger import clean, documents, jobs, upkeep
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 from workers.admin.evaluation import dataset
@@ -65,7 +65,7 @@ def mark(
     else:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     # The question by its key: its text is nothing for the audit.
-    audit.append(
+    upkeep.append_audit(
         connection, tenant, f"feedback.{verdict}", document.external_id, {"question": question.key}, by=by
     )
     return {

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents
+from pipeline.ledger import dead, documents, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
@@ -40,7 +40,7 @@ def current_user() -> str:
 
 def _audit(connection: Connection, tenant: UUID, action: str, subject: str, detail: Json) -> None:
     """Append to a tenant's audit chain, in the transaction of the change itself."""
-    audit.append(connection, tenant, action, subject, detail, by=current_user())
+    upkeep.append_audit(connection, tenant, action, subject, detail, by=current_user())
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def clear(parts: Runtime, tenant: UUID, source: str | None) -> Json:
     with parts.database.tenant(tenant) as connection:
         wanted = documents.source_named(connection, source) if source else None
         living, chunks = documents.clear(connection, wanted)
-        audit.append(connection, tenant, "clear", source or "everything", {}, by="cli")
+        upkeep.append_audit(connection, tenant, "clear", source or "everything", {}, by="cli")
     refresh_tenant(parts, tenant)
     return {"documents": living, "chunks": chunks}
 

@@ -15,7 +15,7 @@ from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import audit, embedding_use, search_indexes
+from pipeline.ledger import embedding_use, search_indexes, upkeep
 from pipeline.ledger.search_indexes import WantedIndex, made_with
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
@@ -365,4 +365,6 @@ def _audit(parts: Runtime, action: str, index: SearchIndex, *, by: str = "", **d
     """Write it into the chain of this installation's own tenant: an index holds all of them."""
     tenant, made = parts.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
     with parts.database.tenant(tenant) as connection:
-        audit.append(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())
+        upkeep.append_audit(
+            connection, tenant, action, f"search index {index.id}", made, by=by or current_user()
+        )

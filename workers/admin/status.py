@@ -41,12 +41,10 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         seconds = overview.round_trip(connection)
         if seconds > HealthOptions.slow_seconds:
             slow(seconds)
-        sources = overview.sources(connection)
-        backlog = overview.backlog(connection, resend=steps.limits(parts.rag).resend)
         found: Json = {
             "database_seconds": round(seconds, 3),
-            "sources": [source.to_json() for source in sources],
-            "backlog": backlog.to_json(),
+            "sources": overview.sources(connection),
+            "backlog": overview.backlog(connection, resend=steps.limits(parts.rag).resend),
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),

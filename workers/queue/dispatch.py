@@ -69,7 +69,7 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
             fills.unsent(connection, index, items)
 
 
-def send_job(database: Database, due: jobs.Due) -> None:
+def send_job(database: Database, due: jobs.DueJob) -> None:
     """Ask for a job's work; what the broker does not take is sent by the pump later."""
     if not send(due.task, str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority):
         with database.tenant(due.tenant_id) as connection:

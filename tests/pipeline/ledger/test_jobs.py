@@ -52,7 +52,7 @@ class Desk:
         assert found is not None
         return found
 
-    def pump_once(self, limits: JobLimits | None = None) -> list[jobs.Due]:
+    def pump_once(self, limits: JobLimits | None = None) -> list[jobs.DueJob]:
         with self.database.control() as connection:
             return jobs.pump_once(connection, limits or JobLimits())
 

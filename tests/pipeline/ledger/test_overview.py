@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -50,13 +51,13 @@ def plant(omniscient: SQL, source: UUID, **columns: Any) -> UUID:
     return values["id"]  # type: ignore[no-any-return]
 
 
-def figures(database: Database) -> dict[str, overview.SourceFigures]:
+def figures(database: Database) -> dict[str, SimpleNamespace]:
     with database.control() as connection:
-        return {f.name: f for f in overview.sources(connection)}
+        return {f["name"]: SimpleNamespace(**f) for f in overview.sources(connection)}
 
 
 def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
-    found = figures(database)["notes"].to_json()
+    found = vars(figures(database)["notes"])
     assert found == {
         "name": "notes",
         "tenant": "acme",
@@ -123,7 +124,7 @@ def test_the_state_of_a_source(database: Database, notes: UUID, omniscient: SQL)
     )
     found = figures(database)["notes"]
     assert (found.last_error, found.held, found.paused, found.removed) == ("denied", 30, True, True)
-    assert found.to_json()["next_sync"] == due.isoformat()
+    assert found.next_sync == due.isoformat()
 
 
 def test_removed_sources_come_last(database: Database, tenant: UUID, project: UUID, omniscient: SQL) -> None:
@@ -168,7 +169,7 @@ def test_dead_letters_are_named_newest_first_up_to_twenty(
         "reason": "because",
     }
     with database.control() as connection:
-        assert overview.backlog(connection, resend=60).dead == 22
+        assert overview.backlog(connection, resend=60)["dead"] == 22
 
 
 def test_problems_are_those_of_the_newest_run_that_had_any(
@@ -242,7 +243,7 @@ def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscien
     )
     plant(omniscient, notes)
     with database.control() as connection:
-        found = overview.backlog(connection, resend=240).to_json()
+        found = overview.backlog(connection, resend=240)
     assert (found["pending"], found["in_flight"], found["dead"]) == (3, 1, 0)
     assert found["by_stage"] == {"fetched": 2, "chunked": 0, "embedded": 1}
     assert 300 <= found["oldest_due_seconds"] < 330
@@ -251,7 +252,7 @@ def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscien
 def test_nothing_waits(database: Database) -> None:
     with database.control() as connection:
         found = overview.backlog(connection, resend=240)
-        assert (found.pending, found.oldest_due_seconds) == (0, None)
+        assert (found["pending"], found["oldest_due_seconds"]) == (0, None)
         assert overview.index(connection) is None
         assert overview.workers(connection) == []
         assert overview.canaries(connection) == {}
@@ -260,7 +261,7 @@ def test_nothing_waits(database: Database) -> None:
 def test_work_put_off_is_not_overdue(database: Database, notes: UUID, omniscient: SQL) -> None:
     plant(omniscient, notes, state="pending", stage="fetched", due_at=datetime.now(UTC) + timedelta(hours=1))
     with database.control() as connection:
-        assert overview.backlog(connection, resend=240).oldest_due_seconds is None
+        assert overview.backlog(connection, resend=240)["oldest_due_seconds"] is None
 
 
 def test_workers_are_listed_until_they_are_long_silent(database: Database, omniscient: SQL) -> None:
@@ -305,7 +306,7 @@ def test_the_index_that_is_read(database: Database, notes: UUID, omniscient: SQL
 
 def test_no_figure_needs_a_text(database: Database, notes: UUID, omniscient: SQL) -> None:
     plant(omniscient, notes)
-    assert "a title" not in str(figures(database)["notes"].to_json())
+    assert "a title" not in str(figures(database)["notes"])
 
 
 def test_answers_for_step_4_are_counted_and_tell_their_worst_level_of_late(

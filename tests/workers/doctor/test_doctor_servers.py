@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from pipeline.ledger import audit
+from pipeline.ledger import upkeep
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import SQL, Store
 from workers import embedded
@@ -35,7 +35,9 @@ def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL)
     for subject in ("one", "two", "three"):
         with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
             tenant = store.parts.settings.tenant_id
-            audit.append(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
+            upkeep.append_audit(
+                connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody"
+            )
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])
     found = store.examine(repair=True)["audit chain"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from pipeline.ledger import integrity
+from pipeline.ledger import upkeep
 from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
@@ -40,29 +40,29 @@ CHECKS: tuple[Check, ...] = (
     Check("search index", server.search_index, server.activate_index),
     Check(
         "orphaned chunks",
-        stored.none_of(integrity.count_orphans, "chunks belong to no living document", error),
-        stored.for_each_tenant(integrity.delete_orphans),
+        stored.none_of(upkeep.count_orphans, "chunks belong to no living document", error),
+        stored.for_each_tenant(upkeep.delete_orphans),
     ),
-    Check("document chunks", stored.damaged, stored.and_pump(integrity.requeue_damaged)),
+    Check("document chunks", stored.damaged, stored.and_pump(upkeep.requeue_damaged)),
     Check(
         "other indexes",
         stored.none_of(
-            integrity.count_damaged_beside,
+            upkeep.count_damaged_beside,
             "documents have lost, doubled or old chunks in an index beside the active one",
             error,
             "every index beside the active one has exactly its chunks",
         ),
-        stored.and_pump(integrity.refill_damaged_beside),
+        stored.and_pump(upkeep.refill_damaged_beside),
     ),
     Check(
         "staged chunks",
-        stored.none_of(integrity.count_settled_stage, "staged chunks of settled documents", warning),
-        stored.for_each_tenant(integrity.delete_settled_stage),
+        stored.none_of(upkeep.count_settled_stage, "staged chunks of settled documents", warning),
+        stored.for_each_tenant(upkeep.delete_settled_stage),
     ),
     Check(
         "old texts",
-        stored.none_of(integrity.count_old_bodies, "texts of versions that nobody wants any more", warning),
-        stored.for_each_tenant(integrity.delete_old_bodies),
+        stored.none_of(upkeep.count_old_bodies, "texts of versions that nobody wants any more", warning),
+        stored.for_each_tenant(upkeep.delete_old_bodies),
     ),
     Check("embedding cache", stored.cache, stored.trim_cache),
     Check("keyword statistics", stored.statistics, refresh_statistics),

@@ -18,7 +18,7 @@ from pipeline.embedding import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
-from pipeline.ledger import integrity
+from pipeline.ledger import upkeep
 from pipeline.ledger.overview import round_trip
 from pipeline.ledger.search_indexes import activate
 from pipeline.reranking import open_reranker
@@ -158,7 +158,7 @@ def row_security(parts: Runtime) -> Diagnosis:
 def search_index(parts: Runtime) -> Diagnosis:
     """Searches have one index to read."""
     with parts.database.control() as connection:
-        found, indexed = indexes(connection), integrity.holds_chunks(connection)
+        found, indexed = indexes(connection), upkeep.holds_chunks(connection)
     active = [i for i in found if i.status == "active"]
     if len(active) == 1:
         other = mismatch(parts, active[0])
@@ -202,7 +202,7 @@ def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> tupl
     keyword, vector = term_statistics.build_due(
         connection, index, exact_below=r.exact_below, build_at=r.build_at
     )
-    lost = [not integrity.index_exists(connection, index.id, what) for what in ("lexemes", "vector")]
+    lost = [not upkeep.index_exists(connection, index.id, what) for what in ("lexemes", "vector")]
     return keyword or (index.keyword_built and lost[0]), vector or (
         index.indexed_rows is not None and lost[1]
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import dead, integrity, overview
+from pipeline.ledger import dead, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
@@ -72,7 +72,7 @@ def none_of(
 
 def damaged(parts: Runtime) -> Diagnosis:
     """Every finished document has exactly its own chunks, all of one version."""
-    rows = [row for found in _each(parts, integrity.damaged) for row in found]
+    rows = [row for found in _each(parts, upkeep.damaged) for row in found]
     if not rows:
         return fine("every finished document has exactly its chunks")
     lost_text = not all(row.has_body for row in rows)
@@ -85,7 +85,7 @@ def damaged(parts: Runtime) -> Diagnosis:
 def cache(parts: Runtime) -> Diagnosis:
     """The vectors kept for reuse stay within their limit."""
     most = parts.rag.embedding.cache.max_size
-    sizes = [size / 1e6 for size in _each(parts, integrity.cache_bytes)]
+    sizes = [size / 1e6 for size in _each(parts, upkeep.cache_bytes)]
     if any(size > most for size in sizes):
         return warning(f"the embedding cache of a tenant has {max(sizes):.0f} MB, allowed are {most}", REPAIR)
     return fine(f"{sum(sizes):.0f} MB, allowed are {most} per tenant")
@@ -99,7 +99,7 @@ def trim_cache(parts: Runtime) -> None:
 
 def statistics(parts: Runtime) -> Diagnosis:
     """Keyword search knows how common the words of the newest chunks are."""
-    old = sum(_each(parts, integrity.statistics_are_old))
+    old = sum(_each(parts, upkeep.statistics_are_old))
     if old:
         return warning(f"keyword statistics of {old} tenants are older than their chunks", REPAIR)
     return fine("as new as the chunks")
@@ -107,7 +107,7 @@ def statistics(parts: Runtime) -> Diagnosis:
 
 def audit(parts: Runtime) -> Diagnosis:
     """No entry of the audit chains was changed or taken out of the middle."""
-    rows = _each(parts, integrity.audit_chain)
+    rows = _each(parts, upkeep.audit_chain)
     broken = [row for row in rows if row.broken]
     if broken:
         return error(
@@ -136,7 +136,7 @@ def embedding(parts: Runtime) -> Diagnosis:
 def waiting(parts: Runtime) -> Diagnosis:
     """Due documents have a message under way, and no lease is forgotten."""
     with parts.database.control() as connection:
-        unsent, expired = integrity.forgotten(
+        unsent, expired = upkeep.forgotten(
             connection,
             due=LONG_SECONDS,
             lease=LEASE_SECONDS,
@@ -153,7 +153,7 @@ def waiting(parts: Runtime) -> Diagnosis:
 def open_runs(parts: Runtime) -> Diagnosis:
     """Syncs that were begun have workers that can end them."""
     with parts.database.control() as connection:
-        names = integrity.sources_being_synced(connection)
+        names = upkeep.sources_being_synced(connection)
         lacking = sorted(set(INDEXING) - served(overview.workers(connection)))
     if names and lacking:
         return error(f"syncs of {', '.join(names)} wait for workers of {', '.join(lacking)}", START)
@@ -164,7 +164,7 @@ def workers(parts: Runtime) -> Diagnosis:
     """Every queue is served, or none: then nothing was started on purpose."""
     with parts.database.control() as connection:
         live = served(overview.workers(connection))
-        stuck = integrity.silent_queues(connection, seconds=CANARY_SECONDS)
+        stuck = upkeep.silent_queues(connection, seconds=CANARY_SECONDS)
     lacking = sorted(set(QUEUES) - live)
     if live and lacking:
         return error(f"no worker serves {', '.join(lacking)}", START)
