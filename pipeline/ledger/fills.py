@@ -90,7 +90,7 @@ def _grouped(rows: Sequence[Any]) -> list[DueFill]:
     for row in rows:
         groups.setdefault((row.tenant_id, row.id if row.crash_count else None), []).append(row)
     return [
-        Due(
+        DueFill(
             tenant_id=tenant,
             items=tuple(Item(row.id, row.indexed_version) for row in group),
             sizes={row.id: max(1, row.chunk_count) for row in group},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreRejected
@@ -333,12 +335,27 @@ def test_answers_go_after_their_time_and_what_is_open_stays(desk: Desk) -> None:
         assert jobs.ended(connection, [old, young, waiting]) == {old, young}
 
 
+def test_a_claim_waits_for_whoever_changes_the_job_at_that_moment(desk: Desk) -> None:
+    """Else its only message would be taken by a worker that finds nothing to do."""
+    job = desk.submit().id
+    found: list[Claimed | None] = []
+    claimer = threading.Thread(target=lambda: found.append(desk.claim(job)))
+    with desk.database.tenant(desk.tenant) as connection:
+        connection.execute(text("update enrichment_job set priority = 3 where id = :id"), {"id": job})
+        claimer.start()
+        waiting = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        end = time.monotonic() + 60
+        while desk.sql.execute(waiting).fetchone() != (True,):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    claimer.join()
+    assert [one.id for one in found if one] == [job]
+
+
 # Who sees what ------------------------------------------------------------------------------------
 
 
 def test_the_control_role_sees_neither_question_nor_answer(desk: Desk) -> None:
-    from sqlalchemy import text
-
     desk.submit()
     for column in ("request", "result"):
         with pytest.raises(StoreRejected), desk.database.control() as connection:

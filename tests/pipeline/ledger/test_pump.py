@@ -164,6 +164,14 @@ class TestBounds:
         shop.set("a", "enqueued_at = now() - interval '61 seconds'")
         assert len(pump_once(shop, resend=60).batches) == 1
 
+    def test_what_is_being_worked_on_is_not_noted_as_unsent(self, shop: Workshop) -> None:
+        shop.admit(document("a"))
+        (batch,) = pump_once(shop).batches
+        shop.claim("a")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.unsent(connection, list(batch.items))
+        assert shop.row("a")["enqueued_at"] is not None
+
     def test_a_message_the_broker_did_not_take_is_sent_at_the_next_look(self, shop: Workshop) -> None:
         shop.admit(document("a"), document("b"))
         pump_once(shop)
