@@ -18,8 +18,8 @@ from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
-from pipeline.search.chunks import Filter, Mode
 from pipeline.search.question import Synonyms
+from pipeline.search.records import Filter, Mode
 from pipeline.search.validity import age_days, remark
 from workers.admin import synonyms
 from workers.runtime import Runtime

@@ -35,7 +35,7 @@ from pipeline.enrichment.suggestions import risks_of, suggested
 from pipeline.enrichment.text import shared_words, stems
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest, SearchResults
-from pipeline.search.feedback import key_of
+from pipeline.search.question import key_of
 from pipeline.search.validity import duplicate_of
 
 MOST_DUPLICATE_RANK = 5

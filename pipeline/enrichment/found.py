@@ -31,7 +31,7 @@ from pipeline.enrichment.text import (
     stems,
 )
 from pipeline.search import Hit
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 from pipeline.search.snippets import passage
 from pipeline.search.validity import repeats
 

@@ -14,7 +14,7 @@ from pipeline.chunking.prose import prose_of
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.text import flat
 from pipeline.errors import RequestRejected
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 
 SECTIONS: Mapping[Kind, str] = {
     Kind.WORK: "similar_work",

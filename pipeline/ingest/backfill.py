@@ -28,7 +28,7 @@ from pipeline.ingest.steps import Decide, cut, held_of
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
-from pipeline.search.chunks import Replacement
+from pipeline.search.records import Replacement
 
 HOLD_SECONDS = 300.0
 """How long a fill waits when its model or key is refused: somebody has to mend that first."""

@@ -22,7 +22,7 @@ from pipeline.ingest import work_in_progress
 from pipeline.ingest.embed import SHARED_SECONDS, MissingTexts, Terms, missing
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
-from pipeline.search.chunks import Replacement, StoredDocument
+from pipeline.search.records import Replacement, StoredDocument
 
 HELD_SECONDS = 5.0
 """How soon a worker with another configuration may try what this one's hold stopped."""

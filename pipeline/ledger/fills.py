@@ -14,7 +14,7 @@ from pipeline.ledger import Item, Limits
 from pipeline.ledger.leases import RESTARTED, SENDABLE, UNCOUNTED, Leased
 from pipeline.ledger.search_indexes import BEHIND, Held, note
 from pipeline.ledger.work import STORED, stored
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 
 IN_FLIGHT = 1024
 """Most documents of an index that are sent to be filled and not done."""

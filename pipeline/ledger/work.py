@@ -16,7 +16,7 @@ from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, runs
 from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
 """Of one document, unless the configuration says otherwise."""

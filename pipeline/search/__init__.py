@@ -1,6 +1,5 @@
 """From a question to the best documents."""
 
-from pipeline.search.chunks import Filter
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -9,6 +8,7 @@ from pipeline.search.records import (
     NO_RERANKING,
     STATIC_ONLY,
     Explanation,
+    Filter,
     Hit,
     RetrievalOptions,
     SearchRequest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,15 +12,11 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import Transfer, transfer
+from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
 from pipeline.languages import language_of
-from pipeline.search.chunks import (
-    Replaced,
-    Replacement,
-    StoredDocument,
-    diff,
-)
-from pipeline.search.lexemes import counted
+from pipeline.search.question import counted
+from pipeline.search.records import Replaced, Replacement, StoredDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,3 +241,12 @@ def check_vectors(replacement: Replacement, dimensions: int) -> None:
         raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
     if len({chunk.ord for chunk in replacement.chunks}) != count:
         raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")
+
+
+def diff(old: Mapping[int, str], new: Sequence[Chunk]) -> tuple[list[int], list[int], list[int]]:
+    """(kept, written, removed) ordinals when chunks with hashes `old` (by ordinal) become `new`."""
+    kept = [c.ord for c in new if old.get(c.ord) == c.hash]
+    same = set(kept)
+    written = [c.ord for c in new if c.ord not in same]
+    removed = [o for o in old if o not in same]
+    return kept, written, removed

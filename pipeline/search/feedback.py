@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -39,15 +38,6 @@ OF_DOCUMENT = f"""(
           order by b.at desc limit {MOST_COUNTED}) f
     having count(*) > 0)"""
 """The `Marks` of a document `d` for the question of the key `asked`, as an array; null if nobody said anything."""
-
-
-def key_of(question: str, item: str = "", project: UUID | None = None) -> str:
-    """Names a question: by project and id of the item that it asks about, else by its words.
-
-    Case and blanks of the words make no difference.
-    """
-    named = f"id:{project or ''}:{item}" if item else " ".join(question.split()).casefold()
-    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Marks(NamedTuple):

@@ -1,17 +1,86 @@
-"""A search in words: how to search, what is asked, what comes back."""
+"""Records of search: what is stored, how to search, what is asked, what comes back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
 
-from pipeline.documents import Chunk, Json
+from pipeline.documents import Chunk, Json, Kind, SourceType
+from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.languages import DEFAULT
-from pipeline.search.chunks import Filter, Mode, StoredDocument
-from pipeline.search.feedback import Marks, key_of
-from pipeline.search.question import Intent, ProcessedQuery, Synonyms
+from pipeline.search.feedback import Marks
+from pipeline.search.question import Intent, ProcessedQuery, Synonyms, key_of
+
+Mode = Literal["hybrid", "vector", "keyword"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredDocument:
+    """A document as it is indexed and as a hit shows it."""
+
+    id: UUID
+    version: int
+    title: str
+    source_type: SourceType
+    kind: Kind
+    source: str = ""
+    """The configured source's name."""
+    url: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    project_id: UUID | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """A document's complete new set of chunks."""
+
+    document: StoredDocument
+    chunks: Sequence[Chunk]
+    vectors: Vectors
+    """Shape (len(chunks), dimensions), rows of length 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """What `replace` did to one document."""
+
+    written: int
+    kept: int
+    removed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """All conditions hold at once; an empty one asks nothing. Applied before ranking, in both arms."""
+
+    source_types: tuple[SourceType, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    tags: tuple[str, ...] = ()
+    """The document has every one of these."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """On `updated_at`, else `created_at`; `until` is exclusive."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    projects: tuple[UUID, ...] = ()
+    """The document is of one of these."""
+    exclude: tuple[UUID, ...] = ()
+    """Documents left out, such as the query's own."""
+    sources: tuple[str, ...] = ()
+    """Names of configured sources; the document comes from one of them."""
+    texts: tuple[tuple[str, str], ...] = ()
+    """Metadata as a person writes it: the value in words, be it a text, a number or one of a list."""
+    only: tuple[UUID, ...] = ()
+    """No other documents than these."""
+    security_levels: tuple[str, ...] = ()
+    """The document's is one of these: what the caller may see."""
+
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {
     # 330 relevant pairs of the three open sets: the nearest chunk of 98 % lies at .378 or above (.295, .378 and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,13 +23,9 @@ from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import index_snapshot, statement
 from pipeline.search.cache import Caches
 from pipeline.search.chunk_store import SearchIndex
-from pipeline.search.chunks import Mode, StoredDocument
 from pipeline.search.feedback import Marks
-from pipeline.search.filters import names_of, of_documents, values_of
 from pipeline.search.index_snapshot import IndexSnapshot
-from pipeline.search.lexemes import searchable
-from pipeline.search.question import ProcessedQuery, process
-from pipeline.search.ranking import first_of_documents, judged, lowered, reranked
+from pipeline.search.question import ProcessedQuery, process, searchable
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -37,9 +34,11 @@ from pipeline.search.records import (
     STATIC_ONLY,
     Explanation,
     Hit,
+    Mode,
     RetrievalOptions,
     SearchRequest,
     SearchResults,
+    StoredDocument,
     Weights,
 )
 from pipeline.search.validity import outdated
@@ -191,10 +190,10 @@ class Retriever:
         there must be `k` that hold; and many of the nearest chunks may belong to one document.
         """
         by_meaning, o, request = asked.mode == "vector", self.options, asked.request
-        names = names_of(request.filter)
+        names = statement.names_of(request.filter)
         least = o.threshold(snapshot.index.model, request.min_similarity)
         # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
-        values = values_of(request.filter, names) | self._values(snapshot, asked)
+        values = statement.values_of(request.filter, names) | self._values(snapshot, asked)
         values["least"] = ANY if by_meaning or request.trace else least
         shape = self._shape(snapshot, asked, names)
         most = 2 * o.candidates
@@ -225,8 +224,8 @@ class Retriever:
                 near, max(1, asked.k) * (CHUNKS_PER_DOCUMENT if asked.request.dedupe else CHUNKS_PER_HIT)
             )
         exact = snapshot.chunks < o.exact_below
-        if asked.vector is not None and not exact and (own := of_documents(names)):
-            given = values_of(asked.request.filter, own)
+        if asked.vector is not None and not exact and (own := statement.of_documents(names)):
+            given = statement.values_of(asked.request.filter, own)
             exact = index_snapshot.is_narrow(self.database, self.tenant, snapshot, own, given, near)
         return statement.Shape(
             number=snapshot.index.id,
@@ -372,3 +371,83 @@ def _unexplained(answer: SearchResults) -> SearchResults:
 
 def _hash(words: str) -> str:
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# -- what moves hits after they were found ----------------------------------------------------------
+
+
+def reranked(hits: Sequence[Hit], scores: Sequence[float]) -> list[Hit]:
+    """The same in the order of a reranker's `scores`, one for each; equals keep their order.
+
+    New scores lie between the best and the worst of the old, so that they stay comparable with those behind.
+
+    Raises:
+        ValueError: a score is missing or no number.
+    """
+    if len(hits) != len(scores) or not all(math.isfinite(score) for score in scores):
+        raise ValueError("a reranker must give one number for each text")
+    if not hits:
+        return []
+    low, high = min(hit.score for hit in hits), max(hit.score for hit in hits)
+    least, most = min(scores), max(scores)
+    shares = [(raw - least) / (most - least) if most > least else 1.0 for raw in scores]
+    moved = [
+        _moved(hit, low + (high - low) * share, "rerank_part", rerank=raw)
+        for hit, raw, share in zip(hits, scores, shares, strict=True)
+    ]
+    return sorted(moved, key=_falling)
+
+
+def lowered(hits: Sequence[Hit], share: float) -> list[Hit]:
+    """The same with documents that no longer hold brought down to `share` of their score."""
+    moved = (
+        _moved(hit, hit.score * share, "outdated_part") if hit.outdated and hit.score > 0.0 else hit
+        for hit in hits
+    )
+    return sorted(moved, key=_falling)
+
+
+def judged(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:
+    """The same, moved by what people said of the first `k` and the `spare` behind them.
+
+    What is marked as noise for this very question stays on the page if its score allows, but behind all others there,
+    and scores no more than they do.
+    """
+    near = sorted(
+        (
+            _moved(hit, hit.score * hit.marks.factor, "feedback_part")
+            if hit.marks and hit.score > 0.0
+            else hit
+            for hit in hits[: k + spare]
+        ),
+        key=_falling,
+    )
+    page = sorted(near[:k], key=_noise)
+    least = min((hit.score for hit in page if not _noise(hit)), default=math.inf)
+    page = [_moved(hit, least, "feedback_part") if _noise(hit) and hit.score > least else hit for hit in page]
+    return [*page, *near[k:], *hits[k + spare :]]
+
+
+def first_of_documents(hits: Sequence[Hit]) -> list[Hit]:
+    """The first hit of each document, in the order given."""
+    first: dict[object, Hit] = {}
+    for hit in hits:
+        first.setdefault(hit.document.id, hit)
+    return list(first.values())
+
+
+def _falling(hit: Hit) -> float:
+    return -hit.score
+
+
+def _noise(hit: Hit) -> bool:
+    return hit.marks is not None and hit.marks.here < 0
+
+
+def _moved(hit: Hit, score: float, part: str, **parts: Any) -> Hit:
+    """The hit with another score; its explanation tells the difference as `part`."""
+    e = hit.explanation
+    if e is not None:
+        parts[part] = getattr(e, part) + score - hit.score
+        e = replace(e, **parts)
+    return replace(hit, score=score, explanation=e)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from pipeline.documents import DECISION_STATUSES, Kind
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 
 _NO_LETTERS = re.compile(r"[^a-z]+")
 _ENDED = re.compile(r"(?:closed|resolved|done)(?:as)?")

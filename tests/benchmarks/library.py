@@ -27,7 +27,7 @@ from pipeline.embedding import Vectors
 from pipeline.ledger import document_id, search_indexes, source_id, sources
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
-from pipeline.search.chunks import Filter, Replacement, StoredDocument
+from pipeline.search.records import Filter, Replacement, StoredDocument
 from tests.benchmarks.corpus import SYLLABLES
 from workers import embedded
 

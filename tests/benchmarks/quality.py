@@ -40,8 +40,8 @@ from pipeline.search import (  # noqa: E402
     term_statistics,
 )
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
-from pipeline.search.chunks import Filter, Mode, Replacement, StoredDocument  # noqa: E402
 from pipeline.search.measures import DEPTH, judge, mean  # noqa: E402
+from pipeline.search.records import Filter, Mode, Replacement, StoredDocument  # noqa: E402
 from workers import embedded  # noqa: E402
 from workers.admin.evaluation.dataset import Judged, read  # noqa: E402
 

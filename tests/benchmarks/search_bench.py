@@ -29,7 +29,7 @@ from pipeline.database.engine import APP_ROLE  # noqa: E402
 from pipeline.documents import Kind, SourceType  # noqa: E402
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors  # noqa: E402
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults  # noqa: E402
-from pipeline.search.chunks import Filter  # noqa: E402
+from pipeline.search.records import Filter  # noqa: E402
 from tests.benchmarks.bare import Bare, K  # noqa: E402
 from tests.benchmarks.bench import OUT, Line  # noqa: E402
 from tests.benchmarks.library import DIMENSIONS, Library, Question, Stock, installed  # noqa: E402

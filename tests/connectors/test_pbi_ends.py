@@ -11,7 +11,7 @@ import pytest
 
 from connectors import open_source
 from pipeline.documents import Document
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 from pipeline.search.validity import outdated
 from tests.connectors.folders import file_options
 

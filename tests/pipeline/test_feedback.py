@@ -15,9 +15,10 @@ from pipeline.documents import Kind
 from pipeline.enrichment import EnrichmentRequest
 from pipeline.errors import RequestRejected
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, feedback
-from pipeline.search.chunks import Filter
-from pipeline.search.feedback import Marks, Question, Verdict, key_of
+from pipeline.search.feedback import Marks, Question, Verdict
 from pipeline.search.index_snapshot import look
+from pipeline.search.question import key_of
+from pipeline.search.records import Filter
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
 from tests.pipeline.stores.depot import Depot
 from tests.pipeline.test_search_cache import Asker

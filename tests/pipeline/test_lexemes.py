@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.search.lexemes import searchable, word_count
+from pipeline.search.question import searchable, word_count
 from tests.growth import assert_linear
 
 

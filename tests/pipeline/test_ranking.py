@@ -21,9 +21,9 @@ from pipeline.search import (
     SearchRequest,
     SearchResults,
 )
-from pipeline.search.chunks import StoredDocument
 from pipeline.search.question import Synonyms
-from pipeline.search.ranking import lowered, reranked
+from pipeline.search.records import StoredDocument
+from pipeline.search.retriever import lowered, reranked
 from tests.pipeline.stores.depot import Depot
 
 

@@ -15,7 +15,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderUnavailable, EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.chunk_store import SearchIndex, open_index
-from pipeline.search.chunks import Filter, Mode
+from pipeline.search.records import Filter, Mode
 from tests.pipeline.stores.depot import DIMENSIONS, MODEL, Depot
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 from pipeline.search.validity import age_days, duplicate_of, outdated, remark
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from pipeline.errors import ConfigurationError
-from pipeline.search.chunks import Mode
+from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
 from workers import runtime
 from workers.admin.evaluation import sandbox, search_evaluation

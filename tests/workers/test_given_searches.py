@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.reranking import RerankOptions
 from pipeline.search import SearchRequest
-from pipeline.search.chunks import Mode
+from pipeline.search.records import Mode
 from tests.conftest import Addresses
 from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index

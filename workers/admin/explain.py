@@ -11,7 +11,7 @@ from pipeline.enrichment.text import clipped
 from pipeline.errors import LarderError
 from pipeline.ledger import documents, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from pipeline.search.validity import remark
 from workers import search
 from workers.runtime import Runtime

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigurationError, RequestRejected
 from pipeline.ledger import clean, documents, jobs, upkeep
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
+from pipeline.search.question import key_of
 from workers.admin.evaluation import dataset
 
 UNDO = "undo"
@@ -83,7 +84,7 @@ def mark(
 
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
     """What was said, newest first; with `item` for this question only, or the items of that id in all projects."""
-    key = "" if item is None else feedback.key_of(_unquoted(item))
+    key = "" if item is None else key_of(_unquoted(item))
     said = feedback.listed(connection, item and item.strip(), key)
     return [
         {
@@ -114,7 +115,7 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
     for look in (_of_jobs, _of_documents, _of_feedback):
         found = {one.key: one for one in look(connection, item)}
         if own is not None:
-            key = feedback.key_of("", item, own)
+            key = key_of("", item, own)
             found = {key: found[key]} if item and key in found else {}
         if len(found) > 1:
             names = ", ".join(sorted(one.project for one in found.values()))
@@ -124,7 +125,7 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
         if found:
             return next(iter(found.values()))
     if asked and own is None and (asked != item or len(asked.split()) > 1):
-        return Question(key=feedback.key_of(asked), item=asked, asked={"text": asked})
+        return Question(key=key_of(asked), item=asked, asked={"text": asked})
     where = f" of project {clipped(project)!r}" if project else ""
     raise ConfigurationError(
         f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
@@ -171,7 +172,7 @@ def _of_feedback(connection: Connection, item: str) -> Iterator[Question]:
 
 
 def _about(item: str, title: str, asked: Json, project: UUID, name: str | None) -> Question:
-    key = feedback.key_of("", item, project)
+    key = key_of("", item, project)
     named = name or str(project)
     return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
 

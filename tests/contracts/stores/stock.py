@@ -14,7 +14,7 @@ from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, open_index
-from pipeline.search.chunks import Replaced, Replacement, StoredDocument
+from pipeline.search.records import Replaced, Replacement, StoredDocument
 from tests.pipeline.stores.depot import Candidate, candidates, enter
 
 DIMENSIONS = 384

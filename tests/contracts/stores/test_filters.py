@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pipeline.documents import Kind, SourceType
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.contracts.stores.stock import (
     EMBEDDER,
     PROJECT_A,

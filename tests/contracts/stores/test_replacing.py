@@ -13,7 +13,7 @@ import pytest
 from pipeline.documents import Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.errors import StoreRejected
-from pipeline.search.chunks import Filter, Replaced, Replacement
+from pipeline.search.records import Filter, Replaced, Replacement
 from tests.contracts.stores.stock import (
     EMBEDDER,
     NEAR,

@@ -12,7 +12,7 @@ from pipeline.enrichment.found import DocumentText
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 from pipeline.search.validity import outdated
 from tests.pipeline.enrichment.library import NOW, sound
 

@@ -14,7 +14,7 @@ from pipeline.enrichment.found import DocumentText
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, open_index
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.pipeline.enrichment.library import (
     LIBRARY,
     PBI,

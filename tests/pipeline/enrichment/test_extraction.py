@@ -22,7 +22,7 @@ from pipeline.enrichment.found import Citations, DocumentText, FoundDocument, be
 from pipeline.enrichment.similarity import Likely
 from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
-from pipeline.search.chunks import StoredDocument
+from pipeline.search.records import StoredDocument
 from tests.pipeline.enrichment import stock
 
 

@@ -14,7 +14,7 @@ from pipeline.enrichment import Enricher, EnrichmentRequest
 from pipeline.enrichment.similarity import CANDIDATES, DUPLICATES, Likely, is_duplicate, likely
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.connectors.outputs import read
 from tests.pipeline.enrichment.library import (
     LIBRARY,

@@ -18,7 +18,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot, term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
-from pipeline.search.chunks import Filter, Mode, Replacement, StoredDocument
+from pipeline.search.records import Filter, Mode, Replacement, StoredDocument
 
 DIMENSIONS = 32
 MODEL = f"hashing-{DIMENSIONS}"

@@ -12,7 +12,7 @@ from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import PgVectorStore, active_index, indexes, open_index
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, candidates
 
 

@@ -15,7 +15,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
-from pipeline.search.lexemes import searchable
+from pipeline.search.question import searchable
 from pipeline.search.retriever import MOST_CHARACTERS
 from tests.pipeline.stores.depot import Depot
 

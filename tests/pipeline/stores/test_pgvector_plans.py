@@ -14,7 +14,7 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Candidate, Counting, Depot, Pointed, candidates
 
 ROWS = 4000

@@ -11,7 +11,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import SourceType
 from pipeline.search.chunk_store import open_index
-from pipeline.search.chunks import Filter
+from pipeline.search.records import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Depot
 
 

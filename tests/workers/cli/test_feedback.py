@@ -16,7 +16,7 @@ from pipeline.documents import Kind
 from pipeline.errors import LarderError, RequestRejected
 from pipeline.ledger import jobs
 from pipeline.search import Explanation
-from pipeline.search.feedback import key_of
+from pipeline.search.question import key_of
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of

@@ -20,8 +20,8 @@ from pipeline.embedding.calls import embed_query_checked
 from pipeline.errors import ConfigurationError
 from pipeline.search import SearchRequest, SearchResults
 from pipeline.search.chunk_store import active_index
-from pipeline.search.chunks import Filter, Mode
 from pipeline.search.measures import DEPTH, NAMES, Scores, best_limit, change, judge, keeping, mean
+from pipeline.search.records import Filter, Mode
 from workers import search
 from workers.admin.evaluation import context_evaluation
 from workers.admin.evaluation.context_evaluation import Contexts
