@@ -218,8 +218,12 @@ class Client:
     def _request(self, request: Mapping[str, Any], project: str | None, projects: Sequence[str]) -> Json:
         """The request, checked and in one form, with the project that it is about."""
         asked = EnrichmentRequest.from_json(request)
-        named = project or asked.project or self._names[1]
-        return replace(asked, project=named, projects=tuple(projects) or asked.projects).to_json()
+        where = {
+            "project": project or asked.project or self._names[1],
+            "projects": projects or asked.projects,
+        }
+        named = EnrichmentRequest.from_json({"pbi": asked.pbi, **where})
+        return replace(asked, project=named.project, projects=named.projects).to_json()
 
     def ask(
         self,

@@ -107,7 +107,9 @@ def test_a_message_holds_two_ids_and_no_text_and_waits_where_its_priority_says(
 
 def test_the_same_question_is_one_message(client: Client, broker: redis.Redis) -> None:
     assert client.submit(PBI) == client.submit({"pbi": PBI, "scores": {}})
+    assert client.submit(PBI) == client.submit({"PBI": PBI, "projectId": "app", "filters": {}})
     assert broker.llen("enrich") == 1
+    assert client.submit(PBI, projects="*") == client.submit({"pbi": PBI, "Projects": ["*"]})
 
 
 def test_what_one_worker_worded_is_not_given_again_where_another_wording_serves(
@@ -405,6 +407,8 @@ def test_what_is_no_request_is_refused_before_anybody_is_asked() -> None:
                 ask({"id": "PBI-1", "title": "  "})
             with pytest.raises(RequestRejected, match=r"pbi.title is a list, not a text"):
                 ask({"pbi": {"title": ["a"]}, "scores": {}})
+            with pytest.raises(RequestRejected, match="projects is a list, not a list of texts"):
+                ask(PBI, projects=[7])  # type: ignore[list-item]
 
 
 def test_an_address_of_no_postgresql_is_refused_and_not_quoted() -> None:
