@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from connectors.markup.addresses import Links
 from connectors.markup.conversion import Conversion, MarkupLimits, Rendered
 from connectors.markup.elements import HTML
+from connectors.markup.inline import Links
 from connectors.markup.storage_format import STORAGE_FORMAT
 
 __all__ = ["Links", "MarkupLimits", "Rendered", "to_markdown"]

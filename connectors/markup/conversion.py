@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from connectors.markup.addresses import Addresses, Links, Target
-from connectors.markup.blocks import LINE, DocumentSink, Writer
+from connectors.markup.blocks import LINE, DocumentSink, Table, Writer
+from connectors.markup.inline import Addresses, Links, Target
 from connectors.markup.scanner import Event, Sign, events
-from connectors.markup.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 
 from connectors.markup import inline
-from connectors.markup.addresses import file_name, picture
-from connectors.markup.blocks import LINE, PARAGRAPH
+from connectors.markup.blocks import LINE, PARAGRAPH, Cell, Table
 from connectors.markup.conversion import BLOCKS, Conversion, Handler, block, hidden
+from connectors.markup.inline import file_name, picture
 from connectors.markup.scanner import attributes
-from connectors.markup.tables import Cell, Table
 
 MOST_NESTED_TABLES = 8
 _LANGUAGE = re.compile(r"\b(?:language|lang|brush)[-:]\s*([\w+#.-]+)", re.IGNORECASE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from connectors.markup import inline
-from connectors.markup.addresses import Target, file_name, picture
 from connectors.markup.blocks import LINE, PARAGRAPH
 from connectors.markup.conversion import Conversion, Handler, Macro, hidden
 from connectors.markup.elements import HTML
+from connectors.markup.inline import Target, file_name, picture
 from connectors.markup.scanner import attributes
 
 _DROPPED = frozenset(
