@@ -256,3 +256,12 @@ def test_a_filter_is_data_and_nothing_else(registry: Registry) -> None:
     registry["vector.store"]({}, TEXTS, metadata={"type": "rule"})
     for wanted in ({"type": "__import__('os').abort()"}, {"__class__": "dict"}, {"type or 1": 1}):
         assert registry["vector.query"]({}, "tide", filter=wanted)["results"] == []
+
+
+def test_vectors_that_are_missing_are_made_and_given_ones_are_kept(registry: Registry) -> None:
+    given = [1.0] + [0.0] * 63
+    registry["vector.store"]({}, ["a pilot", "a tide"], embeddings=[given, None], ids=["pilot", "tide"])
+    found = registry["vector.query"]({}, "a tide", include_embeddings=True)["results"]
+    assert [one["id"] for one in found] == ["tide", "pilot"]
+    assert found[0]["score"] == pytest.approx(1.0, abs=1e-6)
+    assert found[1]["embedding"] == given

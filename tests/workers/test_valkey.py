@@ -111,6 +111,23 @@ def test_who_is_interrupted_in_an_answer_leaves_none_of_it_to_the_next(
     assert scripts.value(f"{key}:none") is None, "not the answer to the question before"
 
 
+def test_a_script_whose_answer_was_lost_does_not_run_twice(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    scripts.run(ADD, [key], [1])
+
+    with monkeypatch.context() as patch:
+
+        def lost(*_: object, **__: object) -> None:
+            patch.undo()
+            raise redis.ConnectionError
+
+        patch.setattr(idle(scripts)[0]._parser, "read_response", lost)
+        with pytest.raises(AWAY):
+            scripts.run(ADD, [key], [10])
+    assert scripts.run(ADD, [key], [0]) in {1, 11}
+
+
 def test_nobody_there_is_one_of_those_that_mean_away() -> None:
     with pytest.raises(AWAY):
         Scripts("redis://127.0.0.1:1/0", seconds=1).run(ADD, ["k"], [1])
