@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     GetCoreSchemaHandler,
+    PlainSerializer,
     SecretStr,
     ValidationError,
     model_validator,
@@ -162,7 +163,7 @@ def _web(value: str) -> str:
 
 Whole = Annotated[int, BeforeValidator(_no_flag), Expected("a whole number")]
 Positive = Annotated[Whole, annotated_types.Ge(1)]
-Number = Annotated[float, BeforeValidator(_no_flag), Expected("a number")]
+Number = Annotated[int | float, BeforeValidator(_no_flag), Expected("a number")]
 Flag = Annotated[bool, Expected("true or false")]
 Text = Annotated[str, annotated_types.MinLen(1), Expected("text")]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(listed), Expected("a list of texts, or text with commas")]
@@ -175,7 +176,13 @@ WebUrl = Annotated[
     AfterValidator(_web),
     Expected("an address such as https://example.com without a password in it"),
 ]
-Secret = Annotated[SecretStr, annotated_types.MinLen(1), Expected("a secret text")]
+MASK = "***"
+Secret = Annotated[
+    SecretStr,
+    annotated_types.MinLen(1),
+    PlainSerializer(lambda _: MASK, when_used="json"),
+    Expected("a secret text"),
+]
 
 
 def revealed(secret: SecretStr | None) -> str:

@@ -115,7 +115,7 @@ class EmbeddingCacheSettings(ConfigSection):
     """Vectors kept so that no text is embedded twice."""
 
     enabled: Flag = True
-    """Keep vectors of texts already embedded."""
+    """Keep vectors of texts already embedded. They are kept in any case; false is noted."""
     max_size: Whole = Field(default=1000, ge=1)
     """Megabytes; the longest unused go first."""
 

@@ -130,6 +130,9 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     rag = _validated(tree)
     if rag is None or tree.problems:
         raise tree.error()
+    if not rag.embedding.cache.enabled:
+        key, why = "embedding.cache.enabled", "embedding hands vectors on through their cache"
+        tree.notes.append(f"{tree.place(tuple(key.split('.')))}: {key}: not used: {why}")
     absolute = file.resolve() if file else None
     folder = absolute.parent if absolute else Path.cwd()
     return Settings(rag=rag, path=absolute, folder=folder, notes=tuple(tree.notes))

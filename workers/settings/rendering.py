@@ -6,14 +6,12 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
-from pathlib import Path
+from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import yaml
-from pydantic import SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from connectors import SOURCES
 from connectors.sections import ConfigSection
@@ -22,8 +20,6 @@ from workers.settings.environment import CONFIG, OVERRIDES
 from workers.settings.loading import FILE, ROOT, UNUSED, Settings
 from workers.settings.models import Configuration
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
-
-MASK = "***"
 
 _HEAD = """\
 # Configuration of Larder. Every key is here with its default; a key left out has the same value.
@@ -46,6 +42,9 @@ def show(settings: Settings) -> str:
     """The values in force as YAML that can be loaded again, apart from masked secrets."""
     text = yaml.safe_dump(effective(settings), sort_keys=False, allow_unicode=True, width=100)
     return text.replace("${", "$${")
+
+
+_json = partial(to_jsonable_python, by_alias=True)
 
 
 def text_of(value: Any) -> str:
@@ -116,46 +115,12 @@ def _item(lines: Iterator[str], indent: str) -> Iterator[str]:
             dashed = True
 
 
-def _json(value: Any) -> Any:
-    if isinstance(value, ConfigSection):
-        named = {str(f.alias): getattr(value, name) for name, f in type(value).model_fields.items()}
-        return {key: _json(item) for key, item in {**named, **(value.model_extra or {})}.items()}
-    if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    return _simple(value)
-
-
-def _simple(value: Any) -> Any:
-    if isinstance(value, SecretStr):
-        return _masked(value.get_secret_value())
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return str(value) if isinstance(value, Path) else value
-
-
-def _masked(secret: str) -> str:
-    """A URL without its password, or nothing but the mask: host and database help in the search for errors."""
-    url = urlsplit(secret)
-    if not url.scheme or "://" not in secret:
-        return MASK
-    user, at, host = url.netloc.rpartition("@")
-    if ":" in user:
-        user = f"{user.partition(':')[0]}:{MASK}"
-    # Options such as sslpassword are secrets too; which ones are is not ours to know.
-    query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
-    return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))
-
-
 _PAGE_HEAD = f"""\
 # Configuration
 
-This page is generated from the sections in `workers/settings`. `larder config init` writes a commented
-file with every key, `larder config check` reports all mistakes of a file at once with their lines, and
-`larder config show` prints the values in force with secrets masked.
+This page is generated from the sections in `workers/settings` and the `options.py` of each connector.
+`larder config init` writes a commented file with every key, `larder config check` reports all mistakes of a file at
+once with their lines, and `larder config show` prints the values in force with secrets masked.
 
 ## The file
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from connectors import SOURCES, SourceOptions
 from connectors.sections import Expected, Flag, Mismatch, Text, Zone, listed, mismatched, refusal, refuse
@@ -113,7 +121,7 @@ def _once(value: Any) -> Any:
 
 
 Sources = Annotated[
-    tuple[Annotated[SourceSettings, BeforeValidator(_of_type)], ...],
+    tuple[Annotated[SerializeAsAny[SourceSettings], BeforeValidator(_of_type)], ...],
     BeforeValidator(_once),
     Expected("a list of sources"),
 ]

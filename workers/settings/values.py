@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
-from connectors.sections import Expected, Number, OneOf, Text, refusal
+from connectors.sections import MASK, Expected, Number, OneOf, Text, refusal
 from pipeline.languages import LANGUAGES
 
 
@@ -51,6 +51,18 @@ class _Scheme:
         return value
 
 
+def _masked(secret: SecretStr) -> str:
+    """A URL without its password: host and database help in the search for errors."""
+    url = urlsplit(secret.get_secret_value())
+    user, at, host = url.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:{MASK}"
+    # Options such as sslpassword are secrets too; which ones are is not ours to know.
+    query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
+    return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))
+
+
+_Masked = PlainSerializer(_masked, when_used="json")
 Separators = Annotated[
     tuple[Text, ...], BeforeValidator(_separators), annotated_types.MinLen(1), Expected("a list of texts")
 ]
@@ -62,11 +74,13 @@ Similarity = Annotated[
 ]
 DatabaseUrl = Annotated[
     SecretStr,
+    _Masked,
     AfterValidator(_Scheme(("postgresql", "postgres", "postgresql+psycopg"))),
     Expected("a URL such as postgresql://USER:PASSWORD@HOST:5432/larder"),
 ]
 BrokerUrl = Annotated[
     SecretStr,
+    _Masked,
     AfterValidator(_Scheme(("redis", "rediss", "redis+socket"))),
     Expected("a URL such as redis://:PASSWORD@HOST:6379/0"),
 ]

@@ -118,6 +118,12 @@ def test_keys_of_other_tools_are_accepted_unread_and_noted(loaded: Loaded) -> No
     assert settings.rag.embedding.cache.max_size == 1000
 
 
+def test_a_cache_of_vectors_that_is_to_be_off_stays_on_with_a_note(loaded: Callable[..., Settings]) -> None:
+    (note,) = loaded("rag:\n  embedding:\n    cache: {enabled: false}\n").notes
+    assert note.startswith("larder.yaml:3: embedding.cache.enabled: not used: ")
+    assert loaded("rag:\n  embedding:\n    cache: {enabled: true}\n").notes == ()
+
+
 def test_settings_cannot_be_changed(here: Path) -> None:
     settings = load(None, {})
     with pytest.raises(AttributeError):

@@ -193,7 +193,7 @@ def test_escapes_in_single_quotes_are_meant_as_line_breaks(
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("auto", "auto"), ("0", 0.0), ("1", 1.0), ("0.35", 0.35), ("${S:-0.5}", 0.5), ("${S:-auto}", "auto")],
+    [("auto", "auto"), ("0", 0), ("1", 1), ("0.35", 0.35), ("${S:-0.5}", 0.5), ("${S:-auto}", "auto")],
 )
 def test_similarity_is_auto_or_a_number(loaded: Loaded, text: str, value: float | str) -> None:
     found = loaded(f"rag:\n  retrieval:\n    minSimilarity: {text}\n").rag.retrieval.min_similarity

@@ -56,7 +56,7 @@ ADAPTERS: dict[str, TypeAdapter[Any]] = {
     [
         ("whole", 5, 5),
         ("whole", "5", 5),
-        ("number", 5, 5.0),
+        ("number", 5, 5),
         ("number", "2.5", 2.5),
         ("flag", False, False),
         ("flag", "false", False),
