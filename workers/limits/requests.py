@@ -110,6 +110,6 @@ class ValkeyRequestLimiter:
             fix = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
             # No cause: a client's error may repeat the address, which holds the password.
             raise SourceUnavailable(
-                f"the gate that keeps rate limits cannot be reached in Valkey ({type(error).__name__})",
+                f"the limiter of requests cannot be reached in Valkey ({type(error).__name__})",
                 fix=fix,
             ) from None
