@@ -88,11 +88,18 @@ def _open_onnx(options: RerankOptions) -> Reranker:
 
 
 def _open_sentence_transformers(options: RerankOptions) -> Reranker:
-    from pipeline.reranking.cross_encoder import SentenceTransformerReranker, load
+    from pipeline.embedding.providers.transformers import load
+    from pipeline.reranking.cross_encoder import SentenceTransformerReranker
 
     name = str(options.model_path or options.model)
+    model = load(
+        "CrossEncoder",
+        name,
+        setting=f"retrieval.rerank.model is {name!r}",
+        instead="name a folder with model.onnx and tokenizer.json",
+    )
     return SentenceTransformerReranker(
-        load(name), name=name, batch_size=options.batch_size, seconds=options.seconds
+        model, name=name, batch_size=options.batch_size, seconds=options.seconds
     )
 
 

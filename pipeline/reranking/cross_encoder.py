@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.embedding import onnx_folder, readable
-from pipeline.errors import ConfigurationError, ModelMissing
+from pipeline.embedding.providers.transformers import PACKAGE
+from pipeline.errors import ModelMissing
 from pipeline.reranking import RerankerUnavailable, TimeLimit
 
 MOST_TOKENS = 512
@@ -169,9 +170,6 @@ def _longest(folder: Path, tokenizer: Any) -> int:
     return int(min(n for n in asked if isinstance(n, int | float) and n > 0))
 
 
-PACKAGE = "sentence-transformers"
-
-
 class SentenceTransformerReranker:
     """Scores pairs by a `sentence_transformers.CrossEncoder`; looks at the time between two batches."""
 
@@ -214,27 +212,3 @@ class SentenceTransformerReranker:
         # Some models give logits, some the sigmoid of them; squashing either keeps the order.
         found: list[float] = _probabilities(answer, len(texts), self.name).tolist()
         return found
-
-
-def load(name: str) -> Any:
-    """The model of this name or folder; a name that is not on this machine yet is downloaded by the package.
-
-    Raises:
-        ConfigurationError: the package is not installed.
-        ModelMissing: there is no such model.
-    """
-    try:
-        from sentence_transformers import CrossEncoder  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise ConfigurationError(
-            f"retrieval.rerank.model is {name!r}, which needs the package {PACKAGE}",
-            fix=f"pip install {PACKAGE}, or name a folder with model.onnx and tokenizer.json",
-        ) from None
-    try:
-        return CrossEncoder(name)
-    except Exception as error:
-        raise ModelMissing(
-            f"{PACKAGE} cannot load {name}: {type(error).__name__}",
-            fix="check the name, or download the model to a folder first",
-            cause=error,
-        ) from error

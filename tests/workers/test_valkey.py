@@ -16,6 +16,7 @@ from workers import embedded
 from workers.limits.valkey import AWAY, Scripts
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+GET = "return redis.call('GET', KEYS[1])"
 WRONG = "return redis.call('INCRBY', KEYS[1], 'many')"
 
 
@@ -51,8 +52,8 @@ def connections(control: redis.Redis, scripts: Scripts) -> list[int]:
 
 def test_one_connection_serves_one_after_the_other(scripts: Scripts, key: str) -> None:
     assert [scripts.run(ADD, [key], [2]) for _ in range(3)] == [2, 4, 6]
-    assert scripts.value(key) == b"6"
-    assert scripts.value(f"{key}:none") is None
+    assert scripts.run(GET, [key], []) == b"6"
+    assert scripts.run(GET, [f"{key}:none"], []) is None
     assert len(idle(scripts)) == 1
 
 
@@ -83,7 +84,7 @@ def test_connections_that_the_server_closed_are_replaced(
     for number in connections(control, scripts):
         control.client_kill_filter(_id=str(number))
     assert scripts.run(ADD, [key], [5]) == 5
-    assert scripts.value(key) == b"5"
+    assert scripts.run(GET, [key], []) == b"5"
 
 
 def test_a_refusal_is_told_and_costs_no_connection(scripts: Scripts, key: str) -> None:
@@ -108,7 +109,7 @@ def test_who_is_interrupted_in_an_answer_leaves_none_of_it_to_the_next(
         patch.setattr(idle(scripts)[0]._parser, "read_response", interrupted)
         with pytest.raises(KeyboardInterrupt):
             scripts.run(ADD, [key], [10])
-    assert scripts.value(f"{key}:none") is None, "not the answer to the question before"
+    assert scripts.run(GET, [f"{key}:none"], []) is None, "not the answer to the question before"
 
 
 def test_a_script_whose_answer_was_lost_does_not_run_twice(
@@ -152,4 +153,4 @@ add()
 assert idle() is before, "the child closed it"
 """
     subprocess.run([sys.executable, "-c", code, servers.broker_url, key], check=True, timeout=60)
-    assert scripts.value(key) == b"202"
+    assert scripts.run(GET, [key], []) == b"202"

@@ -43,10 +43,6 @@ class Scripts:
         """What the script returns; raises one of `AWAY`, whose text may repeat the address and its password."""
         return self._client.register_script(script)(keys, arguments)
 
-    def value(self, key: str) -> Any:
-        """The bytes under a key, None if there are none; raises as `run` does."""
-        return self._client.get(key)
-
     def disconnect(self) -> None:
         """Give the connections back."""
         self._client.connection_pool.disconnect()

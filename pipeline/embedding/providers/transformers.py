@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,13 @@ def open_transformers(options: EmbeddingOptions) -> Embedder:
     refuse_misfits(options)
     name = facts.named(options.model)
     return TransformersEmbedder(
-        load(name, options.device),
+        load(
+            "SentenceTransformer",
+            name,
+            device=options.device,
+            setting="embedding.provider is 'transformers'",
+            instead="the extra larder[transformers]; the provider minilm needs neither",
+        ),
         name=name,
         facts=facts.of(options.model),
         batch_size=options.batch_size or facts.batch,
@@ -99,27 +106,28 @@ def _prompt(encoder: Any, names: Sequence[str], usual: str) -> str:
     return next((prompts[name] for name in names if prompts.get(name)), usual)
 
 
-def load(name: str, device: str) -> Any:
-    """The model of this name or folder, on cpu or cuda.
+def load(kind: str, name: str, *, device: str | None = None, setting: str, instead: str) -> Any:
+    """The package's model of this kind, by name or folder; one that is not on this machine yet is downloaded by it.
+
+    `setting` is what asks for the package, `instead` what needs none, both for messages.
 
     Raises:
         ConfigurationError: the package is not installed.
         ModelMissing: there is no such model, or the device cannot run it.
     """
     try:
-        from sentence_transformers import (  # type: ignore[import-not-found,unused-ignore]
-            SentenceTransformer,
-        )
+        package = import_module("sentence_transformers")
     except ImportError:
         raise ConfigurationError(
-            f"embedding.provider is 'transformers', which needs the package {PACKAGE}",
-            fix=f"pip install '{PACKAGE}>=4', or the extra larder[transformers]; the provider minilm needs neither",
+            f"{setting}, which needs the package {PACKAGE}",
+            fix=f"pip install '{PACKAGE}>=4', or {instead}",
         ) from None
     try:
-        return SentenceTransformer(name, device=device)
+        return getattr(package, kind)(name, device=device)
     except Exception as error:
+        where = f" on {device}" if device else ""
         raise ModelMissing(
-            f"{PACKAGE} cannot load {name} on {device}: {type(error).__name__}",
-            fix="check the name and embedding.device, or download the model first",
+            f"{PACKAGE} cannot load {name}{where}: {type(error).__name__}",
+            fix="check the name and the device, or download the model to a folder first",
             cause=error,
         ) from error

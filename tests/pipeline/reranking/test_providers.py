@@ -60,7 +60,7 @@ except ConfigurationError as error:
     )
     assert done.stdout.startswith("2 ")
     assert "ms-marco-MiniLM-L-6-v2" in done.stdout
-    assert "pip install sentence-transformers" in done.stdout
+    assert "pip install 'sentence-transformers" in done.stdout
 
 
 def test_its_error_is_one_of_a_search_that_may_work_later() -> None:
