@@ -29,6 +29,7 @@ from pipeline.enrichment.text import (
     sentences_of,
     shortened,
     stems,
+    stems_each,
 )
 from pipeline.search import Hit
 from pipeline.search.records import StoredDocument
@@ -256,7 +257,8 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     windows = list(_windows(found.sentences))
     if not windows:
         return []
-    words = {s: stems(_TARGET.sub(" ", s.text)) & found.question for s in found.sentences}
+    told = stems_each(_TARGET.sub(" ", s.text) for s in found.sentences)
+    words = {s: said & found.question for s, said in zip(found.sentences, told, strict=True)}
     scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
     top = scored[0][0]
     if (

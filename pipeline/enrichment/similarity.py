@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pipeline.documents import Kind
 from pipeline.embedding.known_models import model_of
@@ -21,6 +22,9 @@ _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
 OUTDATED = -0.5
 """What a document loses, in log-odds, that no longer holds."""
+
+
+_model_of = lru_cache(maxsize=16)(model_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
         kind: of all hits.
         question: its words, as `pipeline.enrichment.text.stems` gives them.
     """
-    by_model = CALIBRATED.get(model_of(found.model))
+    by_model = CALIBRATED.get(_model_of(found.model))
     told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in found.hits)
     by, model = ("meaning", by_model[kind]) if by_model and told else ("words", BY_WORDS[kind])
     others = sorted(map(_meaning, found.hits), reverse=True)[_SHOWN:CANDIDATES]
@@ -108,7 +112,7 @@ def is_duplicate(one: Likely, model: str, title: str) -> bool:
     """Whether an item may be the very same as one of this title."""
     if title and flat(one.hit.document.title).casefold() == title.casefold():
         return True
-    least = DUPLICATES.get(model_of(model))
+    least = DUPLICATES.get(_model_of(model))
     return least is not None and _meaning(one.hit) >= least
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -43,6 +43,11 @@ def stems(text: str) -> frozenset[str]:
         for word in words
         if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word))
     )
+
+
+def stems_each(texts: Iterable[str]) -> list[frozenset[str]]:
+    """The same of several texts."""
+    return [stems(text) for text in texts]
 
 
 @lru_cache(maxsize=20_000)
@@ -211,7 +216,8 @@ def is_prose(text: str) -> bool:
     plain = sum(c.isalnum() or c == " " for c in words)
     if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
         return False
-    if is_label(words) or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
+    label = ":" in words[-4:] and is_label(words)
+    if label or _TITLE.fullmatch(text) or NOISE.fullmatch(words) or _MACHINE.search(text):
         return False
     said = _URL.sub(" ", _LINK.sub(" ", text))
     return not _RAW.search(said) and (said == text or len(stems(said) - _POINTING) >= _FEWEST_WORDS)

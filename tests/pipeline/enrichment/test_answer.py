@@ -31,9 +31,14 @@ from tests.pipeline.enrichment.stock import Stock, hit
 from tests.pipeline.workshop import DIMENSIONS, Workshop
 
 
+@pytest.fixture
+def library(shop: Workshop) -> Workshop:
+    return stocked(shop)
+
+
 @pytest.mark.req("001-085", "001-086", "001-087", "001-088", "001-089", "001-090")
-def test_each_section_is_filled_from_its_own_kind_of_document(shop: Workshop) -> None:
-    found = answer(stocked(shop))
+def test_each_section_is_filled_from_its_own_kind_of_document(library: Workshop) -> None:
+    found = answer(library)
     assert refs(found, "similar_work")[0] == "PBI-7"
     assert refs(found, "past_decisions") == ["adr/0003.md", "adr/0001.md"]
     assert refs(found, "technical_docs") == ["guides/export.md"]
