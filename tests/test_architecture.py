@@ -17,6 +17,8 @@ ROOMS = ("connectors", "pipeline", "workers")
 FILES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("*.py"))
 BAD_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "shared"}
 MOST_LINES = 500
+MOST_ENTRIES = 14
+NO_ENTRIES = {"__pycache__", "__init__.py", "py.typed", "README.md"}
 FORBIDDEN = {
     "pipeline": ("connectors", "workers", "celery", "kombu"),
     "connectors": ("workers", "celery", "kombu", "sqlalchemy", "psycopg"),
@@ -97,6 +99,38 @@ def test_files_are_called_by_what_they_are() -> None:
 def test_files_stay_short() -> None:
     long = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
     assert {name: n for name, n in long.items() if n > MOST_LINES} == {}
+
+
+def test_folders_hold_what_a_reader_can_take_in() -> None:
+    folders = {path.parent for path in FILES if "versions" not in path.parts}
+    counts = {
+        str(folder.relative_to(ROOT)): sum(entry.name not in NO_ENTRIES for entry in folder.iterdir())
+        for folder in folders
+    }
+    assert {name: n for name, n in counts.items() if n > MOST_ENTRIES} == {}
+
+
+def test_no_modules_import_each_other() -> None:
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in FILES if p.stem != "__init__"}
+    below = {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
+    assert circles(below) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def circles(below: dict[str, set[str]]) -> list[list[str]]:
+    """Those that reach themselves, each group once."""
+    reached: dict[str, set[str]] = {}
+    for name, known in below.items():
+        seen: set[str] = set()
+        todo = set(known)
+        while todo:
+            one = todo.pop()
+            if one not in seen:
+                seen.add(one)
+                todo |= below[one]
+        reached[name] = seen
+    groups = {frozenset(o for o in reached[n] if n in reached[o]) for n in below if n in reached[n]}
+    return sorted(sorted(group) for group in groups)
 
 
 def test_every_module_says_what_it_is() -> None:
