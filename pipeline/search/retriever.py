@@ -212,18 +212,17 @@ class Retriever:
             holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
             if len(hits) == top < most and holding < asked.k:
                 top = min(4 * top, most)
-            elif by_meaning and len(hits) < asked.k and shape.vector == "index" and shape.near < o.candidates:
+            elif by_meaning and len(hits) < asked.k and shape.near < o.candidates:
                 shape = shape._replace(near=o.candidates)
             else:
                 return hits
 
     def _shape(self, snapshot: IndexSnapshot, asked: _Asked, names: tuple[str, ...]) -> statement.Shape:
         o, near = self.options, self.options.candidates
-        if asked.mode == "vector" and not asked.request.trace:
-            near = min(
-                near, max(1, asked.k) * (CHUNKS_PER_DOCUMENT if asked.request.dedupe else CHUNKS_PER_HIT)
-            )
         exact = snapshot.chunks < o.exact_below
+        if asked.mode == "vector" and not asked.request.trace and not exact:
+            each = CHUNKS_PER_DOCUMENT if asked.request.dedupe else CHUNKS_PER_HIT
+            near = min(near, max(1, asked.k) * each)
         if asked.vector is not None and not exact and (own := statement.of_documents(names)):
             given = statement.values_of(asked.request.filter, own)
             exact = index_snapshot.is_narrow(self.database, self.tenant, snapshot, own, given, near)
@@ -232,7 +231,7 @@ class Retriever:
             dimensions=snapshot.index.dimensions,
             vector="" if asked.vector is None else "all" if exact else "index",
             keywords=asked.mode != "vector",
-            near=o.candidates if exact else near,
+            near=near,
             matching=o.candidates,
             filter=names,
         )
