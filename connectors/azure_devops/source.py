@@ -208,8 +208,8 @@ class AzureDevOpsSource:
                 # A token the service does not take any more: all is read again at the next sync.
                 return replace(cursor, tokens={n: t for n, t in cursor.tokens.items() if n != project})
             gone = tuple(str(n) for n, deleted in feed.deleted.items() if deleted)
-            todo = (*cursor.todo, *(n for n, deleted in feed.deleted.items() if not deleted))
-            cursor = replace(cursor.with_token(project, feed.token), todo=tuple(dict.fromkeys(todo)))
+            todo = tuple(n for n, deleted in feed.deleted.items() if not deleted)
+            cursor = replace(cursor.with_token(project, feed.token), todo=todo)
             if gone:
                 yield Page(cursor=cursor_json(cursor), deleted=gone)
             cursor = yield from self._work_off(cursor)

@@ -126,13 +126,10 @@ class ConfluenceSource:
 
 
 def _note_detached(result: ReadResult, owners: Mapping[str, str]) -> None:
-    """Files that hang no more on a page that could be looked at are gone, and so are those of a page that is."""
+    """Files that hang no more on a page that was looked at are gone, and so are those of a page that is."""
     present = {row.rpartition(":")[0] for row in result.rows}
-    unread = {problem.external_id for problem in result.failed}
-    for key, owner in owners.items():
-        looked_at = (owner in present and owner not in unread) or owner in result.deleted
-        if key not in present and looked_at:
-            result.deleted.append(key)
+    looked_at = present.union(result.deleted)
+    result.deleted += [key for key, owner in owners.items() if key not in present and owner in looked_at]
 
 
 def _is_page_id(key: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import timedelta
 
 import pytest
 
+from connectors.documents.values import parse_time
 from connectors.web import Access
 from pipeline.errors import RateLimited
 from tests.connectors.azure_devops.world import Store, source_for, truth
@@ -192,6 +194,17 @@ def test_what_is_created_while_the_list_is_made_is_found_by_the_next_sync(fake: 
 
     assert added
     assert store.seen() == truth(fake)
+
+
+def test_the_feed_is_entered_minutes_before_the_time_of_the_service(services: FakeAzureDevOps) -> None:
+    services.bulk("Web", 1)
+
+    list(source_for(services).pages(None))
+
+    first = next(seen for seen in services.log if seen.path.lower().endswith("/workitemrevisions"))
+    entered = parse_time(first.first("startDateTime"))
+    assert entered is not None
+    assert services.now - entered >= timedelta(minutes=5)
 
 
 def test_an_edit_between_two_pages_is_found_by_the_next_sync(fake: FakeAzureDevOps) -> None:

@@ -95,12 +95,15 @@ def test_the_zone_of_the_account_hides_no_change(kind: str, zone: str, hidden: b
         assert store.sync(source_for(fake)) == [made[0]]
 
 
-def test_a_zone_that_is_configured_wrongly_hides_no_change(fake: FakeConfluence) -> None:
-    made, store = _start(fake)
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "Pacific/Honolulu"])
+def test_a_zone_that_is_configured_wrongly_hides_no_change_and_reads_no_more(
+    fake: FakeConfluence, zone: str
+) -> None:
+    made, store = _start(fake, 30)
     fake.edit(made[0], "<p>Edited</p>")
     fake.advance(minutes=1)
 
-    assert store.sync(source_for(fake, account_timezone="Asia/Tokyo")) == [made[0]]
+    assert store.sync(source_for(fake, account_timezone=zone)) == [made[0]]
 
 
 def test_the_hour_that_comes_twice_hides_no_change() -> None:

@@ -42,6 +42,18 @@ def test_an_empty_page_that_promises_more_is_no_proven_end(fake: FakeConfluence)
     assert not source_for(fake).ids().complete
 
 
+def test_a_list_of_comments_that_breaks_off_is_no_proven_end(fake: FakeConfluence) -> None:
+    page = fake.add_page("ENG", "Page", "<p>x</p>")
+    for n in range(210):
+        fake.comment(page, f"<p>{n}</p>")
+    fake.empty_page_at = 200
+
+    listing = source_for(fake).ids()
+
+    assert listing.ids == {page}
+    assert not listing.complete
+
+
 def test_a_space_that_is_not_visible_makes_it_incomplete(fake: FakeConfluence) -> None:
     page = fake.add_page("ENG", "Page", "<p>x</p>")
     fake.add_space("HID", visible=False)
