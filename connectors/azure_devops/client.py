@@ -104,17 +104,7 @@ class BoardsClient:
             max_page_size=FEED_PAGE,
         )
         # The library's own attributes stay empty; what came is among the additional properties.
-        answer = batch.additional_properties or {}
-        values, found, last = (answer.get(key) for key in ("values", "continuationToken", "isLastBatch"))
-        if not isinstance(values, list) or not isinstance(last, bool):
-            raise _shapeless("a feed without its list of revisions")
-        found = found if isinstance(found, str) and found else None
-        if not last and (found is None or found == token):
-            raise _shapeless("a feed that does not move on")
-        rows = [value["fields"] for value in values if isinstance(value, dict) and "fields" in value]
-        rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("System.Id"), int)]
-        deleted = {row["System.Id"]: row.get("System.IsDeleted") is True for row in rows}
-        return FeedPage(deleted=deleted, token=found or token, last=last)
+        return _feed_page(batch.additional_properties or {}, token)
 
     def comments(self, project: str, item_id: int) -> list[BoardsComment]:
         """All comments of an item, oldest first, without deleted ones."""
@@ -173,6 +163,19 @@ class BoardsClient:
             # A date with a time of day is accepted only if this is said beside the query.
             time_precision=True if _TIME_OF_DAY.search(wiql) else None,
         )
+
+
+def _feed_page(answer: Mapping[str, Any], asked: str | None) -> FeedPage:
+    values, token, last = (answer.get(key) for key in ("values", "continuationToken", "isLastBatch"))
+    if not isinstance(values, list) or not isinstance(last, bool):
+        raise _shapeless("a feed without its list of revisions")
+    token = token if isinstance(token, str) and token else None
+    if not last and token in (None, asked):
+        raise _shapeless("a feed that does not move on")
+    found = (value.get("fields") for value in values if isinstance(value, dict))
+    rows = [dict(row) for row in found if isinstance(row, dict)]
+    deleted = {row["System.Id"]: row.get("System.IsDeleted") is True for row in rows if "System.Id" in row}
+    return FeedPage(deleted=deleted, token=token or asked, last=last)
 
 
 def _work_item(item: Any) -> WorkItem:

@@ -158,9 +158,7 @@ class PageReader:
         while waiting:
             batch = waiting.pop()
             try:
-                pages = self._search(batch, PAGE_FULL)
-                attached = self._attached(pages, texts=True)
-                found += [_FetchedPage(page=page, attached=attached[page.id]) for page in pages]
+                found += self._with_attachments(self._search(batch, PAGE_FULL))
             except (ServerFault, AnswerTooLarge) as error:
                 # Of the errors only 500 is known to come from a page; the others are the service's own.
                 if isinstance(error, ServerFault) and error.status != 500:  # noqa: PLR2004 (Internal Server Error)
@@ -172,13 +170,15 @@ class PageReader:
                     waiting += [batch[middle:], batch[:middle]]
                     continue
                 why = TOO_LARGE if isinstance(error, AnswerTooLarge) else BROKEN
-                attached = self._attached(light, texts=False)
-                found += [_FetchedPage(page=p, attached=attached[p.id], broken=why) for p in light]
+                found += self._with_attachments(light, broken=why)
         place = {key: n for n, key in enumerate(ids)}
         return sorted(found, key=lambda fetched: place.get(fetched.page.id, 0))
 
-    def _attached(self, pages: Sequence[Content], *, texts: bool) -> dict[str, PageAttachments]:
-        return self.comments_and_files([page.id for page in pages], texts=texts)[0] if pages else {}
+    def _with_attachments(self, pages: Sequence[Content], *, broken: str = "") -> list[_FetchedPage]:
+        if not pages:
+            return []
+        attached, _ = self.comments_and_files([page.id for page in pages], texts=not broken)
+        return [_FetchedPage(page=page, attached=attached[page.id], broken=broken) for page in pages]
 
     def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
         search = self._client.search(f"id in ({cql_ids(ids)})", expand)
@@ -307,14 +307,15 @@ class ContentFilter:
 
     def holds(self, page: Content) -> bool:
         """Whether it belongs to the source; restrictions are not looked at."""
-        labels = {label.casefold() for label in page.labels}
-        tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
         roots = self._options.ancestors
+        tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
         return (
             page.kind in self._options.page_types
             and page.status == "current"
             and (not self._spaces or page.space_key.casefold() in self._spaces)
-            and (not self._include or bool(labels & self._include))
-            and not labels & self._exclude
             and (not roots or not tree.isdisjoint(roots))
+            and self._labels_fit({label.casefold() for label in page.labels})
         )
+
+    def _labels_fit(self, labels: set[str]) -> bool:
+        return (not self._include or bool(labels & self._include)) and not labels & self._exclude
