@@ -93,6 +93,13 @@ def test_a_text_that_is_refused_is_a_dead_letter_of_the_new_index_and_can_be_rep
     assert shop.dead_letters() == []
 
 
+def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shelf) -> None:
+    (due,) = shelf.due()
+    shelf.shop.sql("update index_document set dead_version = 1 where index_id = :i", i=shelf.index.id)
+    assert shelf.filler().fill(due.tenant_id, due.items) == []
+    assert shelf.contents() == {}
+
+
 def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
     shop = shelf.shop
     shelf.due()
