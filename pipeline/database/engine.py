@@ -6,24 +6,30 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 from uuid import UUID
 
 import psycopg
 from pgvector.psycopg.halfvec import register_halfvec_info
 from pgvector.psycopg.vector import register_vector_info
+from psycopg.pq import TransactionStatus
 from psycopg.types import TypeInfo
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from pipeline.database.connect_errors import no_answer, refusal
-from pipeline.database.round_trip import EF_SEARCH, Asker
 from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
+
+EF_SEARCH = 100
+"""Nearest neighbours that one step of the vector index looks for, unless a question sets more."""
+MORE = 4
+"""Connections of a pool beyond those that are kept; closed after their use."""
 
 # jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
 # through; set here, since setting it in each transaction is one more round trip.
@@ -45,14 +51,11 @@ def open_engine(
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
     With `patience` a server that says nothing for so many seconds counts as gone. `ping` asks each connection before
-    its use whether it is still alive. `asking` is for `Asker`: each statement is a transaction, and says itself whether
-    its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a plan for all
-    values forgets how much a filter lets through: after five runs recall fell to 8 %.
+    its use whether it is still alive. `asking` is for `Database.ask`: each statement is a transaction, and says
+    itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
+    plan for all values forgets how much a filter lets through: after five runs recall fell to 8 %.
     """
     plans = "auto" if asking else "force_custom_plan"
-    more: dict[str, Any] = {"pool_size": pool_size, "max_overflow": 4}
-    if asking:
-        more = {"isolation_level": "AUTOCOMMIT", "poolclass": NullPool}
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=ping,
@@ -62,7 +65,9 @@ def open_engine(
             "connect_timeout": 20,  # four answers of a server that is slow and not gone
             "application_name": role.replace("_", "-"),
         },
-        **more,
+        pool_size=pool_size,
+        max_overflow=MORE,
+        **({"isolation_level": "AUTOCOMMIT"} if asking else {}),
     )
 
     @event.listens_for(engine, "connect")
@@ -98,11 +103,8 @@ class Database:
         Work on many rows needs longer than a person waits, so by default nobody gives up.
         """
         self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False)
-        self.asker = Asker(
-            open_engine(
-                app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False, asking=True
-            ),
-            pool_size,
+        self.asker = open_engine(
+            app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False, asking=True
         )
         self.controller = open_engine(
             control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
@@ -159,10 +161,37 @@ class Database:
             StoreUnavailable: the server cannot be reached or broke off twice.
             StoreRejected: the server refuses what we sent.
         """
+        query, names = _as_tenant(statement, ef_search == EF_SEARCH)
+        given = {**values, "as_tenant": str(tenant_id), "as_ef_search": str(ef_search)}
+        ordered = [given[name] for name in names]
+        with translated():
+            try:
+                return self._answer(query, ordered, one_plan)
+            except psycopg.OperationalError as error:
+                if error.sqlstate not in _LOST:
+                    raise
+            # As a kept connection to a server that was restarted is found to be; the others are no better.
+            self.asker.dispose()
+            return self._answer(query, ordered, one_plan)
+
+    def _answer(self, query: str, values: list[Any], one_plan: bool) -> list[tuple[Any, ...]]:
+        pool = self.asker.pool
         try:
-            return self.asker.ask(tenant_id, statement, values, ef_search=ef_search, one_plan=one_plan)
-        except (DBAPIError, psycopg.Error) as error:
-            raise _ours(error) from error
+            pooled = self.asker.raw_connection()
+        except NoneFree:
+            raise StoreUnavailable("no connection to the database became free in time", fix=_WAIT) from None
+        driver: Any = pooled.driver_connection
+        try:
+            # What is not prepared is planned anew for its values; what is prepared, once for all after five times.
+            rows = psycopg.RawCursor(driver).execute(query, values, prepare=one_plan, binary=True).fetchall()
+        finally:
+            # Closed, or left in the middle of an answer by whoever could wait no longer: nobody else may have it. Nor
+            # is there anybody if the pool was disposed of meanwhile.
+            if driver.pgconn.transaction_status == TransactionStatus.IDLE and pool is self.asker.pool:
+                pooled.close()
+            else:
+                pooled.invalidate()
+        return rows
 
     @contextmanager
     def control(self) -> Iterator[Connection]:
@@ -172,14 +201,12 @@ class Database:
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections to the parent."""
-        self.asker.forget()
-        for engine in (self.app, self.controller):
+        for engine in (self.app, self.asker, self.controller):
             engine.dispose(close=False)
 
     def close(self) -> None:
         """Close all idle connections."""
-        self.asker.close()
-        for engine in (self.app, self.controller):
+        for engine in (self.app, self.asker, self.controller):
             engine.dispose()
 
 
@@ -195,6 +222,41 @@ def _begun(engine: Engine, first: str) -> Connection:
     return connection
 
 
+_LOST = (None, "57P01", "57P02")
+"""What a connection says that the server has ended."""
+
+# The tenant is set by the statement that it binds. A lateral that needs a column of the left side comes after it, so
+# row-level security reads the setting in time; read too early it would be empty and no row would be seen. The setting
+# ends with the statement, which is a transaction of its own.
+_AS_TENANT = """
+    select asked.* from (select set_config('app.tenant', %(as_tenant)s, true) as tenant{more}) as here
+    cross join lateral (
+        select answer.* from ({statement}) as answer where here.tenant is not null{needs} offset 0) as asked"""
+_MORE = ", set_config('hnsw.ef_search', %(as_ef_search)s, true) as ef_search"
+
+
+class _Numbered:
+    """Names of values in the order in which a statement uses them first; each is replaced by its number.
+
+    The driver does the same, a hundred times slower, and does not remember it for statements of 4,096 characters.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return f"${self.names.setdefault(name, len(self.names) + 1)}"
+
+
+@lru_cache(512)
+def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
+    """The statement as a tenant asks it, with numbers for names, and the names."""
+    numbered = _Numbered()
+    more, needs = ("", "") if usual else (_MORE, " and here.ef_search is not null")
+    query = _AS_TENANT.format(more=more, needs=needs, statement=statement) % numbered
+    return query, tuple(numbered.names)
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn the driver's errors into ours; the statement and its values stay out of the message."""
@@ -202,6 +264,9 @@ def translated() -> Iterator[None]:
         yield
     except (DBAPIError, psycopg.Error) as error:
         raise _ours(error) from error
+
+
+_WAIT = "see `larder doctor`; the work is kept and tried again"
 
 
 def _ours(error: DBAPIError | psycopg.Error) -> StoreError:
@@ -229,7 +294,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
         return StoreUnavailable(
             f"the database does not answer: {why}",
-            fix="see `larder doctor`; the work is kept and tried again",
+            fix=_WAIT,
         )
     diagnostic = getattr(original, "diag", None)
     what = getattr(diagnostic, "message_primary", None) or type(original).__name__

@@ -14,9 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.database import round_trip
-from pipeline.database.engine import Database
-from pipeline.database.round_trip import MORE
+from pipeline.database.engine import MORE, Database
 from pipeline.errors import StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -72,7 +70,13 @@ def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None
     assert generic, "planned anew for each value"
 
 
-# --- one statement, one way to the server ---
+# --- one statement, one round trip ---
+
+
+def in_pool(database: Database) -> tuple[int, int]:
+    """Connections for questions: idle, in use."""
+    pool: Any = database.asker.pool
+    return pool.checkedin(), pool.checkedout()
 
 
 def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: Database) -> None:
@@ -86,8 +90,8 @@ def test_a_question_is_asked_as_its_tenant_and_leaves_nothing_behind(database: D
     kept = (
         "select current_tenant(), current_setting('hnsw.ef_search'), current_setting('hnsw.iterative_scan')"
     )
-    (connection,) = database.asker.idle()
-    assert connection.execute(kept).fetchone() == (None, "100", "relaxed_order")
+    with database.asker.connect() as connection:
+        assert tuple(connection.exec_driver_sql(kept).one()) == (None, "100", "relaxed_order")
 
 
 def test_what_is_asked_is_one_transaction(database: Database) -> None:
@@ -154,8 +158,7 @@ def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Data
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert database.asker.idle() == []
-    assert database.asker.busy() == 0
+    assert in_pool(database)[1] == 0
     assert database.ask(uuid4(), "select 1", {}) == [(1,)]
 
 
@@ -170,19 +173,18 @@ def test_many_who_ask_at_once_wait_for_each_other(
     with ThreadPoolExecutor(3 * most) as threads:
         answers = list(threads.map(lambda _: database.ask(uuid4(), active, {}), range(3 * most)))
     assert 1 < max(count for ((count,),) in answers) <= most
-    assert len(database.asker.idle()) == 1
-    assert database.asker.busy() == 0
-    monkeypatch.setattr(round_trip, "WAIT_SECONDS", 0.2)
+    assert in_pool(database) == (1, 0)
+    monkeypatch.setattr(database.asker.pool, "_timeout", 0.2)
     with ThreadPoolExecutor(most) as threads:
         slow = [threads.submit(database.ask, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]
-        while database.asker.busy() < most:
+        while in_pool(database)[1] < most:
             time.sleep(0.01)
         with pytest.raises(StoreUnavailable):
             database.ask(uuid4(), "select 1", {})
         assert [len(one.result()) for one in slow] == [1] * most
     assert database.ask(uuid4(), "select 1", {}) == [(1,)]
     database.close()
-    assert database.asker.idle() == []
+    assert in_pool(database)[0] == 0
     assert database.ask(uuid4(), "select 1", {}) == [(1,)], "closed is not over"
     database.close()
 

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
@@ -258,8 +257,8 @@ class TestTenants:
                 assert set(two.database.ask(one.tenant, f"select {key} from {view}", {})) == {
                     (i,) for i in seen
                 }
-            (asked, *_) = two.database.asker.idle()
-            assert asked.execute(SQL("select * from {}").format(Identifier(view))).fetchall() == []
+            with two.database.asker.connect() as asked:
+                assert asked.exec_driver_sql(f"select * from {view}").all() == []
             with (
                 pytest.raises(StoreRejected, match="permission denied"),
                 two.database.control() as connection,
