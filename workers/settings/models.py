@@ -122,7 +122,7 @@ class RerankSettings(ConfigSection):
 
 
 class ResultCacheSettings(ConfigSection):
-    """Answers kept for the same question."""
+    """What a process remembers of searches: vectors of questions, and answers for when the database is away."""
 
     enabled: Flag = True
     """Keep answers."""
