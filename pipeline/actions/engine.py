@@ -220,7 +220,7 @@ class EngineParts:
 
 
 def _memory(_url: str, _tenant: str, _closing: ExitStack) -> CollectionStore:
-    from pipeline.actions.memory_collections import MemoryCollections
+    from pipeline.actions.collections import MemoryCollections
 
     return MemoryCollections()
 

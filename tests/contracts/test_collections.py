@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections import CollectionEntry, CollectionHit, CollectionStore, entry
+from pipeline.actions.collections import (
+    CollectionEntry,
+    CollectionHit,
+    CollectionStore,
+    MemoryCollections,
+    entry,
+    pure,
+    with_numpy,
+)
 from pipeline.actions.filters import parse
-from pipeline.actions.memory_collections import MemoryCollections, pure, with_numpy
 from pipeline.actions.pgvector_collections import PgCollections
 from pipeline.errors import StoreRejected
 

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections import entry, vector_of
-from pipeline.actions.memory_collections import Matrix, MemoryCollections, fastest, pure, with_numpy
+from pipeline.actions.collections import (
+    Matrix,
+    MemoryCollections,
+    entry,
+    fastest,
+    pure,
+    vector_of,
+    with_numpy,
+)
 
 ROOT = Path(__file__).parents[2]
 
