@@ -236,7 +236,8 @@ def test_other_options_are_another_answer(depot: Depot, asker: Asker) -> None:
         assert not other.search(level=2).remembered
 
 
-def test_another_tenant_is_never_answered_from_it(depot: Depot, asker: Asker) -> None:
+def test_another_tenant_is_neither_answered_from_it_nor_pushes_anything_out(depot: Depot) -> None:
+    asker = Asker(depot.database, depot.tenant, kept=Caches(answers=MemoryCache(entries=1)))
     stranger = Depot(depot.database, exact_below=10_000)
     stranger.put("a kestrel of the stranger", title="Strange")
     other = Asker(depot.database, stranger.tenant, kept=asker.kept)
