@@ -43,7 +43,7 @@ from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  
 from pipeline.search.measures import DEPTH, judge, mean  # noqa: E402
 from pipeline.search.records import Filter, Mode, Replacement, StoredDocument  # noqa: E402
 from workers import embedded  # noqa: E402
-from workers.admin.evaluation.dataset import Judged, read  # noqa: E402
+from workers.admin.evaluation.dataset import EvalDataset, read  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")
@@ -51,7 +51,7 @@ SOURCE = source_id(TENANT, "set")
 MODES: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
 
 
-def read_typed(folder: Path, limit: int | None) -> Judged:
+def read_typed(folder: Path, limit: int | None) -> EvalDataset:
     """A set; the documents of one whose questions are its documents are work items, unless it names their kinds."""
     judged = read(folder, limit)
     if not judged.self_exclude or any(d.kind is not Kind.REFERENCE for d in judged.documents):
@@ -59,7 +59,7 @@ def read_typed(folder: Path, limit: int | None) -> Judged:
     return replace(judged, documents=[replace(d, kind=Kind.WORK) for d in judged.documents])
 
 
-def chunks_of(judged: Judged) -> list[list[Chunk]]:
+def chunks_of(judged: EvalDataset) -> list[list[Chunk]]:
     """What indexing makes of each document."""
     chunker = open_chunker(ChunkingOptions())
     return [cut(chunker, _stored(document), document.text) for document in judged.documents]
@@ -101,7 +101,7 @@ def _kept(path: Path) -> dict[str, Vectors]:
         return dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
 
 
-def fill(database: Database, judged: Judged, embedder: Embedder) -> SearchIndex:
+def fill(database: Database, judged: EvalDataset, embedder: Embedder) -> SearchIndex:
     """Cut, embed and store the whole set, with the rows of the ledger that searching joins."""
     chunks = chunks_of(judged)
     vectors = vectors_of(chunks, embedder)
@@ -178,7 +178,7 @@ def _store(
     search_indexes.note(connection, TENANT, index.id, held)
 
 
-def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list[str]]:
+def rankings(retriever: Retriever, judged: EvalDataset, mode: Mode) -> dict[str, list[str]]:
     """Question -> ids of the best documents."""
     names = {document_id(SOURCE, d.external_id): d.external_id for d in judged.documents}
     found = {}
@@ -191,7 +191,7 @@ def rankings(retriever: Retriever, judged: Judged, mode: Mode) -> dict[str, list
     return found
 
 
-def similarities(judged: Judged, embedder: Embedder) -> list[float]:
+def similarities(judged: EvalDataset, embedder: Embedder) -> list[float]:
     """For each question and relevant document, the cosine of its nearest chunk: what a threshold cuts off."""
     chunks = chunks_of(judged)
     vectors = vectors_of(chunks, embedder)
@@ -248,7 +248,7 @@ def main() -> None:
             _report(Retriever(database, TENANT, lambda _index: embedder), judged, options.modes)
 
 
-def _report(retriever: Retriever, judged: Judged, modes: Sequence[Mode]) -> None:
+def _report(retriever: Retriever, judged: EvalDataset, modes: Sequence[Mode]) -> None:
     print(f"{'':10}{'nDCG@10':>9}{'R@5':>7}{'R@10':>7}{'MRR@10':>8}{'ms':>7}")
     for mode in modes:
         begun = time.perf_counter()

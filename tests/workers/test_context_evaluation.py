@@ -15,9 +15,9 @@ from pipeline.errors import ConfigurationError
 from pipeline.search.measures import NAMES
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import sandbox, search_evaluation
-from workers.admin.evaluation.context_evaluation import Contexts, lines_of
-from workers.admin.evaluation.dataset import SECTIONS, Judged, read
+from workers.admin.evaluation import measuring, sandbox
+from workers.admin.evaluation.dataset import SECTIONS, EvalDataset, read
+from workers.admin.evaluation.measuring import Step4Answers, lines_of
 from workers.settings import load
 
 CONFIG = """\
@@ -72,10 +72,10 @@ def write(folder: Path, judged: list[tuple[str, ...]] | None = None) -> Path:
 
 
 @pytest.fixture
-def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[Judged], runtime.Runtime]]:
+def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[EvalDataset], runtime.Runtime]]:
     made: list[runtime.Runtime] = []
 
-    def make(judged: Judged) -> runtime.Runtime:
+    def make(judged: EvalDataset) -> runtime.Runtime:
         (tmp_path / "larder.yaml").write_text(CONFIG)
         settings = load(tmp_path / "larder.yaml", {})
         where = runtime.Addresses(
@@ -89,8 +89,8 @@ def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[[Judged]
         parts.database.close()
 
 
-def measured(parts: runtime.Runtime, judged: Judged, items: list[str]) -> search_evaluation.Measured:
-    return search_evaluation.measure(parts, judged, "hybrid", lambda *_: None, items)
+def measured(parts: runtime.Runtime, judged: EvalDataset, items: list[str]) -> measuring.Measured:
+    return measuring.measure(parts, judged, "hybrid", lambda *_: None, items)
 
 
 ANSWER: dict[str, Any] = {
@@ -180,20 +180,20 @@ class TestLines:
         filled = self.contexts(tmp_path, [(*row[:3], "1", row[4]) for row in rows])
         assert [row[1] for row in filled.ungraded()] == ["similar_work", "suggestions", "suggestions"]
 
-    def contexts(self, folder: Path, judged: list[tuple[str, ...]]) -> Contexts:
+    def contexts(self, folder: Path, judged: list[tuple[str, ...]]) -> Step4Answers:
         answers: dict[str, dict[str, Any]] = {"W1": ANSWER, "W3": {"degradation_level": 0}}
-        return Contexts(judged=read(write(folder, judged)), answers=answers, seconds=[0.1, 0.3])
+        return Step4Answers(dataset=read(write(folder, judged)), answers=answers, seconds=[0.1, 0.3])
 
 
 class TestMeasure:
     def test_items_are_answered_as_the_worker_answers_them(
-        self, tmp_path: Path, parts_of: Callable[[Judged], runtime.Runtime]
+        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
     ) -> None:
         judged = read(write(tmp_path / "set"))
         found = measured(parts_of(judged), judged, list(judged.context))
-        assert found.contexts is not None
-        assert list(found.contexts.answers) == ["W1"], "only what is judged"
-        (work,) = found.contexts.answers["W1"]["similar_work"]
+        assert found.step4 is not None
+        assert list(found.step4.answers) == ["W1"], "only what is judged"
+        (work,) = found.step4.answers["W1"]["similar_work"]
         assert (work["ref"], work["status"]) == ("W2", "Closed"), "not itself, and with what is known of it"
         told = found.to_json()["step4"]
         assert told["items"]["W1"]["past_decisions"] == {"related": 1}
@@ -201,7 +201,7 @@ class TestMeasure:
         assert told["seconds"]["p95"] >= told["seconds"]["p50"] > 0
 
     def test_a_status_costs_a_place(
-        self, tmp_path: Path, parts_of: Callable[[Judged], runtime.Runtime]
+        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime]
     ) -> None:
         folder = write(tmp_path / "set")
         twins = [
@@ -222,7 +222,7 @@ class TestMeasure:
         assert measured(parts_of(judged), judged, []).rankings["q"][:2] == ["second", "first"]
 
     def test_a_project_of_a_row_is_that_of_the_document(
-        self, tmp_path: Path, parts_of: Callable[[Judged], runtime.Runtime], omniscient: Any
+        self, tmp_path: Path, parts_of: Callable[[EvalDataset], runtime.Runtime], omniscient: Any
     ) -> None:
         folder = write(tmp_path / "set")
         rows = [{**row, "project": "billing"} if row["_id"] == "W2" else row for row in CORPUS]
@@ -252,45 +252,37 @@ def report(**changed: Any) -> dict[str, Any]:
 
 class TestWorse:
     def test_the_same_answers_are_not_worse(self) -> None:
-        assert search_evaluation.worse(search_evaluation.compare(report(), report())) == []
+        assert measuring.worse(measuring.compare(report(), report())) == []
 
     def test_a_loss_beyond_chance_is_named_and_a_gain_is_not(self) -> None:
         lost = report(
             questions={q: {**s, "ndcg@10": s["ndcg@10"] / 2} for q, s in report()["questions"].items()}
         )
-        assert search_evaluation.worse(search_evaluation.compare(report(), lost)) == ["ndcg@10"]
-        assert search_evaluation.worse(search_evaluation.compare(lost, report())) == []
+        assert measuring.worse(measuring.compare(report(), lost)) == ["ndcg@10"]
+        assert measuring.worse(measuring.compare(lost, report())) == []
 
     def test_noise_is_worse_where_there_is_more_of_it(self) -> None:
         items = {f"i{n}": {"past_decisions": {"noise" if n < 8 else "related": 1}} for n in range(20)}
         noisy = report(step4={"items": items})
-        found = search_evaluation.compare(report(), noisy)
+        found = measuring.compare(report(), noisy)
         assert found["noise share"]["difference"] == 0.4
         assert found["past_decisions precision"]["difference"] == -0.4
-        assert search_evaluation.worse(found) == ["past_decisions precision", "noise share"]
-        assert search_evaluation.worse(search_evaluation.compare(noisy, report())) == []
+        assert measuring.worse(found) == ["past_decisions precision", "noise share"]
+        assert measuring.worse(measuring.compare(noisy, report())) == []
 
     def test_one_line_more_or_less_may_be_chance(self) -> None:
         items = {**report()["step4"]["items"], "i1": {"past_decisions": {"noise": 1}}}
-        assert (
-            search_evaluation.worse(search_evaluation.compare(report(), report(step4={"items": items}))) == []
-        )
+        assert measuring.worse(measuring.compare(report(), report(step4={"items": items}))) == []
 
     def test_a_section_that_shows_nothing_any_more_is_no_loss(self) -> None:
         silent = report(step4={"items": {f"i{n}": {} for n in range(20)}})
-        assert search_evaluation.worse(search_evaluation.compare(report(), silent)) == []
-        assert search_evaluation.not_compared(report(), silent) == {
+        assert measuring.worse(measuring.compare(report(), silent)) == []
+        assert measuring.not_compared(report(), silent) == {
             "noise share": "no judged line in the new report",
             "past_decisions precision": "no judged line in the new report",
         }
-        assert set(search_evaluation.not_compared(silent, report()).values()) == {
-            "no judged line in the baseline"
-        }
-        assert (
-            search_evaluation.not_compared(report(), report())
-            == search_evaluation.not_compared(silent, silent)
-            == {}
-        )
+        assert set(measuring.not_compared(silent, report()).values()) == {"no judged line in the baseline"}
+        assert measuring.not_compared(report(), report()) == measuring.not_compared(silent, silent) == {}
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -318,10 +310,10 @@ class TestWorse:
         }
         path = tmp_path / "before.json"
         path.write_text(json.dumps(report(**fits)))
-        assert search_evaluation.baseline(path, judged, "hybrid", ["W1"])["set"] == "set"
+        assert measuring.baseline(path, judged, "hybrid", ["W1"])["set"] == "set"
         path.write_text(json.dumps(report(**{**fits, **changed})))
         with pytest.raises(ConfigurationError) as caught:
-            search_evaluation.baseline(path, judged, "hybrid", ["W1"])
+            measuring.baseline(path, judged, "hybrid", ["W1"])
         assert said in caught.value.message
         assert str(path) in caught.value.message
 

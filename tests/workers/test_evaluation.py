@@ -15,8 +15,8 @@ from pipeline.errors import ConfigurationError
 from pipeline.search.records import Mode
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import sandbox, search_evaluation
-from workers.admin.evaluation.dataset import Judged, JudgedSource, read
+from workers.admin.evaluation import measuring, sandbox
+from workers.admin.evaluation.dataset import EvalDataset, read
 from workers.cli.eval import evaluate
 from workers.settings import Settings, load
 
@@ -71,7 +71,7 @@ def parts_of(tmp_path: Path, addresses: Addresses) -> Iterator[Callable[..., run
     """A runtime on this test's database, for a set and a configuration."""
     made: list[runtime.Runtime] = []
 
-    def make(judged: Judged, config: str = CONFIG) -> runtime.Runtime:
+    def make(judged: EvalDataset, config: str = CONFIG) -> runtime.Runtime:
         where = runtime.Addresses(
             database=addresses.app, control=addresses.control, admin=addresses.admin, broker=""
         )
@@ -88,8 +88,8 @@ def settings(folder: Path, config: str = CONFIG) -> Settings:
     return load(folder / "larder.yaml", {})
 
 
-def measured(parts: runtime.Runtime, judged: Judged, mode: Mode = "hybrid") -> search_evaluation.Measured:
-    return search_evaluation.measure(parts, judged, mode, silent)
+def measured(parts: runtime.Runtime, judged: EvalDataset, mode: Mode = "hybrid") -> measuring.Measured:
+    return measuring.measure(parts, judged, mode, silent)
 
 
 class TestMeasure:
@@ -117,7 +117,7 @@ class TestMeasure:
         judged = read(folder)
         parts = parts_of(judged)
         modes: tuple[Mode, ...] = ("vector", "keyword", "hybrid")
-        found = {mode: search_evaluation.measure(parts, judged, mode, silent) for mode in modes}
+        found = {mode: measuring.measure(parts, judged, mode, silent) for mode in modes}
         assert {one.rankings["q2"][0] for one in found.values()} == {"river"}
         assert len({tuple(one.rankings["q1"]) for one in found.values()}) > 1, "they rank differently"
 
@@ -146,9 +146,9 @@ class TestMeasure:
     ) -> None:
         judged = read(folder)
         parts = parts_of(judged)
-        first = search_evaluation.measure(parts, judged, "hybrid", silent)
+        first = measuring.measure(parts, judged, "hybrid", silent)
         asked: list[tuple[str, int]] = []
-        again = search_evaluation.measure(
+        again = measuring.measure(
             parts, judged, "hybrid", lambda what, _done, total: asked.append((what, total))
         )
         assert ("indexing", 0) in asked
@@ -183,8 +183,8 @@ def test_calibration_tells_the_thresholds_that_the_set_asks_for(
 ) -> None:
     judged = read(folder)
     parts = parts_of(judged)
-    found = search_evaluation.measure(parts, judged, "vector", silent)
-    told = search_evaluation.calibrate(parts, found)
+    found = measuring.measure(parts, judged, "vector", silent)
+    told = measuring.calibrate(parts, found)
     embedder = parts.embedder
     pairs = {
         (q, d): float(
@@ -205,11 +205,11 @@ def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
 ) -> None:
     judged = read(folder)
     parts = parts_of(judged)
-    first = search_evaluation.measure(parts, judged, "keyword", silent)
-    second = search_evaluation.measure(parts, judged, "vector", silent)
-    same = search_evaluation.compare(first.to_json(), first.to_json())["ndcg@10"]
+    first = measuring.measure(parts, judged, "keyword", silent)
+    second = measuring.measure(parts, judged, "vector", silent)
+    same = measuring.compare(first.to_json(), first.to_json())["ndcg@10"]
     assert same == {"difference": 0, "low": 0, "high": 0, "certain": False}
-    told = search_evaluation.compare(first.to_json(), second.to_json())
+    told = measuring.compare(first.to_json(), second.to_json())
     after, before = second.to_json()["scores"], first.to_json()["scores"]
     for name, each in told.items():
         assert each["difference"] == pytest.approx(after[name] - before[name], abs=2e-4)
@@ -278,10 +278,24 @@ class TestReading:
         with pytest.raises(ConfigurationError, match="no question with a relevant document"):
             read(folder)
 
-    def test_pages_go_on_where_the_cursor_stands(self, folder: Path) -> None:
-        source = JudgedSource(read(folder))
-        (page,) = source.pages({"next": 6})
-        assert [d.external_id for d in page.documents] == ["trees", "empty"]
+
+def test_a_stopped_command_goes_on_page_by_page(
+    folder: Path, parts_of: Callable[..., runtime.Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "PAGE", 3)
+    judged = read(folder)
+    parts = parts_of(judged)
+    sandbox._admit(parts, judged)
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        connection.exec_driver_sql("update document set stage = 'embedded', lease_until = now() + '1 hour'")
+        connection.exec_driver_sql("update sync_run set state = 'discovering', finished_at = null")
+    assert sandbox.index(parts, judged, silent) == 0
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        row = connection.exec_driver_sql(
+            "select count(*), count(*) filter (where state = 'done'),"
+            " (select count(*) from sync_run where finished_at is null) from document"
+        ).one()
+    assert tuple(row) == (len(DOCUMENTS), len(DOCUMENTS), 0)
 
 
 class TestCommand:

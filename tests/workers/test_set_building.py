@@ -13,7 +13,7 @@ from sqlalchemy import text
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import sandbox, search_evaluation, set_builder
+from workers.admin.evaluation import measuring, sandbox, set_builder
 from workers.admin.evaluation.dataset import read
 from workers.settings import load
 
@@ -129,11 +129,11 @@ class TestBuild:
         assert judged.self_exclude
         assert judged.queries["A-1"] == "Item A-1\nBadges are printed.\n\n## Notes\n\nOn paper."
         again = runtime.Runtime(sandbox.settings_for(parts.settings, judged), parts.addresses)
-        found = search_evaluation.measure(again, judged, "keyword", lambda *_: None, list(judged.context))
+        found = measuring.measure(again, judged, "keyword", lambda *_: None, list(judged.context))
         again.database.close()
         assert found.to_json()["scores"]["mrr@10"] == 1.0
-        assert found.contexts is not None
-        assert set(found.contexts.answers) == {"A-1", "A-2"}
+        assert found.step4 is not None
+        assert set(found.step4.answers) == {"A-1", "A-2"}
 
     def test_it_has_the_texts_that_are_indexed_and_reads_back_whatever_an_id_holds(
         self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]

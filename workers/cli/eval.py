@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 from typer.core import TyperGroup
 
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.admin.evaluation.dataset import table_row
-from workers.cli.context import (
-    FAILED,
-    LONG_PATIENCE,
-    PARTLY,
-    CommandContext,
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    command_context,
-)
+from workers.cli.context import FAILED, LONG_PATIENCE, PARTLY, CommandContext, command
+from workers.cli.tables import progress_bars
 from workers.settings import load
 
 MEASURE = "measure"
@@ -54,7 +46,9 @@ def _file(name: str, help_: str, metavar: str = "FILE") -> Any:
 
 
 @app.command(MEASURE)
+@command(without={"data"})
 def evaluate(
+    context: CommandContext,
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json."),
@@ -81,111 +75,99 @@ def evaluate(
     fail_if_worse: Annotated[
         Path | None, _file("--fail-if-worse", "Exit 1 if worse than this --json report.", "BASELINE")
     ] = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Measure search and Step 4 on judged questions; nothing that is indexed already is touched.
 
     Exit codes: 0 measured, 1 worse than the baseline, 2 the set, the baseline or the configuration is wrong,
     3 measured, but some documents could not be indexed.
     """
-    with command_context(config, as_json) as door, _interruptible():
-        import os
+    from workers import search
+    from workers.admin.evaluation import measuring
+    from workers.admin.evaluation.dataset import read
 
-        from workers import search
-        from workers.admin.evaluation import search_evaluation
-        from workers.admin.evaluation.dataset import read
-
-        chosen = search.mode_of(mode)
-        files = {"--rankings": rankings, "--answers": answers, "--ungraded": ungraded}
-        _check(files, calibrate=calibrate, chosen=chosen)
-        other = load(compare, os.environ) if compare else None
-        judged = read(folder, limit)
-        items = _to_enrich(judged, files, step4=step4)
-        before = search_evaluation.baseline(fail_if_worse, judged, chosen, items) if fail_if_worse else None
-        first, told = _measure(door, judged, chosen, items, other, calibrate=calibrate, keep=keep)
-        if other is not None:
-            told["second"]["config"] = str(compare)
-        if before is not None:
-            found = search_evaluation.compare(before, told)
-            worse = search_evaluation.worse(found)
-            left = search_evaluation.not_compared(before, told)
-            told["baseline"] = {
-                "file": str(fail_if_worse),
-                "comparison": found,
-                "worse": worse,
-                "not_compared": left,
-            }
-        _write(files, first)
-        door.answer(told)
-        if not as_json:
-            _tell(door, told, {query: judged.queries[query] for query, _ in first.worst})
-        if before is not None and _is_worse(door.console, told["baseline"]):
-            raise typer.Exit(FAILED)
-        if told["failed"]:
-            raise typer.Exit(PARTLY)
-
-
-def _to_enrich(judged: Any, files: dict[str, Path | None], *, step4: bool) -> list[str]:
-    """The questions that Step 4 is asked; there is one if a file of its answers is wanted."""
-    items = list(judged.queries if step4 else judged.context)
-    if (files["--answers"] or files["--ungraded"]) and not items:
+    chosen = search.mode_of(mode)
+    files = {"--rankings": rankings, "--answers": answers, "--ungraded": ungraded}
+    _check(files, calibrate=calibrate, chosen=chosen)
+    other = load(compare, os.environ) if compare else None
+    dataset = read(folder, limit)
+    items = list(dataset.queries if step4 else dataset.context)
+    if (answers or ungraded) and not items:
         raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
-    return items
+    before = measuring.baseline(fail_if_worse, dataset, chosen, items) if fail_if_worse else None
+    with _interruptible():
+        first, told = _measure(context, dataset, chosen, items, other, calibrate=calibrate, keep=keep)
+    if other is not None:
+        told["second"]["config"] = str(compare)
+    if before is not None:
+        found = measuring.compare(before, told)
+        told["baseline"] = {
+            "file": str(fail_if_worse),
+            "comparison": found,
+            "worse": measuring.worse(found),
+            "not_compared": measuring.not_compared(before, told),
+        }
+    _write(files, first)
+    context.answer(told, lambda: _tell(context.console, told, dataset.queries))
+    if before is not None:
+        _tell_baseline(context.console, told["baseline"])
+    if before is not None and told["baseline"]["worse"]:
+        raise typer.Exit(FAILED)
+    if told["failed"]:
+        raise typer.Exit(PARTLY)
 
 
 def _measure(
-    door: CommandContext, judged: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
-) -> tuple[Any, dict[str, Any]]:
+    context: CommandContext, dataset: Any, mode: Any, items: Any, other: Any, *, calibrate: bool, keep: bool
+) -> tuple[Any, Json]:
     """The answers as configured, and the report on them and on those of another configuration."""
-    from workers.admin.evaluation import sandbox, search_evaluation
+    from workers.admin.evaluation import measuring, sandbox
 
-    with sandbox.folder_for(door.settings, keep=keep) as place, _progress(door.console) as show:
-        parts = sandbox.open_runtime(door.settings, judged, place)
-        first = search_evaluation.measure(parts, judged, mode, show, items)
+    with sandbox.folder_for(context.settings, keep=keep) as place, _progress(context.console) as show:
+        parts = sandbox.open_runtime(context.settings, dataset, place)
+        first = measuring.measure(parts, dataset, mode, show, items)
         told = first.to_json()
         if calibrate:
-            told["calibration"] = search_evaluation.calibrate(parts, first)
+            told["calibration"] = measuring.calibrate(parts, first)
         parts.database.close()
         if other is not None:
-            parts = sandbox.open_runtime(other, judged, place)
-            told["second"] = search_evaluation.measure(parts, judged, mode, show, items).to_json()
+            parts = sandbox.open_runtime(other, dataset, place)
+            told["second"] = measuring.measure(parts, dataset, mode, show, items).to_json()
             parts.database.close()
-            told["comparison"] = search_evaluation.compare(told, told["second"])
+            told["comparison"] = measuring.compare(told, told["second"])
         if keep:
             told["kept"] = str(place / first.tenant)
     return first, told
 
 
 @app.command()
+@command(patience=LONG_PATIENCE)
 def build(
+    context: CommandContext,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder, which only you can read.")],
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
-    with command_context(config, as_json, data, patience=LONG_PATIENCE) as door:
-        from workers.admin.evaluation import set_builder
+    from workers.admin.evaluation import set_builder
 
-        door.ping()
-        made = set_builder.build(door.parts, door.tenant, out)
-        pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
-        said = (
-            f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
-            f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
-        )
-        door.answer({"success": True, "folder": str(out), **made}, said)
+    context.ping()
+    made = set_builder.build(context.parts, context.tenant, out)
+    pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
+    said = (
+        f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
+        f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
+    )
+    context.answer({"success": True, "folder": str(out), **made}, said)
 
 
 def _write(files: dict[str, Path | None], measured: Any) -> None:
     """What was asked for beside the report."""
+    from workers.admin.evaluation.dataset import table_row
+
     if place := files["--rankings"]:
         place.write_text(json.dumps(measured.rankings, indent=1), encoding="utf-8")
     if place := files["--answers"]:
-        place.write_text(json.dumps(measured.contexts.answers, indent=1), encoding="utf-8")
+        place.write_text(json.dumps(measured.step4.answers, indent=1), encoding="utf-8")
     if place := files["--ungraded"]:
-        rows = [("item", "section", "ref", "grade", "shown"), *measured.contexts.ungraded()]
+        rows = [("item", "section", "ref", "grade", "shown"), *measured.step4.ungraded()]
         place.write_text("".join(table_row(*row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -215,26 +197,18 @@ def _interruptible() -> Iterator[None]:
 @contextmanager
 def _progress(console: Console) -> Iterator[Any]:
     """One bar per kind of work."""
-    with Progress(
-        TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
+    with progress_bars(console, transient=True) as progress:
         bars: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
             if what not in bars:
-                bars[what] = progress.add_task(what)
+                bars[what] = progress.add_task(what, note="")
             progress.update(bars[what], completed=done, total=total)
 
         yield show
 
 
-def _tell(door: CommandContext, told: dict[str, Any], questions: dict[str, str]) -> None:
-    console = door.console
+def _tell(console: Console, told: Json, questions: Mapping[str, str]) -> None:
     console.print(
         Text(
             f"{told['set']}: {told['documents']} documents, {told['judged']} judged questions, "
@@ -259,7 +233,7 @@ def _tell(door: CommandContext, told: dict[str, Any], questions: dict[str, str])
         console.print(f"\nkept in {told['kept']}, tenant {told['tenant']}", soft_wrap=True)
 
 
-def _table(console: Console, told: dict[str, Any]) -> None:
+def _table(console: Console, told: Json) -> None:
     console.print(
         f"\n{'':14}{'nDCG@10':>10}{'recall@5':>10}{'recall@10':>11}{'MRR@10':>9}{'ms':>7}", style="bold"
     )
@@ -281,7 +255,7 @@ def _table(console: Console, told: dict[str, Any]) -> None:
     console.print(f"nDCG@10: {told_apart}")
 
 
-def _step4(console: Console, told: dict[str, Any]) -> None:
+def _step4(console: Console, told: Json) -> None:
     p50, p95 = (1000 * told["seconds"][name] for name in ("p50", "p95"))
     console.print(f"\nStep 4: {len(told['items'])} items, p50 {p50:.0f} ms, p95 {p95:.0f} ms", style="bold")
     console.print(
@@ -298,24 +272,22 @@ def _step4(console: Console, told: dict[str, Any]) -> None:
         console.print(f"[yellow]{told['degraded']} items were enriched below level 0[/]")
 
 
-def _is_worse(console: Console, told: dict[str, Any]) -> bool:
-    """True if a measure is, which is said with the measure and by how much; and which were not compared."""
+def _tell_baseline(console: Console, told: Json) -> None:
     for name, why in told["not_compared"].items():
         console.print(f"\nnot compared: {name} ({why})", markup=False)
     if not told["worse"]:
         console.print(f"\nno measure is worse than in {told['file']} beyond chance", markup=False)
-        return False
+        return
     console.print(f"\nworse than in {told['file']}:", style="bold red", markup=False)
     _changes(console, {name: told["comparison"][name] for name in told["worse"]})
-    return True
 
 
-def _changes(console: Console, changes: dict[str, Any]) -> None:
+def _changes(console: Console, changes: Json) -> None:
     for name, one in changes.items():
         console.print(f"  {name:28}{one['difference']:+.3f}  95 %: {one['low']:+.3f} to {one['high']:+.3f}")
 
 
-def _notes(console: Console, told: dict[str, Any]) -> None:
+def _notes(console: Console, told: Json) -> None:
     if told["failed"]:
         console.print(f"[yellow]{told['failed']} documents could not be indexed[/]")
     if told["degraded"]:
@@ -324,7 +296,7 @@ def _notes(console: Console, told: dict[str, Any]) -> None:
         console.print(f"{told['queries'] - told['judged']} questions without a judgement are not counted")
 
 
-def _calibration(console: Console, found: dict[str, Any]) -> None:
+def _calibration(console: Console, found: Json) -> None:
     console.print("\ncalibration", style="bold")
     if found["min_similarity"] is not None:
         console.print(

@@ -1,4 +1,4 @@
-"""A set of documents and judged questions, read from a folder and offered to the indexing as a source."""
+"""A set of documents and judged questions: read from a folder, and written into one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from connectors.documents.values import parse_time
-from pipeline.documents import Cursor, Document, Finding, Json, Kind, Listing, Page, SourceType
+from pipeline.documents import Document, Json, Kind, SourceType
 from pipeline.enrichment.text import flat
 from pipeline.errors import ConfigurationError
-from pipeline.languages import as_metadata
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
 CONTEXT = "context_judgements.tsv"
@@ -29,13 +29,12 @@ SECTIONS = (*DOCUMENT_SECTIONS, "learnings", "suggestions", "risk_hints")
 """All parts that are judged, with those that list sentences."""
 GRADES = {"0": 0, "1": 1, "2": 2}
 """Noise, related, useful."""
-PAGE = 250
 _FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A set in memory."""
+class EvalDataset:
+    """Documents, questions and judgements, in memory."""
 
     name: str
     documents: Sequence[Document]
@@ -51,7 +50,7 @@ class Judged:
     context: Mapping[str, Mapping[tuple[str, str], int]]
     """Question -> (section, ref) of a Step 4 answer -> grade; only questions that have one."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Changes when a document does."""
         whole = hashlib.sha256()
@@ -60,15 +59,6 @@ class Judged:
                 f"{document.external_id}\0{document.content_hash}\0".encode("utf-8", "surrogatepass")
             )
         return whole.hexdigest()[:12]
-
-
-def in_language(judged: Judged, language: str) -> Judged:
-    """The same set, its words to be stemmed in this language."""
-    named = as_metadata(language)
-    if not named:
-        return judged
-    documents = [replace(d, metadata={**d.metadata, **named}) for d in judged.documents]
-    return replace(judged, documents=documents)
 
 
 def refuse_used(folder: Path) -> None:
@@ -120,7 +110,7 @@ def write(
             out.writelines(f"{row}\n" for row in rows)
 
 
-def read(folder: Path, limit: int | None = None) -> Judged:
+def read(folder: Path, limit: int | None = None) -> EvalDataset:
     """The set in `folder`; `limit` keeps only the first questions, never fewer documents.
 
     Raises:
@@ -137,21 +127,21 @@ def read(folder: Path, limit: int | None = None) -> Judged:
     queries = {query: str(row["text"]) for query, row in islice(asked.items(), limit)}
     excluded = _self_exclude(folder / META)
     known = frozenset(d.external_id for d in documents)
-    context = _Judgements(folder / CONTEXT, known).context(asked) if (folder / CONTEXT).is_file() else {}
-    judged = Judged(
+    context = _JudgementFile(folder / CONTEXT, known).context(asked) if (folder / CONTEXT).is_file() else {}
+    made = EvalDataset(
         name=folder.resolve().name,
         documents=documents,
         queries=queries,
-        relevant=_Judgements(folder / JUDGEMENTS, known).relevant(queries, excluded),
+        relevant=_JudgementFile(folder / JUDGEMENTS, known).relevant(queries, excluded),
         self_exclude=excluded,
         projects={str(row["_id"]): row["project"] for row in rows if row.get("project")},
         requests={query: _request(asked[query], excluded) for query in queries},
         context={query: context[query] for query in queries if query in context},
     )
-    if not judged.documents or not judged.relevant:
-        what = "document" if not judged.documents else "question with a relevant document"
+    if not made.documents or not made.relevant:
+        what = "document" if not made.documents else "question with a relevant document"
         raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
-    return judged
+    return made
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -265,7 +255,7 @@ def _object(line: str) -> Json | None:
 
 
 @dataclass(frozen=True)
-class _Judgements:
+class _JudgementFile:
     path: Path
     documents: frozenset[str]
     """External ids of the set."""
@@ -352,39 +342,3 @@ def _self_exclude(path: Path) -> bool:
         return bool(json.loads(path.read_text(encoding="utf-8-sig")).get("self_exclude"))
     except (ValueError, AttributeError, RecursionError):
         raise ConfigurationError(f"{path} is no JSON object", fix=_FORM) from None
-
-
-class JudgedSource:
-    """The documents of a set as a source that is always read whole."""
-
-    extractor = "judged-1"
-    walks_all = True
-
-    def __init__(self, judged: Judged) -> None:
-        self._judged = judged
-
-    def pages(self, since: Cursor | None) -> Iterator[Page]:
-        """All documents from where the cursor stands."""
-        every = self._judged.documents
-        for start in range(int((since or {}).get("next", 0)), len(every), PAGE):
-            part = tuple(every[start : start + PAGE])
-            yield Page(cursor={"next": start + len(part)}, documents=part)
-
-    def ids(self) -> Listing:
-        """Every document of the set."""
-        return Listing(ids=frozenset(d.external_id for d in self._judged.documents), complete=True)
-
-    def read(self, ids: Sequence[str]) -> Iterator[Page]:
-        """These documents as they are."""
-        wanted = set(ids)
-        yield Page(cursor={}, documents=tuple(d for d in self._judged.documents if d.external_id in wanted))
-
-    def check(self) -> list[Finding]:
-        """It is in memory already."""
-        return [
-            Finding(ok=True, subject=self._judged.name, detail=f"{len(self._judged.documents)} documents")
-        ]
-
-    def stamp(self) -> str | None:
-        """Differs when a document does."""
-        return self._judged.digest

@@ -1,4 +1,4 @@
-"""A set of documents indexed beside everything else: servers, tenant and runs of its own."""
+"""A dataset indexed beside everything else, on servers of its own and without workers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from sqlalchemy import text
-
 from pipeline.database import migrations
 from pipeline.database.tenancy import project_id
-from pipeline.documents import Document, SourceType
+from pipeline.documents import Document, Page, SourceType
 from pipeline.errors import IndexingError
-from pipeline.ingest.sync import Schedule, Syncer
-from pipeline.ledger import Item, admission, document_id, runs, source_id, sources
+from pipeline.languages import as_metadata
+from pipeline.ledger import Item, admission, document_id, documents, runs, source_id, sources
 from pipeline.search.measures import DEPTH
 from workers import embedded
-from workers.admin.evaluation.dataset import Judged, JudgedSource, in_language
+from workers.admin.evaluation.dataset import EvalDataset
 from workers.admin.sync_now import raise_if_stuck
 from workers.control import maintenance, steps
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
 SOURCE = "judged"
+PAGE = 250
+"""Documents admitted at a time."""
 BATCH = 8
 """Documents that go through the three steps together; few, so that all cores end at about the same time."""
 
@@ -39,14 +39,14 @@ Show = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, of how much."""
 
 
-def settings_for(settings: Settings, judged: Judged) -> Settings:
+def settings_for(settings: Settings, dataset: EvalDataset) -> Settings:
     """The settings with a tenant for this set alone, long enough lists, and answers that are never old ones."""
     e, retrieval = settings.rag.embedding, settings.rag.retrieval
     made_by = (
-        f"{judged.digest}|{e.provider}|{e.model}|{e.model_path}|{e.dimensions}|{settings.rag.chunking!r}"
-        f"|{settings.rag.language}"
+        f"{dataset.digest}|{e.provider}|{e.model}|{e.model_path}|{e.dimensions}|{settings.rag.chunking!r}"
+        f"|{settings.rag.language}|{sorted(dataset.projects.items())}"
     )
-    name = re.sub(r"[^a-z0-9]+", "-", judged.name.lower()).strip("-") or "set"
+    name = re.sub(r"[^a-z0-9]+", "-", dataset.name.lower()).strip("-") or "set"
     rag = settings.rag.model_copy(
         update={
             "tenant": f"eval-{name}-{hashlib.sha256(made_by.encode()).hexdigest()[:8]}",
@@ -65,7 +65,7 @@ def settings_for(settings: Settings, judged: Judged) -> Settings:
 
 @contextmanager
 def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
-    """Where scratch databases live; gone afterwards, or kept for the next time in the data folder."""
+    """Where databases of sandboxes lie; gone afterwards, or kept for the next time in the data folder."""
     folder = settings.data / "eval" if keep else Path(tempfile.mkdtemp(prefix="larder-eval-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -77,9 +77,9 @@ def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_runtime(settings: Settings, judged: Judged, folder: Path) -> Runtime:
+def open_runtime(settings: Settings, dataset: EvalDataset, folder: Path) -> Runtime:
     """A runtime on servers of its own: what is measured touches nothing that is searched, and no worker helps."""
-    ours = settings_for(settings, judged)
+    ours = settings_for(settings, dataset)
     servers = embedded.ensure(folder / ours.tenant)
     migrations.upgrade(servers.admin_url)
     where = Addresses(
@@ -91,10 +91,9 @@ def open_runtime(settings: Settings, judged: Judged, folder: Path) -> Runtime:
     return Runtime(ours, where, heartbeat_folder=folder / ours.tenant / "heartbeat")
 
 
-def index(parts: Runtime, judged: Judged, show: Show) -> int:
+def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
     """Make the set searchable; what is there unchanged is left alone. Returns how many documents failed."""
-    tenant = parts.settings.tenant_id
-    _sync(parts, judged)
+    _admit(parts, dataset)
     todo = _waiting(parts)
     show("indexing", 0, len(todo))
     if todo:
@@ -104,9 +103,9 @@ def index(parts: Runtime, judged: Judged, show: Show) -> int:
         todo = _put_off(parts)
     with parts.database.control() as connection:
         runs.close(connection, [run.id for run in runs.settled(connection)])
-    maintenance.refresh_tenant(parts, tenant)
+    maintenance.refresh_tenant(parts, parts.settings.tenant_id)
     maintenance.build_indexes(parts)
-    return _failed(parts, judged)
+    return _failed(parts, dataset)
 
 
 def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
@@ -126,83 +125,79 @@ def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
 
 def _through(parts: Runtime, batch: Sequence[Item]) -> None:
     tenant = parts.settings.tenant_id
-    items: Sequence[Item] = steps.indexer(parts, tenant).chunk(tenant, batch).ready
+    indexer = steps.indexer(parts, tenant)
+    items: Sequence[Item] = indexer.chunk(tenant, batch).ready
     while items:
-        step = steps.indexer(parts, tenant).embed(tenant, items)
-        steps.indexer(parts, tenant).upsert(tenant, step.ready)
+        step = indexer.embed(tenant, items)
+        indexer.upsert(tenant, step.ready)
         items = step.again
 
 
-def document_ids(parts: Runtime, judged: Judged) -> dict[str, UUID]:
-    """Document of the set -> its id in the scratch database."""
+def document_ids(parts: Runtime, dataset: EvalDataset) -> dict[str, UUID]:
+    """Document of the set -> its id in the sandbox."""
     tenant = parts.settings.tenant_id
-    names = {d.external_id: _source_of(judged, d) for d in judged.documents}
+    names = {d.external_id: _source_of(dataset, d) for d in dataset.documents}
     return {name: document_id(source_id(tenant, source), name) for name, source in names.items()}
 
 
-def _source_of(judged: Judged, document: Document) -> str:
-    """Each project is a source, for that is where a document has its project from."""
-    project = judged.projects.get(document.external_id)
+def _source_of(dataset: EvalDataset, document: Document) -> str:
+    """The name of the source that a document is admitted by."""
+    project = dataset.projects.get(document.external_id)
     return f"{SOURCE}-{project}" if project else SOURCE
 
 
-def _sync(parts: Runtime, judged: Judged) -> None:
-    """All documents of the set into the ledger."""
-    parted: dict[str, list[Document]] = {}
-    for document in in_language(judged, parts.rag.language).documents:
-        parted.setdefault(_source_of(judged, document), []).append(document)
-    for name, documents in parted.items():
-        project = judged.projects.get(documents[0].external_id, parts.settings.project)
-        _sync_source(parts, name, project, JudgedSource(replace(judged, documents=documents)))
+def _admit(parts: Runtime, dataset: EvalDataset) -> None:
+    """All documents of the set into the ledger, each project as a source: a document has its project from there."""
+    named = as_metadata(parts.rag.language)
+    pages: dict[str, list[Document]] = {}
+    for document in dataset.documents:
+        stemmed = replace(document, metadata={**document.metadata, **named})
+        pages.setdefault(_source_of(dataset, document), []).append(stemmed)
+    for name, held in pages.items():
+        project = dataset.projects.get(held[0].external_id, parts.settings.project)
+        _admit_source(parts, name, project, held)
 
 
-def _sync_source(parts: Runtime, name: str, project: str, source: JudgedSource) -> None:
+def _admit_source(parts: Runtime, name: str, project: str, held: Sequence[Document]) -> None:
     tenant = parts.settings.tenant_id
-    ident, project_ident = source_id(tenant, name), project_id(tenant, project)
+    source, owner = source_id(tenant, name), project_id(tenant, project)
     chunker = steps.chunkers(parts)(SOURCE, SourceType.TEXT).version
     with parts.database.tenant(tenant) as connection:
-        sources.ensure_tenant(connection, tenant, parts.settings.tenant, project_ident, project)
+        sources.ensure_tenant(connection, tenant, parts.settings.tenant, owner, project)
         registration = sources.Registration(
-            id=ident,
+            id=source,
             tenant_id=tenant,
-            project_id=project_ident,
+            project_id=owner,
             name=name,
             kind="text",
-            config_hash=source.stamp() or "",
+            config_hash="",
             origin="command",
         )
         sources.register(connection, [registration])
-        # A run that a stopped command left open goes on where that one stopped.
-        opened = runs.open_run(connection, tenant, ident, trigger="manual")
-        left = runs.open_of(connection, ident) if opened is None else None
-    run = opened if left is None else left.id
+        # A run that a stopped command left open goes on.
+        run = runs.open_run(connection, tenant, source, trigger="manual")
+        if run is None and (left := runs.open_of(connection, source)):
+            run = left.id
     if run is None:
         raise IndexingError("the set is being indexed by another command", fix="wait for it, then try again")
     where = admission.Admission(
         tenant_id=tenant,
-        project_id=project_ident,
-        source_id=ident,
+        project_id=owner,
+        source_id=source,
         run_id=run,
-        pipeline_version=f"{source.extractor}|{chunker}",
+        pipeline_version=f"judged-1|{chunker}",
     )
-    syncer = Syncer(database=parts.database)
-    while not syncer.slice(source, where, lambda: Schedule(next_sync_at=None, next_walk_at=None)):
-        pass
+    for start in range(0, len(held), PAGE):
+        page = Page(cursor={"next": start}, documents=tuple(held[start : start + PAGE]))
+        with parts.database.tenant(tenant) as connection:
+            runs.add(connection, run, admission.admit(connection, where, page).counts, page.cursor)
+    with parts.database.tenant(tenant) as connection:
+        runs.discovered(connection, run)
 
 
 def _waiting(parts: Runtime) -> list[Item]:
-    tenant = parts.settings.tenant_id
-    with parts.database.tenant(tenant) as connection:
-        # All stages begin anew: a stopped command may have left documents between two of them.
-        connection.execute(
-            text("""
-                update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
-                where state = 'pending'""")
-        )
-        rows = connection.execute(
-            text("select id, desired_version from document where state = 'pending' order by number")
-        )
-        return [Item(row.id, row.desired_version) for row in rows]
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        return documents.restart_pending(connection)
 
 
 def _put_off(parts: Runtime) -> list[Item]:
@@ -211,31 +206,21 @@ def _put_off(parts: Runtime) -> list[Item]:
     Raises:
         EmbedderRefused, BudgetSpent: it takes a person, or a day.
     """
-    tenant = parts.settings.tenant_id
     raise_if_stuck(parts)
-    with parts.database.tenant(tenant) as connection:
-        wait = connection.execute(
-            text("""
-                select cast(extract(epoch from max(due_at) - now()) as double precision) from document
-                where state = 'pending' and waits > 0""")
-        ).scalar()
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        wait = documents.seconds_put_off(connection)
     if wait is None:
         return []
     time.sleep(max(0.0, wait))
     return _waiting(parts)
 
 
-def _failed(parts: Runtime, judged: Judged) -> int:
-    tenant = parts.settings.tenant_id
-    with parts.database.tenant(tenant) as connection:
-        row = connection.execute(
-            text("""
-                select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
-                from document where not deleted""")
-        ).one()
-    if row.failed >= len(judged.documents):
+def _failed(parts: Runtime, dataset: EvalDataset) -> int:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        failed, reason = documents.never_indexed(connection)
+    if failed >= len(dataset.documents):
         raise IndexingError(
-            f"none of the {len(judged.documents)} documents could be indexed: {row.reason}",
+            f"none of the {len(dataset.documents)} documents could be indexed: {reason}",
             fix="see that the embedder works: `larder doctor`",
         )
-    return int(row.failed)
+    return failed

@@ -1,0 +1,404 @@
+"""Measuring search and Step 4: judged questions, asked as the product would ask them, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.documents import Json
+from pipeline.embedding.calls import embed_query_checked
+from pipeline.enrichment.text import flat
+from pipeline.errors import ConfigurationError
+from pipeline.ledger import documents
+from pipeline.search import SearchRequest
+from pipeline.search.chunk_store import active_index
+from pipeline.search.records import Filter, Mode
+from pipeline.search.measures import DEPTH, NAMES, Scores, best_limit, change, judge, keeping, mean, share
+from workers import search
+from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, EvalDataset
+from workers.admin.evaluation.sandbox import Show, document_ids, index
+from workers.enrichment.job import enricher
+from workers.runtime import Runtime
+
+WORST = 10
+KEPT_SHARE = 0.98
+"""Of the relevant documents, what the threshold `auto` keeps."""
+SHOWN = 5
+"""A duplicate is pointed out only among the first results."""
+
+
+GRADE_NAMES = ("noise", "related", "useful")
+UNJUDGED = "unjudged"
+
+
+# Step 4 -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One thing that an answer shows."""
+
+    section: str
+    ref: str
+    """Of the document that is shown or cited; empty if none is."""
+    text: str
+    """The sentence, or the title of the document."""
+
+    @property
+    def key(self) -> str:
+        """What it is judged by: the document, or the sentence itself."""
+        return self.ref if self.section in DOCUMENT_SECTIONS else flat(self.text)
+
+    def grade(self, judged: Mapping[tuple[str, str], int]) -> str:
+        """What was said of it; of a sentence that nobody judged, what was said of the document it cites."""
+        found = judged.get((self.section, flat(self.key)), judged.get((self.section, flat(self.ref))))
+        return UNJUDGED if found is None else GRADE_NAMES[found]
+
+
+def lines_of(context: Json) -> Iterator[Line]:
+    """What the answer for one item shows, but for notices of our own."""
+    for section in DOCUMENT_SECTIONS:
+        for item in context.get(section, ()):
+            yield Line(section=section, ref=item["ref"], text=item["title"])
+    for work in context.get("similar_work", ()):
+        for sentence in work["learnings"]:
+            yield Line(section="learnings", ref=work["ref"], text=sentence)
+    for one in context.get("suggestion_details", ()):
+        if one["kind"] != "notice":
+            yield Line(section="suggestions", ref=one["ref"] or "", text=one["text"])
+    refs = {citation["n"]: citation["ref"] for citation in context.get("citations", ())}
+    for hint in context.get("risk_hints", ()):
+        yield Line(section="risk_hints", ref=refs.get(hint["citation"], ""), text=hint["message"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step4Answers:
+    """The answers to the items of a set."""
+
+    dataset: EvalDataset
+    answers: Mapping[str, Json]
+    seconds: Sequence[float]
+
+    @property
+    def counts(self) -> dict[str, dict[str, Counter[str]]]:
+        """Item -> section -> how many lines have which grade; only sections that show something."""
+        found: dict[str, dict[str, Counter[str]]] = {}
+        for item, answer in self.answers.items():
+            sections = found.setdefault(item, {})
+            for line in lines_of(answer):
+                grade = line.grade(self.dataset.context.get(item, {}))
+                sections.setdefault(line.section, Counter())[grade] += 1
+        return found
+
+    def ungraded(self) -> Iterator[tuple[str, ...]]:
+        """Lines that nobody has judged, as rows of the judgements with a remark, so that a grade can be put in."""
+        for item, answer in self.answers.items():
+            judged = self.dataset.context.get(item, {})
+            rows = {
+                (line.section, line.key): line for line in lines_of(answer) if line.grade(judged) == UNJUDGED
+            }
+            title = flat(self.dataset.requests[item]["pbi"]["title"])
+            for (section, key), line in rows.items():
+                shown = flat(line.text) if section in DOCUMENT_SECTIONS else line.ref
+                yield item, section, key, "", f"{title} -> {shown}"
+
+    def to_json(self) -> Json:
+        """`step4` in the document of `larder eval --json`."""
+        counts = self.counts
+        return {
+            "seconds": _percentiles(self.seconds),
+            "degraded": sum(bool(answer.get("degradation_level")) for answer in self.answers.values()),
+            "sections": {
+                section: _summary([each.get(section, Counter()) for each in counts.values()])
+                for section in SECTIONS
+            },
+            "all": _summary([sum(each.values(), Counter()) for each in counts.values()]),
+            "items": counts,
+        }
+
+
+def _percentiles(seconds: Sequence[float]) -> Json:
+    p50, p95 = np.percentile(seconds, (50, 95))
+    return {"p50": round(float(p50), 4), "p95": round(float(p95), 4)}
+
+
+def _rounded(record: object) -> Json | None:
+    """The fields of a record of figures; None if there is none."""
+    return {name: round(value, 4) for name, value in vars(record).items()} if record else None
+
+
+def _summary(each: Sequence[Counter[str]]) -> Json:
+    """Of one section; shares are None if nothing was judged."""
+    total = sum(each, Counter())
+    judged = total.total() - total[UNJUDGED]
+    precision = share([(c["useful"] + c["related"], c.total() - c[UNJUDGED]) for c in each])
+    return {
+        "shown": total.total(),
+        "judged": judged,
+        **{name: total[name] for name in (*reversed(GRADE_NAMES), UNJUDGED)},
+        "precision": _rounded(precision),
+        "useful_share": round(total["useful"] / judged, 4) if judged else None,
+        "noise_share": round(total["noise"] / judged, 4) if judged else None,
+        "empty": sum(not one for one in each),
+    }
+
+
+def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Show) -> Step4Answers:
+    """Enrich items one by one, as the worker would; what a model would make of the words is left out.
+
+    Raises:
+        SearchError: a question cannot be enriched.
+    """
+    enrich = enricher(parts, parts.settings.tenant_id)
+    answers, seconds = {}, []
+    for number, item in enumerate(items):
+        show("enriching", number, len(items))
+        begun = time.perf_counter()
+        answers[item] = enrich(dataset.requests[item])
+        seconds.append(time.perf_counter() - begun)
+    show("enriching", len(items), len(items))
+    return Step4Answers(dataset=dataset, answers=answers, seconds=seconds)
+
+
+# Search -------------------------------------------------------------------------------------------
+
+
+class RankedAnswer(NamedTuple):
+    """What one question brought."""
+
+    ranking: list[str]
+    """Documents, best first."""
+    similarities: list[float | None]
+    """Of the same places."""
+    seconds: float
+    level: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One configuration's answers to a set."""
+
+    dataset: EvalDataset
+    mode: Mode
+    model: str
+    tenant: str
+    answers: Mapping[str, RankedAnswer]
+    failed: int
+    """Documents that could not be indexed."""
+    step4: Step4Answers | None = None
+    """The answers of Step 4, if it was measured."""
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        """Of every question that has a relevant document."""
+        return {q: judge(self.answers[q].ranking, wanted) for q, wanted in self.dataset.relevant.items()}
+
+    @property
+    def rankings(self) -> dict[str, list[str]]:
+        """What `--rankings` writes."""
+        return {query: answer.ranking for query, answer in self.answers.items()}
+
+    @property
+    def worst(self) -> list[tuple[str, Scores]]:
+        """The questions answered worst, worst first."""
+        return sorted(self.scores.items(), key=lambda one: (one[1].ndcg10, one[1].recall10))[:WORST]
+
+    def to_json(self) -> Json:
+        """The document of `larder eval --json`."""
+        scores = self.scores
+        return {
+            "set": self.dataset.name,
+            "digest": self.dataset.digest,
+            "documents": len(self.dataset.documents),
+            "queries": len(self.answers),
+            "judged": len(scores),
+            "mode": self.mode,
+            "model": self.model,
+            "tenant": self.tenant,
+            "scores": mean(scores.values()).to_json(),
+            "seconds": _percentiles([answer.seconds for answer in self.answers.values()]),
+            "degraded": sum(answer.level > 0 for answer in self.answers.values()),
+            "failed": self.failed,
+            "worst": [{"id": query, **found.to_json()} for query, found in self.worst],
+            "questions": {query: found.to_json() for query, found in scores.items()},
+            **({"step4": self.step4.to_json()} if self.step4 else {}),
+        }
+
+
+def measure(
+    parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show, items: Sequence[str] = ()
+) -> Measured:
+    """Index the set as a source of the runtime's tenant, then ask all questions, and enrich `items`.
+
+    Raises:
+        ConfigurationError: the configuration switches searching off.
+        IndexingError: not one document could be indexed.
+    """
+    if not parts.rag.enabled:
+        raise ConfigurationError("rag.enabled is false, so there is nothing to measure", fix="set it to true")
+    failed = index(parts, dataset, show)
+    return Measured(
+        dataset=dataset,
+        mode=mode,
+        model=parts.model,
+        tenant=parts.settings.tenant,
+        answers=_ask(parts, dataset, mode, show),
+        failed=failed,
+        step4=_enrich(parts, dataset, items, show) if items else None,
+    )
+
+
+def _ask(parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show) -> dict[str, RankedAnswer]:
+    retriever = search.retriever(parts, parts.settings.tenant_id)
+    ids = document_ids(parts, dataset)
+    names = {ident: name for name, ident in ids.items()}
+    answers = {}
+    for number, (query, question) in enumerate(dataset.queries.items()):
+        show("asking", number, len(dataset.queries))
+        own = (ids[query],) if dataset.self_exclude and query in ids else ()
+        request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own), explain=True)
+        begun = time.perf_counter()
+        found = retriever.search(request)
+        answers[query] = RankedAnswer(
+            ranking=[names[hit.document.id] for hit in found.hits],
+            similarities=[hit.explanation.similarity if hit.explanation else None for hit in found.hits],
+            seconds=time.perf_counter() - begun,
+            level=found.degradation_level,
+        )
+    show("asking", len(dataset.queries), len(dataset.queries))
+    return answers
+
+
+# Judging ------------------------------------------------------------------------------------------
+
+
+NOISE = "noise share"
+
+
+def compare(before: Json, after: Json) -> Json:
+    """What changes from one report to the other, measure by measure, with 95 % intervals.
+
+    A measure is left out if one of them has no judged line for it; see `not_compared`.
+    """
+    first, second = _values(before), _values(after)
+    found = {}
+    for name in [name for name in first if name in second]:
+        one, other = first[name], second[name]
+        questions = list(dict.fromkeys((*one, *other)))
+        each = change([one.get(q, (0, 0)) for q in questions], [other.get(q, (0, 0)) for q in questions])
+        if each is not None:
+            shown = {"difference": each.mean, "low": each.low, "high": each.high}
+            found[name] = {key: round(value, 4) for key, value in shown.items()} | {"certain": each.certain}
+    return found
+
+
+def not_compared(before: Json, after: Json) -> Json:
+    """Measure -> why `compare` leaves it out, of those that one of two reports can tell."""
+    judged = [
+        {name for name, each in _values(one).items() if any(of for _, of in each.values())}
+        for one in (before, after)
+    ]
+    return {
+        name: f"no judged line in the {'new report' if name in judged[0] else 'baseline'}"
+        for name in sorted(judged[0] ^ judged[1])
+    }
+
+
+def _values(report: Json) -> dict[str, dict[str, tuple[float, float]]]:
+    """Measure -> question -> what it has, and of how much."""
+    found = {
+        name: {query: (float(scores[name]), 1.0) for query, scores in report["questions"].items()}
+        for name in NAMES.values()
+    }
+    for item, sections in report.get("step4", {}).get("items", {}).items():
+        for section, grades in sections.items():
+            good = grades.get("useful", 0) + grades.get("related", 0)
+            judged = good + grades.get("noise", 0)
+            found.setdefault(f"{section} precision", {})[item] = (good, judged)
+        total = sum((Counter(grades) for grades in sections.values()), Counter[str]())
+        noise = total["noise"]
+        found.setdefault(NOISE, {})[item] = (noise, noise + total["useful"] + total["related"])
+    return found
+
+
+def baseline(path: Path, dataset: EvalDataset, mode: Mode, items: Sequence[str]) -> Json:
+    """An earlier report on the same questions, for `compare`.
+
+    Raises:
+        ConfigurationError: it is none, or it was made of another set or of other questions.
+    """
+    try:
+        report: Json = json.loads(path.read_text(encoding="utf-8"))
+        told = [part for each in _values(report).values() for value in each.values() for part in value]
+        reasons = {
+            "something that is no number": all(map(math.isfinite, told)),
+            f"the set {report['set']!r}, not {dataset.name!r}": report["set"] == dataset.name,
+            "other documents": report["digest"] == dataset.digest,
+            f"--mode {report['mode']}, not {mode}": report["mode"] == mode,
+            "other questions": report["questions"].keys() == dataset.relevant.keys(),
+            "other items of Step 4": report.get("step4", {"items": {}})["items"].keys() == set(items),
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        reasons = {"something else: it is no report of `larder eval --json`": False}
+    for reason, right in reasons.items():
+        if not right:
+            raise ConfigurationError(
+                f"--fail-if-worse: {path} was measured with {reason}",
+                fix="measure the baseline anew: `larder eval DIR --json > FILE`, with the same options",
+            )
+    return report
+
+
+def worse(comparison: Json) -> list[str]:
+    """The measures that lost more than chance explains."""
+    return [
+        name
+        for name, each in comparison.items()
+        if each["certain"] and (each["difference"] > 0) == (name == NOISE)
+    ]
+
+
+def calibrate(parts: Runtime, measured: Measured) -> Json:
+    """The thresholds that this model and this set ask for."""
+    relevant = measured.dataset.relevant
+    near = _nearest(parts, measured.dataset)
+    shown = [
+        (similarity, document in wanted)
+        for query, wanted in relevant.items()
+        for document, similarity in zip(
+            measured.answers[query].ranking[:SHOWN], measured.answers[query].similarities[:SHOWN], strict=True
+        )
+        if similarity is not None
+    ]
+    limit = best_limit(shown, sum(len(wanted) for wanted in relevant.values()))
+    return {
+        "pairs": len(near),
+        "min_similarity": round(keeping(near, KEPT_SHARE), 4) if near else None,
+        "kept_share": KEPT_SHARE,
+        "duplicate": _rounded(limit),
+        "duplicate_within": SHOWN,
+    }
+
+
+def _nearest(parts: Runtime, dataset: EvalDataset) -> list[float]:
+    """For each question and relevant document, the similarity of its nearest chunk: what a threshold cuts off."""
+    found: list[float] = []
+    tenant, ids = parts.settings.tenant_id, document_ids(parts, dataset)
+    with parts.database.tenant(tenant) as connection:
+        read = active_index(connection)
+    if read is None:
+        return []
+    for query, wanted in dataset.relevant.items():
+        asked = embed_query_checked(parts.embedder_of(read), dataset.queries[query])
+        with parts.database.tenant(tenant) as connection:
+            known = [ids[name] for name in wanted if name in ids]
+            found += documents.similarities(connection, read.id, asked, known)
+    return found
