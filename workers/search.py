@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, get_args
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import text
+import yaml
 
-from pipeline.database.tenancy import project_id
+from pipeline.database.tenancy import ALL, SHARED, project_id
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError
+from pipeline.ledger import documents, sources
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Filter, Mode
 from pipeline.search.validity import age_days, remark
-from workers.admin import synonyms
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class FilterWords:
     """A filter in a person's words."""
 
     source_types: Sequence[str] = ()
@@ -95,7 +96,56 @@ def synonyms_of(parts: Runtime) -> Synonyms:
         ConfigurationError: the file cannot be read.
     """
     path = parts.rag.retrieval.synonyms
-    return synonyms.read(parts.settings.resolve(path)) if path else Synonyms()
+    return read_synonyms(parts.settings.resolve(path)) if path else Synonyms()
+
+
+MOST_SYNONYM_BYTES = 1_000_000
+
+
+def read_synonyms(path: Path) -> Synonyms:
+    """The groups in `path`: a list of lists of words, or words with a list of what else they are called.
+
+    Raises:
+        ConfigurationError: there is no such file, it is too long, or it has another form.
+    """
+    try:
+        if path.stat().st_size > MOST_SYNONYM_BYTES:
+            raise ConfigurationError(
+                f"retrieval.synonyms: {path} is larger than {MOST_SYNONYM_BYTES:,} bytes",
+                fix="make it shorter",
+            )
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigurationError(
+            f"retrieval.synonyms: {path} cannot be read: {why}", fix="correct the path or the file"
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(
+            f"retrieval.synonyms: {path}{line} is no YAML", fix="write one list of words per group"
+        ) from None
+    return Synonyms.of(_groups(given, path))
+
+
+def _groups(given: Any, path: Path) -> list[list[str]]:
+    rows = (
+        given.items() if isinstance(given, dict) else enumerate(given if isinstance(given, list) else [None])
+    )
+    found = []
+    for key, words in rows if given else ():
+        head = [key] if isinstance(given, dict) else []
+        group = [*head, *(words if isinstance(words, list) else [words])]
+        if not all(isinstance(word, str | int) for word in group):
+            raise ConfigurationError(
+                f"retrieval.synonyms: {path}: {key!r} is no list of words"
+                if head
+                else f"retrieval.synonyms: {path}: entry {int(key) + 1} is no list of words",
+                fix="write for example - [k8s, kubernetes]",
+            )
+        found.append([str(word) for word in group])
+    return found
 
 
 def _reranker(parts: Runtime) -> Reranker | None:
@@ -128,7 +178,7 @@ def asked(text: str) -> str:
 def holds_documents(parts: Runtime, tenant: UUID) -> bool:
     """False if there is nothing that a search of this tenant could find."""
     with parts.database.tenant(tenant) as connection:
-        return bool(connection.execute(text("select exists (select from document)")).scalar())
+        return documents.exist(connection)
 
 
 def mode_of(word: str) -> Mode:
@@ -144,7 +194,7 @@ def mode_of(word: str) -> Mode:
     raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
 
 
-def condition(parts: Runtime, tenant: UUID, wanted: Wanted, now: datetime | None = None) -> Filter:
+def condition(parts: Runtime, tenant: UUID, wanted: FilterWords, now: datetime | None = None) -> Filter:
     """The filter that `wanted` asks for.
 
     Raises:
@@ -198,7 +248,7 @@ def _id(word: str) -> UUID:
 def _sources(parts: Runtime, tenant: UUID, names: Sequence[str]) -> tuple[str, ...]:
     if names:
         with parts.database.tenant(tenant) as connection:
-            known = [row.name for row in connection.execute(text("select name from source order by name"))]
+            known = [row.name for row in sources.listed(connection)]
         for name in names:
             if name not in known:
                 listed = ", ".join(known) or "no source is known yet"
@@ -214,6 +264,29 @@ def _pair(word: str) -> tuple[str, str]:
             fix="write for example --metadata team=search",
         )
     return key.strip(), value
+
+
+MOST_NAMED = 5
+
+
+def names_in(words: Iterable[str]) -> list[str]:
+    """Names that are divided by commas, each once."""
+    return list(dict.fromkeys(name for word in words for part in word.split(",") if (name := part.strip())))
+
+
+def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list[str]:
+    """A sentence for each of these projects that holds no documents; what is shared may be empty."""
+    with parts.database.tenant(tenant) as connection:
+        held = sources.projects(connection)
+    there = {*held, project_id(tenant, SHARED)}
+    missing = [n for n in names if n != ALL and project_id(tenant, n) not in there]
+    there_are = f"there are {listed([*held.values()])}" if held else "nothing is indexed yet"
+    return [f"project {name!r} holds no documents; {there_are}" for name in missing]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, divided by commas."""
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 _AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
@@ -260,11 +333,7 @@ def _facts(parts: Runtime, tenant: UUID, ids: Sequence[UUID]) -> Mapping[UUID, J
     if not ids:
         return {}
     with parts.database.tenant(tenant) as connection:
-        rows = connection.execute(
-            text("select id, external_id, chunk_count, security_level from document where id = any(:ids)"),
-            {"ids": list(ids)},
-        )
-        return {row["id"]: dict(row) for row in rows.mappings()}
+        return documents.facts(connection, ids)
 
 
 def hit_json(hit: Hit, facts: Json) -> Json:

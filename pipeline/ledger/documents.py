@@ -130,6 +130,20 @@ def corpus(connection: Connection) -> Iterator[Json]:
         yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
 
 
+def exist(connection: Connection) -> bool:
+    """False if the tenant has no document at all."""
+    return bool(connection.execute(text("select exists (select from document)")).scalar())
+
+
+def facts(connection: Connection, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
+    """What the ledger knows of documents besides what a search needs."""
+    rows = connection.execute(
+        text("select id, external_id, chunk_count, security_level from document where id = any(:ids)"),
+        {"ids": list(ids)},
+    )
+    return {row["id"]: dict(row) for row in rows.mappings()}
+
+
 def corpus_names(connection: Connection) -> Mapping[UUID, str]:
     """Document -> its `_id` in the corpus."""
     return {row.id: row[0] for row in connection.execute(text(_CORPUS.format(columns="")))}

@@ -22,7 +22,7 @@ from workers import search as searching
 from workers.control import sync
 from workers.queue.app import configure
 from workers.runtime import Runtime
-from workers.search import Wanted
+from workers.search import FilterWords
 from workers.settings import load
 
 CONFIG = """
@@ -76,7 +76,7 @@ def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> 
         text=words,
         k=3,
         mode=mode,
-        filter=searching.condition(parts, parts.settings.tenant_id, Wanted(**wanted)),
+        filter=searching.condition(parts, parts.settings.tenant_id, FilterWords(**wanted)),
     )
     results: list[dict[str, Any]] = searching.to_json(
         parts,

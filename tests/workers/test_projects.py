@@ -20,11 +20,11 @@ from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded, search
-from workers.admin.projects import Scope
 from workers.client import Client
 from workers.control import sync
 from workers.enrichment import job as enriching
 from workers.enrichment import step4_file
+from workers.enrichment.step4_file import ProjectScope
 from workers.runtime import Runtime
 from workers.settings import load
 from workers.sources import configured_sources
@@ -175,7 +175,7 @@ def test_an_installation_without_projects_is_as_before(
             assert owners(enriching.enricher(made, made.settings.tenant_id)({"pbi": PBI}, project)) == all_of(
                 "all"
             )
-        assert step4_file.notices(made, backlog_of(tmp_path, PBI), Scope()) == []
+        assert step4_file.notices(made, backlog_of(tmp_path, PBI), ProjectScope()) == []
 
 
 # At other levels, and what is remembered -----------------------------------------------------------
@@ -244,7 +244,7 @@ def test_switched_off_and_prepared_answers_name_the_project(parts: Runtime, tmp_
         == "shop"
     )
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"})
-    made = step4_file.enrich(parts, read, scope=Scope(), timeout=5, tell=lambda _outcome: None)
+    made = step4_file.enrich(parts, read, scope=ProjectScope(), timeout=5, tell=lambda _outcome: None)
     assert [item["context"]["project"] for item in made.items] == ["default", "billing"]
 
 
@@ -304,12 +304,12 @@ OUTSIDE = "are left out; --projects '*' asks all"
 def test_what_is_left_out_and_what_holds_nothing_is_said(
     parts: Runtime, tmp_path: Path, words: tuple[str, ...], said: list[str]
 ) -> None:
-    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), Scope.of(words)) == said
+    assert step4_file.notices(parts, backlog_of(tmp_path, PBI), ProjectScope.of(words)) == said
 
 
 def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_path: Path) -> None:
     read = backlog_of(tmp_path, PBI, {**PBI, "project": "billing"}, {**PBI, "project": "billing"})
-    assert step4_file.notices(parts, read, Scope()) == [
+    assert step4_file.notices(parts, read, ProjectScope()) == [
         f"project default: documents of other projects (billing, shop) {OUTSIDE}",
         f"project billing: documents of other projects (shop) {OUTSIDE}",
     ]
@@ -318,7 +318,7 @@ def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_
 @pytest.mark.req("001-120")
 def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime) -> None:
     def found(*projects: str) -> set[str]:
-        wanted = search.Wanted(projects=projects)
+        wanted = search.FilterWords(projects=projects)
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,

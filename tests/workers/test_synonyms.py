@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers.admin import synonyms
+from workers import search
 
 
 @pytest.mark.req("001-022")
@@ -24,7 +24,7 @@ from workers.admin import synonyms
 def test_both_forms_are_read(tmp_path: Path, content: str, groups: tuple[tuple[str, ...], ...]) -> None:
     file = tmp_path / "synonyms.yaml"
     file.write_text(content, encoding="utf-8")
-    assert synonyms.read(file).groups == groups
+    assert search.read_synonyms(file).groups == groups
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, content: bytes, sa
     file = tmp_path / "synonyms.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigurationError) as caught:
-        synonyms.read(file)
+        search.read_synonyms(file)
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
     assert caught.value.fix
@@ -51,4 +51,4 @@ def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, content: bytes, sa
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
-        synonyms.read(tmp_path / "absent.yaml")
+        search.read_synonyms(tmp_path / "absent.yaml")

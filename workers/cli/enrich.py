@@ -63,10 +63,10 @@ def enrich(
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
     with command_context(config, as_json, data) as door:
-        from workers.admin.projects import Scope
         from workers.enrichment import step4_file
+        from workers.enrichment.step4_file import ProjectScope
 
-        scope = Scope.of(project or ())
+        scope = ProjectScope.of(project or ())
         read = step4_file.read_backlog(file)  # before any server is started for it
         if output is not None:
             step4_file.check_writable(output, folder=form != "json")

@@ -83,10 +83,9 @@ class SearchOptions:
         """
         from pipeline.search import SearchRequest
         from workers import search as searching
-        from workers.admin import projects
 
-        mode, names = searching.mode_of(self.mode), projects.names_of(self.project or ())
-        wanted = searching.Wanted(
+        mode, names = searching.mode_of(self.mode), searching.names_in(self.project or ())
+        wanted = searching.FilterWords(
             source_types=self.source_type or (),
             kinds=self.kind or (),
             tags=self.tag or (),
@@ -99,7 +98,7 @@ class SearchOptions:
             exclude=self.exclude or (),
         )
         condition = searching.condition(context.parts, context.tenant, wanted)
-        for notice in projects.unknown(context.parts, context.tenant, names) if names else ():
+        for notice in searching.unknown_projects(context.parts, context.tenant, names) if names else ():
             print(notice, file=sys.stderr)
         return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
 

@@ -7,20 +7,23 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from uuid import UUID
 
 from connectors.documents.values import parse_json
 from connectors.pbi.shapes import in_words, pbi_items, top_level
+from pipeline.database.tenancy import ALL, project_id, searched
 from pipeline.documents import Json
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
+from pipeline.ledger import sources
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
-from workers.admin.projects import Scope, left_out, unknown
 from workers.client import BULK, INTERACTIVE, Client
 from workers.runtime import Runtime
+from workers.search import listed, names_in, unknown_projects
 
 MOST_INTERACTIVE = 20
 """More PBIs than these are a backlog, which lets those go first for whom somebody waits."""
@@ -176,7 +179,7 @@ def enrich(
     parts: Runtime,
     backlog: BacklogFile,
     *,
-    scope: Scope,
+    scope: ProjectScope,
     timeout: float | None,
     tell: Callable[[Outcome], None],
 ) -> Enriched:
@@ -204,12 +207,48 @@ def enrich(
     return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
 
 
-def notices(parts: Runtime, backlog: BacklogFile, scope: Scope) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class ProjectScope:
+    """Where a command looks."""
+
+    project: str | None = None
+    """None: each item's own, else that of the installation."""
+    projects: tuple[str, ...] = ()
+    """Those searched besides; `*` is all of the tenant."""
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Self:
+        """Of what an option was given, several divided by commas: the first name is the project, the rest are more."""
+        names = names_in(words)
+        own = next((name for name in names if name != ALL), None)
+        return cls(project=own, projects=tuple(name for name in names if name != own))
+
+
+def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[str]:
     """What a person is told of the projects that are asked for: those without documents, and what is left out."""
     named = [scope.project] if scope.project else backlog.projects
     tenant = parts.settings.tenant_id
     own = [name or parts.settings.project for name in named][:MOST_NOTICES]
-    return [*unknown(parts, tenant, [*own, *scope.projects]), *left_out(parts, tenant, own, scope.projects)]
+    return [
+        *unknown_projects(parts, tenant, [*own, *scope.projects]),
+        *_left_out(parts, tenant, own, scope.projects),
+    ]
+
+
+def _left_out(parts: Runtime, tenant: UUID, own: Iterable[str], more: Sequence[str]) -> list[str]:
+    """A sentence for each of these projects whose items are not looked for in all there is."""
+    with parts.database.tenant(tenant) as connection:
+        held = sources.projects(connection)
+    said = []
+    for name in own:
+        where = searched(tenant, project_id(tenant, name), more)
+        others = [] if where is None else [held[ident] for ident in held if ident not in where]
+        if others:
+            said.append(
+                f"project {name}: documents of other projects ({listed(others)}) are left out;"
+                f" --projects '{ALL}' asks all"
+            )
+    return said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +258,7 @@ class _Asker:
     client: Client
     priority: int
     until: float | None
-    scope: Scope
+    scope: ProjectScope
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
         left = None if self.until is None else max(0.1, self.until - time.monotonic())
