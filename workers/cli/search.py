@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.documents import Json
+from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_PATIENCE, CommandContext, command
 from workers.cli.tables import SCORE_PARTS, Columns, show_scores
@@ -28,52 +28,33 @@ WIDEST = 100
 """Columns; longer lines are hard to read, however wide the screen."""
 
 
-def _repeated(name: str, help_: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=help_, metavar=metavar)
+_PROJECT = (
+    "Only documents of this project; more by commas or repeated. "
+    "Without it all projects of the tenant are searched."
+)
+_COUNT = "How many. [default: retrieval.topK, at most maxTopK]"
+_SINCE = "Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."
+Words = list[str] | None
+"""An option that may be repeated."""
+option = typer.Option
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search, and among which documents."""
 
-    k: Annotated[
-        int | None, typer.Option("-k", min=1, help="How many. [default: retrieval.topK, at most maxTopK]")
-    ] = None
-    mode: Annotated[str, typer.Option("--mode", help="hybrid, vector or keyword.")] = "hybrid"
-    source_type: Annotated[
-        list[str] | None,
-        _repeated("--source-type", "pbi, documentation, confluence, azure_devops, text; may be repeated."),
-    ] = None
-    kind: Annotated[list[str] | None, _repeated("--kind", "work, decision, reference; may be repeated.")] = (
-        None
-    )
-    tag: Annotated[list[str] | None, _repeated("--tag", "The document has it; repeated: all of them.")] = None
-    source: Annotated[list[str] | None, _repeated("--source", "Name of a source; may be repeated.")] = None
-    project: Annotated[
-        list[str] | None,
-        _repeated(
-            "--project",
-            "Only documents of this project; more by commas or repeated. Without it all projects of the tenant are "
-            "searched.",
-        ),
-    ] = None
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."),
-    ] = None
-    until: Annotated[
-        str | None, typer.Option("--until", help="Changed before; a day given here counts whole.")
-    ] = None
-    metadata: Annotated[list[str] | None, _repeated("--metadata", "Repeated: all of them.", "KEY=VALUE")] = (
-        None
-    )
-    security_level: Annotated[
-        list[str] | None,
-        _repeated("--security-level", "Only documents of this level; may be repeated."),
-    ] = None
-    exclude: Annotated[
-        list[str] | None, _repeated("--exclude", "Leave this document out; may be repeated.", "ID")
-    ] = None
+    k: Annotated[int | None, option("-k", min=1, help=_COUNT)] = None
+    mode: Annotated[str, option(help="hybrid, vector or keyword.")] = "hybrid"
+    source_type: Annotated[Words, option(help=f"{', '.join(SourceType)}; may be repeated.")] = None
+    kind: Annotated[Words, option(help=f"{', '.join(Kind)}; may be repeated.")] = None
+    tag: Annotated[Words, option(help="The document has it; repeated: all of them.")] = None
+    source: Annotated[Words, option(help="Name of a source; may be repeated.")] = None
+    project: Annotated[Words, option(help=_PROJECT)] = None
+    since: Annotated[str | None, option(help=_SINCE)] = None
+    until: Annotated[str | None, option(help="Changed before; a day given here counts whole.")] = None
+    metadata: Annotated[Words, option(metavar="KEY=VALUE", help="Repeated: all of them.")] = None
+    security_level: Annotated[Words, option(help="Only documents of this level; may be repeated.")] = None
+    exclude: Annotated[Words, option(metavar="ID", help="Leave this document out; may be repeated.")] = None
 
     def request(self, context: CommandContext, text: str, *, explain: bool = False) -> SearchRequest:
         """What is asked; projects that hold nothing are named on stderr.

@@ -122,7 +122,7 @@ def _state(source: Json) -> Text:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _CutLine:
     """Cut at the end of the line; on a narrow screen, where that would leave little but the name, wrapped."""
 
     text: Text
@@ -133,7 +133,7 @@ class _Line:
         yield self.text
 
 
-def _troubles(sources: list[Json]) -> list[_Line]:
+def _troubles(sources: list[Json]) -> list[_CutLine]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
     every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
     for s in sources:
@@ -143,7 +143,7 @@ def _troubles(sources: list[Json]) -> list[_Line]:
     lines = [Text.assemble((name, colour), f" {said}") for colour, name, said in every[:MOST_LINES]]
     if len(every) > MOST_LINES:
         lines[-1] = Text(f"... and {len(every) - MOST_LINES + 1} more; see larder status --json")
-    return [_Line(line) for line in lines]
+    return [_CutLine(line) for line in lines]
 
 
 def _figures(found: Json) -> Table:
