@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import threading
@@ -30,6 +31,7 @@ RING_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
+KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
 LONG_SECONDS = 900.0
 """A command does not sit out a longer wait of embedding; the work goes on without it."""
 
@@ -70,70 +72,55 @@ def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[
     """Open a run for each source; one that is already open is awaited first, since it may have begun too early."""
     watched = []
     for one in wanted:
-        run_id = None
-        while run_id is None:
-            run_id = start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)
-            if run_id is None:
-                _await_open(parts, one)
-        watched.append(Watched(source=one, run=_read(parts, one, run_id)))
+        while (run_id := start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)) is None:
+            _await_open(parts, one)
+        with parts.database.tenant(one.tenant_id) as connection:
+            run = runs.get(connection, run_id)
+        if run is None:
+            raise LarderError(
+                f"run {run_id} of source {one.settings.name} is gone", fix="see `larder status`"
+            )
+        watched.append(Watched(source=one, run=run))
     return watched
 
 
-@dataclass
-class BrokerWatch:
-    """Looks whether the broker, by which workers are told of work, is there while a command waits for them."""
-
-    broker_url: str
-    fix: str = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
-    """What a person can do who would wait in vain."""
-    looked: float = 0.0
-    away_since: float | None = None
-
-    def raise_if_lost(self) -> None:
-        """Look once in a while.
-
-        Raises:
-            StoreUnavailable: the broker has been away for `AWAY_SECONDS`.
-        """
-        if time.monotonic() - self.looked < LOOK_SECONDS:
-            return
-        begun, why = time.monotonic(), broker.trouble(self.broker_url)
-        self.looked = time.monotonic()
-        self.away_since = (self.away_since or begun) if why else None
-        if self.away_since is not None and self.looked - self.away_since > AWAY_SECONDS:
-            raise broker_lost(why, self.fix)
-
-
-def broker_lost(why: str, fix: str = BrokerWatch.fix) -> StoreUnavailable:
+def broker_lost(why: str, fix: str = KEPT) -> StoreUnavailable:
     """What to tell a person who would wait in vain."""
     return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
 
 
-def _await_open(parts: Runtime, one: Configured) -> None:
-    rung = 0.0
-    broker_watch = BrokerWatch(
-        parts.addresses.broker,
-        fix=f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
-        "when the broker is back: ask again then",
-    )
+def _looks(parts: Runtime, fix: str = KEPT) -> Iterator[bool]:
+    """When to look again, for ever; True once a second. `fix` is what a person can do who would wait in vain.
+
+    Raises:
+        StoreUnavailable: the broker, by which workers are told of work, has been away for `AWAY_SECONDS`.
+    """
+    asked, second, here = -math.inf, time.monotonic(), time.monotonic()
     while True:
-        with parts.database.tenant(one.tenant_id) as connection:
-            if runs.open_of(connection, one.id) is None:
-                return
-        broker_watch.raise_if_lost()
-        if time.monotonic() - rung > RING_SECONDS:
-            raise_if_stuck(parts)
-            dispatch.send("larder.pump", expires=5)
-            rung = time.monotonic()
+        now = time.monotonic()
+        if now - asked >= LOOK_SECONDS:
+            why = broker.trouble(parts.addresses.broker)
+            asked = time.monotonic()
+            here = here if why else asked
+            if asked - here > AWAY_SECONDS:
+                raise broker_lost(why, fix)
+        yield now - second > RING_SECONDS
+        second = now if now - second > RING_SECONDS else second
         time.sleep(POLL_SECONDS)
 
 
-def _read(parts: Runtime, one: Configured, run_id: int) -> runs.RunRow:
-    with parts.database.tenant(one.tenant_id) as connection:
-        row = runs.get(connection, run_id)
-    if row is None:
-        raise LarderError(f"run {run_id} of source {one.settings.name} is gone", fix="see `larder status`")
-    return row
+def _await_open(parts: Runtime, one: Configured) -> None:
+    fix = (
+        f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
+        "when the broker is back: ask again then"
+    )
+    for a_second_later in _looks(parts, fix):
+        with parts.database.tenant(one.tenant_id) as connection:
+            if runs.open_of(connection, one.id) is None:
+                return
+        if a_second_later:
+            raise_if_stuck(parts)
+            dispatch.send("larder.pump", expires=5)
 
 
 def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
@@ -144,27 +131,18 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         EmbedderRefused: nothing is embedded until somebody mends the configuration.
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
-    rung = looked = time.monotonic()
-    broker_watch = BrokerWatch(parts.addresses.broker)
-    while True:
+    for a_second_later in _looks(parts):
         for one in watched:
             if one.run.finished_at is None:
                 _look(parts, one)
         show(watched)
         if all(one.run.finished_at for one in watched):
             return
-        broker_watch.raise_if_lost()
-        ready = [w for w in watched if w.run.state == "processing" and not w.live.get("open")]
-        if ready and time.monotonic() - rung > RING_SECONDS / 4:
+        if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
             # All its documents are through: the pump need not wait for the next tick to close it.
             dispatch.send("larder.pump", expires=5)
-            rung = time.monotonic()
-        if time.monotonic() - looked > RING_SECONDS and not any(
-            w.run.state == "discovering" for w in watched
-        ):
+        if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
-            looked = time.monotonic()
-        time.sleep(POLL_SECONDS)
 
 
 def raise_if_stuck(parts: Runtime) -> None:
@@ -191,17 +169,13 @@ def _look(parts: Runtime, one: Watched) -> None:
 
 def report(watched: Sequence[Watched], seconds: float) -> Json:
     """The document of `larder index --json`."""
-    rows = [run_report(w) for w in watched]
-    errors = [
-        {"source": w.source.settings.name, "item": p["item"], "reason": p["reason"], "outcome": p["outcome"]}
-        for w in watched
-        for p in w.run.problems
-    ]
-    errors += [
-        {"source": w.source.settings.name, "item": "", "reason": w.run.error, "outcome": "failed"}
-        for w in watched
-        if w.run.state == "failed"
-    ]
+    rows = [_run_report(w) for w in watched]
+    errors = []
+    for w in watched:
+        failed = [{"item": "", "reason": w.run.error, "outcome": "failed"}] if w.run.state == "failed" else []
+        for p in (*w.run.problems, *failed):
+            found = {key: p[key] for key in ("item", "reason", "outcome")}
+            errors.append({"source": w.source.settings.name, **found})
     return {
         "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
         "stats": {
@@ -215,17 +189,27 @@ def report(watched: Sequence[Watched], seconds: float) -> Json:
     }
 
 
-def run_report(watched: Watched) -> Json:
+_COUNTS = (
+    *(
+        "state",
+        "listed",
+        "unchanged",
+        "queued",
+        "indexed",
+        "dead",
+        "superseded",
+        "deleted",
+        "hidden",
+        "restored",
+    ),
+    *("skipped", "failed", "texts_embedded", "texts_reused", "texts_cut", "chunks_kept", "error"),
+)
+
+
+def _run_report(watched: Watched) -> Json:
     """One run with its counts; listed = unchanged + queued + skipped + failed."""
-    run = watched.run
-    same = ("state", "listed", "unchanged", "queued", "indexed", "dead", "superseded", "deleted", "hidden")
-    rest = ("restored", "skipped", "failed", "texts_embedded", "texts_reused", "texts_cut", "chunks_kept")
-    return {
-        "source": watched.source.settings.name,
-        "run": run.id,
-        **{name: getattr(run, name) for name in (*same, *rest)},
-        "error": run.error,
-    }
+    counts = {name: getattr(watched.run, name) for name in _COUNTS}
+    return {"source": watched.source.settings.name, "run": watched.run.id, **counts}
 
 
 def exit_code(report_: Json) -> int:
@@ -301,14 +285,14 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
         with parts.database.tenant(one.tenant_id) as connection:
             verdicts = admission.verdicts(connection, where, page)
         changed = [e for e, v in verdicts.items() if v in {"changed", "waiting"}]
-        dead = [e for e, v in verdicts.items() if v == "dead"]
+        dead = sum(v == "dead" for v in verdicts.values())
         items += changed
         counts["queued"] += len(changed)
-        counts["failed"] += len(page.failed) + len(dead)
+        counts["failed"] += len(page.failed) + dead
         counts["skipped"] += len(page.skipped)
-        counts["unchanged"] += len(verdicts) - len(changed) - len(dead)
-        problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
-        problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
+        counts["unchanged"] += len(verdicts) - len(changed) - dead
+        for outcome, found in (("failed", page.failed), ("skipped", page.skipped)):
+            problems += [{**p.to_json(), "outcome": outcome} for p in found]
     counts["listed"] = sum(counts.values())
     return {"source": one.settings.name, **counts, "would_index": items, "problems": problems}
 
@@ -339,11 +323,9 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    why = broker.trouble(parts.addresses.broker) if set(INDEXING) & set(lacking) - set(ENRICHING) else ""
-    if why:
-        raise broker_lost(
-            why, broker.remedy(why)
-        )  # workers for Step 4 look into the ledger, those for indexing do not
+    # Workers for Step 4 look into the ledger, those for indexing do not.
+    if set(INDEXING) & set(lacking) - set(ENRICHING) and (why := broker.trouble(parts.addresses.broker)):
+        raise broker_lost(why, broker.remedy(why))
     boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
     thread = threading.Thread(target=boss.lend, daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from rich.markup import escape
 from connectors import FileOptions
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
-from workers.cli.context import WRONG, CommandContext, ConfigOption, DataOption, JsonOption, command_context
+from workers.cli.context import WRONG, CommandContext, command
 from workers.settings import Settings, SourceSettings
 from workers.sources import configured_sources, open_source
 
@@ -22,61 +22,57 @@ app = typer.Typer(no_args_is_help=True, help="Write, show or check the configura
 
 
 @app.command("init")
+@command()
 def init(
+    context: CommandContext,
     file: Annotated[Path | None, typer.Argument(help="[default: larder.yaml]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Write a commented file with every key, its default and an example of each source."""
-    with command_context(config, as_json, data) as door:
-        from workers.settings import initial_file
+    from workers.settings import initial_file
 
-        path = file or config or Path("larder.yaml")
-        if path.exists() and not force:
-            raise ConfigurationError(f"{path} is there already", fix="name another file, or add --force")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(initial_file(), encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
-        door.answer(
-            {"success": True, "file": str(path)},
-            text=f"wrote {path}: name your sources there, then `larder config check`",
-        )
+    path = file or context.config or Path("larder.yaml")
+    if path.exists() and not force:
+        raise ConfigurationError(f"{path} is there already", fix="name another file, or add --force")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(initial_file(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    context.answer(
+        {"success": True, "file": str(path)},
+        text=f"wrote {path}: name your sources there, then `larder config check`",
+    )
 
 
 @app.command("show")
-def show(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+@command()
+def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
-    with command_context(config, as_json, data) as door:
-        from workers.settings import effective
-        from workers.settings import show as shown
+    from workers.settings import effective
+    from workers.settings import show as shown
 
-        door.answer(effective(door.settings), text=shown(door.settings).rstrip("\n"))
+    context.answer(effective(context.settings), text=shown(context.settings).rstrip("\n"))
 
 
 @app.command("check")
-def check(config: ConfigOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
+@command()
+def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
-    with command_context(config, as_json, data) as door:
-        understood = _understood(door)
-        door.answer(understood)
-        if not door.as_json:
-            _tell(door, understood)
-        for problem in understood["problems"]:
-            print(problem, file=sys.stderr)
-        if understood["problems"]:
-            raise typer.Exit(WRONG)
+    understood = _understood(context)
+    context.answer(understood, lambda: _tell(context, understood))
+    for problem in understood["problems"]:
+        print(problem, file=sys.stderr)
+    if understood["problems"]:
+        raise typer.Exit(WRONG)
 
 
-def _understood(door: CommandContext) -> Json:
+def _understood(context: CommandContext) -> Json:
     """What the file means, and what opening its sources and its model says against it."""
     from workers import search
     from workers.runtime import Addresses, Runtime
 
-    settings = door.settings
+    settings = context.settings
     parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
     tries: list[tuple[str, Callable[[], object]]] = [
         (f"source {one.settings.name}: ", partial(open_source, parts, one.settings))
@@ -91,7 +87,7 @@ def _understood(door: CommandContext) -> Json:
         "file": str(settings.path) if settings.path else None,
         "tenant": settings.tenant,
         "project": settings.project,
-        "sources": [_source(door, source) for source in settings.rag.sources],
+        "sources": [_source(context, source) for source in settings.rag.sources],
         "warnings": [
             *settings.notes,
             *([f"searches go without the reranker: {reranker}"] if reranker else []),
@@ -109,8 +105,8 @@ def _refusal(attempt: Callable[[], object]) -> str:
     return ""
 
 
-def _source(door: CommandContext, source: SourceSettings) -> Json:
-    settings = door.settings
+def _source(context: CommandContext, source: SourceSettings) -> Json:
+    settings = context.settings
     return {
         "name": source.name,
         "type": source.type,
@@ -129,7 +125,7 @@ def _where(settings: Settings, source: SourceSettings) -> str:
     return str(settings.resolve(source.root)) if isinstance(source, FileOptions) else source.place
 
 
-def _tell(door: CommandContext, understood: Json) -> None:
+def _tell(context: CommandContext, understood: Json) -> None:
     print(understood["file"] or "no file: the defaults hold")
     print(f"tenant {understood['tenant']}, project {understood['project']}")
     for source in understood["sources"]:
@@ -143,4 +139,4 @@ def _tell(door: CommandContext, understood: Json) -> None:
     if not understood["sources"]:
         print("no sources: `larder config init` shows how one looks")
     for warning in understood["warnings"]:
-        door.console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        context.console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)

@@ -10,21 +10,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
-from workers.cli.context import (
-    CommandContext,
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    command_context,
-    resumable,
-    to_stdout_json,
-)
+from workers.cli.context import CommandContext, command, resumable, to_stdout_json
+from workers.cli.tables import progress_bars
 
 MOST_NAMED = 5
 Format = Literal["json", "md", "html"]
@@ -32,7 +24,9 @@ PATIENCE = 5.0
 """Seconds in which the database must say something."""
 
 
+@command(patience=PATIENCE)
 def enrich(
+    context: CommandContext,
     file: Annotated[Path, typer.Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
     output: Annotated[
         Path | None,
@@ -57,56 +51,53 @@ def enrich(
             "[default: the PBI's own, else LARDER_PROJECT]",
         ),
     ] = None,
-    config: ConfigOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock."""
-    with command_context(config, as_json, data) as door:
-        from workers.enrichment import step4_file
-        from workers.enrichment.step4_file import ProjectScope
+    from workers.enrichment import step4_file
+    from workers.enrichment.step4_file import ProjectScope
 
-        scope = ProjectScope.of(project or ())
-        read = step4_file.read_backlog(file)  # before any server is started for it
-        if output is not None:
-            step4_file.check_writable(output, folder=form != "json")
-        # stdout belongs to the document, on a terminal too.
-        console = Console(stderr=True, highlight=False)
-        if read.repeated:
-            said = f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id; each is taken by itself"
-            console.print(said, markup=False)
-        with _workers(door) as borrowed:
-            if borrowed:
-                console.print("no workers are running: started some for this command (see `larder up`)")
-            with suppress(LarderError):  # whatever it is, each PBI says so by itself
-                for notice in step4_file.notices(door.parts, read, scope):
-                    console.print(notice, markup=False, soft_wrap=True)
-            with resumable(), _progress(console) as progress:
-                bar = progress.add_task("enriching", total=read.count, note="")
+    scope = ProjectScope.of(project or ())
+    read = step4_file.read_backlog(file)  # before any server is started for it
+    if output is not None:
+        step4_file.check_writable(output, folder=form != "json")
+    # stdout belongs to the document, on a terminal too.
+    console = Console(stderr=True, highlight=False)
+    if read.repeated:
+        said = (
+            f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id; each is taken by itself"
+        )
+        console.print(said, markup=False)
+    with _workers(context) as borrowed:
+        if borrowed:
+            console.print("no workers are running: started some for this command (see `larder up`)")
+        with suppress(LarderError):  # whatever it is, each PBI says so by itself
+            for notice in step4_file.notices(context.parts, read, scope):
+                console.print(notice, markup=False, soft_wrap=True)
+        with resumable(), progress_bars(console) as progress:
+            bar = progress.add_task("enriching", total=read.count, note="")
 
-                def tell(outcome: Any) -> None:
-                    if not console.is_terminal or outcome.error:
-                        console.print(_line(outcome), markup=False)
-                    progress.update(bar, advance=1, note=outcome.id)
+            def tell(outcome: Any) -> None:
+                if not console.is_terminal or outcome.error:
+                    console.print(_line(outcome), markup=False)
+                progress.update(bar, advance=1, note=outcome.id)
 
-                made = step4_file.enrich(door.parts, read, scope=scope, timeout=timeout, tell=tell)
-        if output is not None:
-            _write(output, made, console, form)
-        _answer(door, made, console, output, form)
-        if made.exit_code:
-            raise typer.Exit(made.exit_code)
+            made = step4_file.enrich(context.parts, read, scope=scope, timeout=timeout, tell=tell)
+    if output is not None:
+        _write(output, made, console, form)
+    _answer(context, made, console, output, form)
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)
 
 
 @contextmanager
-def _workers(door: CommandContext) -> Iterator[bool]:
+def _workers(context: CommandContext) -> Iterator[bool]:
     """Workers for the length of the command, if none run; without a database each PBI says by itself what is wrong."""
     from workers.admin import sync_now
     from workers.queue.celeryconfig import ENRICHING
 
-    door.parts.patience = PATIENCE
     with ExitStack() as lent:
         try:
-            borrowed = lent.enter_context(sync_now.borrowed_workers(door.parts, ENRICHING))
+            borrowed = lent.enter_context(sync_now.borrowed_workers(context.parts, ENRICHING))
         except StoreUnavailable:
             borrowed = False
         yield borrowed
@@ -122,9 +113,9 @@ def _write(output: Path, made: Any, console: Console, form: Format) -> None:
     return None
 
 
-def _answer(door: CommandContext, made: Any, console: Console, output: Path | None, form: Format) -> None:
-    if door.as_json:
-        door.answer(made.report())
+def _answer(context: CommandContext, made: Any, console: Console, output: Path | None, form: Format) -> None:
+    if context.as_json:
+        context.answer(made.report())
         return
     if output is None:
         print(_document(made, form))
@@ -145,17 +136,6 @@ def _document(made: Any, form: Format) -> str:
 def _line(outcome: Any) -> str:
     where = f"PBIs[{outcome.index}], " if outcome.how == "refused" else ""
     return f"{where}{outcome.id}: {outcome.how}" + (f" ({outcome.error})" if outcome.error else "")
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _summary(console: Console, made: Any) -> None:

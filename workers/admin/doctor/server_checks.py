@@ -27,7 +27,6 @@ from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.admin import operations
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex import mismatch
-from workers.control.maintenance import build_indexes
 from workers.embedded.folder import running
 from workers.embedded.locating import ping, uses_embedded
 from workers.processes import liveness
@@ -210,7 +209,6 @@ def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> tupl
 
 def build_deferred(parts: Runtime) -> None:
     """Build what is missing; writes wait meanwhile."""
-    build_indexes(parts)
     with parts.database.control() as connection:
         for index in indexes(connection):
             keyword, vector = _lacking(parts, connection, index)
