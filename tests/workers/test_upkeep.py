@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pipeline.errors import ConfigurationError
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
 from workers.admin import operations
@@ -132,6 +133,17 @@ def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
     write_pages(tmp_path, 3)
     parts = build()
     index(parts)
+    omniscient.execute("""
+        insert into source (id, tenant_id, project_id, name, kind, cursor, stamp)
+        select gen_random_uuid(), tenant_id, project_id, 'empty', 'text', '{}', 'x' from source""")
+    omniscient.execute("update source set cursor = '{}', stamp = 'x', held = 4 where name = 'docs'")
+    assert operations.count_documents(parts, parts.settings.tenant_id, "empty") == 0
+    assert operations.clear(parts, parts.settings.tenant_id, "empty")["documents"] == 0
+    with pytest.raises(ConfigurationError, match="no source is called 'dogs'"):
+        operations.clear(parts, parts.settings.tenant_id, "dogs")
+    stopped = "select name, cursor is not null, stamp is not null, held from source order by name"
+    assert omniscient.execute(stopped).fetchall()[0] == ("docs", True, True, 4)
+    assert omniscient.execute(stopped).fetchall()[1] == ("empty", False, False, 0)
     assert operations.count_documents(parts, parts.settings.tenant_id, "docs") == 3
     assert operations.clear(parts, parts.settings.tenant_id, "docs")["documents"] == 3
     for table in ("chunk", "document", "document_body", "lexeme_stat", "dead_letter"):
@@ -141,7 +153,7 @@ def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
     assert operations.clear(parts, parts.settings.tenant_id, None)["documents"] == 3
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
     actions = omniscient.execute("select action, subject from audit order by id").fetchall()
-    assert actions == [("clear", "docs"), ("clear", "everything")]
+    assert actions == [("clear", "empty"), ("clear", "docs"), ("clear", "everything")]
 
 
 def test_the_canary_tells_when_its_queue_was_served(

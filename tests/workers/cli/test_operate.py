@@ -89,7 +89,9 @@ def states(omniscient: SQL) -> dict[str, str]:
 
 
 def test_sources_are_listed_for_people_and_machines(run: Run) -> None:
-    found = document(run("sources", "list", "--json"))["sources"]
+    told = run("sources", "list", "--json")
+    assert told.stderr == "", "who reads the document reads no table beside it"
+    found = document(told)["sources"]
     assert [(s["name"], s["state"]) for s in found] == [("docs", "active"), ("notes", "active")]
     shown = run("sources", "list").stdout
     assert "docs" in shown
