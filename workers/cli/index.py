@@ -268,10 +268,10 @@ def index_status(context: CommandContext) -> None:
 
 
 def _tell_indexes(console: Console, found: Json) -> None:
-    heads = ("index", "status", "model", "chunker", "documents", "missing", "dead", "chunks", "lag", "built")
+    heads = ("", "status", "model", "chunker", "documents", "missing", "dead", "chunks", "lag", "built")
     table = Columns(heads=heads, folded=frozenset({"model", "chunker"}))
     for i in found["indexes"]:
-        cells = (i["id"], i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
+        cells = (f"index {i['id']}", i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
         counts = (i["documents"], i["missing"], i["dead"], i["chunks"])
         lag = "-" if i["lag_seconds"] is None else span(i["lag_seconds"])
         table.add(*cells, *counts, lag, f"{i['vector_index']}, {i['keyword_index']}")

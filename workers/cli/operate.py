@@ -239,10 +239,10 @@ _COLOURS = {"ok": "", "warning": "yellow", "error": "red"}
 
 def _tell_health(context: CommandContext, found: Json) -> None:
     context.console.print(f"larder {found['version']}, Python {platform.python_version()}")
-    table = Columns(heads=("", "check", "found"), folded=frozenset({"found"}))
+    table = Columns(heads=(f"{'':8}check", "found"), folded=frozenset({"found"}))
     for one in found["findings"]:
-        status = Text(one["status"], style=_COLOURS[one["status"]])
-        table.add(status, one["check"], one["detail"] + (f"\n-> {one['fix']}" if one["fix"] else ""))
+        name = Text.assemble((f"{one['status']:8}", _COLOURS[one["status"]]), one["check"])
+        table.add(name, one["detail"] + (f"\n-> {one['fix']}" if one["fix"] else ""))
     context.console.print(table)
     bad = sum(one["status"] != "ok" for one in found["findings"])
     context.console.print(
