@@ -84,6 +84,8 @@ def test_there_and_back_again(parts: Runtime, omniscient: SQL) -> None:
     assert reindex.begin(parts) == begun, "repeatable"
     with pytest.raises(ConfigurationError, match="lacks 3 of 3 documents"):
         reindex.switch(parts)
+    built = omniscient.execute("select keyword_built from search_index where status = 'building'")
+    assert built.fetchall() == [(False,)], "it refuses before it builds anything or waits"
     assert states(parts) == {"hashing-384": "active", "hashing-256": "building"}
     fill(parts)
     assert "larder reindex switch" in statuses.status(parts)["next"]
