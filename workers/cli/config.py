@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from connectors import FileOptions
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, command
-from workers.settings import Settings, SourceSettings
-from workers.sources import configured_sources, open_source
+
+if TYPE_CHECKING:
+    from workers.settings import Settings, SourceSettings
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -71,6 +71,7 @@ def _understood(context: CommandContext) -> Json:
     """What the file means, and what opening its sources and its model says against it."""
     from workers import search
     from workers.runtime import Addresses, Runtime
+    from workers.sources import configured_sources, open_source
 
     settings = context.settings
     parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
@@ -122,6 +123,8 @@ def _source(context: CommandContext, source: SourceSettings) -> Json:
 
 def _where(settings: Settings, source: SourceSettings) -> str:
     """The folder or the address that a source reads."""
+    from connectors import FileOptions
+
     return str(settings.resolve(source.root)) if isinstance(source, FileOptions) else source.place
 
 

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
-from workers.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime
+    from workers.settings import Settings
 
 ConfigOption = Annotated[
     Path | None,
@@ -59,6 +59,8 @@ class CommandContext:
         Raises:
             SettingsError: all that is wrong with it.
         """
+        from workers.settings import load
+
         environ: Mapping[str, str] = os.environ
         if self.data is not None:
             environ = {**os.environ, "LARDER_DATA": str(self.data.resolve())}
@@ -190,13 +192,6 @@ def command_context(
     context = CommandContext(config, as_json, data, patience)
     try:
         yield context
-    except SettingsError as error:
-        context.answer(
-            {"success": False, "error": {"code": error.code, "problems": [str(p) for p in error.problems]}}
-        )
-        for problem in error.problems:
-            print(str(problem), file=sys.stderr)
-        raise typer.Exit(WRONG) from None
     except LarderError as error:
         _refuse(context, error)
     except BrokenPipeError:
@@ -222,6 +217,11 @@ def resumable() -> Iterator[None]:
 
 
 def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
+    problems = [str(problem) for problem in getattr(error, "problems", ())]  # of the settings, all at once
+    if problems:
+        context.answer({"success": False, "error": {"code": error.code, "problems": problems}})
+        print("\n".join(problems), file=sys.stderr)
+        raise typer.Exit(WRONG) from None
     with suppress(OSError):  # it may be stdout that cannot be written to
         context.answer({"success": False, "error": error.to_json()})
     print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)

@@ -19,7 +19,6 @@ from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_PATIENCE, PARTLY, CommandContext, command
 from workers.cli.tables import progress_bars
-from workers.settings import load
 
 MEASURE = "measure"
 """The command that is meant when none is named."""
@@ -84,6 +83,7 @@ def evaluate(
     from workers import search
     from workers.admin.evaluation import measuring
     from workers.admin.evaluation.dataset import read
+    from workers.settings import load
 
     chosen = search.mode_of(mode)
     files = {"--rankings": rankings, "--answers": answers, "--ungraded": ungraded}
