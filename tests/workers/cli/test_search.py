@@ -64,7 +64,7 @@ def test_explanations_come_on_request(run_shared: Run) -> None:
     ("mode", "parts"),
     [
         ("vector", {"vector_part"}),
-        ("keyword", {"keyword_part"}),
+        ("keyword", {"keyword_part", "title_part", "covered_part"}),
         ("hybrid", {"vector_part", "keyword_part", "title_part", "covered_part"}),
         ("HYBRID", {"vector_part", "keyword_part", "title_part", "covered_part"}),
     ],

@@ -20,8 +20,8 @@ from pipeline.errors import ConfigurationError
 from pipeline.ledger import documents
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import active_index
-from pipeline.search.records import Filter, Mode
 from pipeline.search.measures import DEPTH, NAMES, Scores, best_limit, change, judge, keeping, mean, share
+from pipeline.search.records import Filter, Mode
 from workers import search
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, EvalDataset
 from workers.admin.evaluation.sandbox import Show, document_ids, index
