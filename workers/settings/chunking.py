@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,24 +12,20 @@ from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, ref
 from pipeline.chunking import STRATEGIES, ChunkingOptions
 from workers.settings.values import Separators
 
-STRATEGY_SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {"semantic": MappingProxyType({"min_size": 100, "max_size": 500, "overlap": 50})}
-)
+STRATEGY_SIZES: Mapping[str, Mapping[str, int]] = {
+    "semantic": {"min_size": 100, "max_size": 500, "overlap": 50}
+}
 """Sizes a strategy has if the file gives none; the other strategies take the defaults of the fields."""
 
 Strategy = Annotated[str, OneOf(STRATEGIES)]
-Unit = Annotated[
-    Literal["characters", "tokens"],
-    OneOf(("characters", "tokens")),
-]
+Unit = Annotated[Literal["characters", "tokens"], OneOf(("characters", "tokens"))]
 
 
 class ChunkingSettings(ConfigSection):
     """How a document is cut into chunks."""
 
     strategy: Strategy = Field(
-        default=ChunkingOptions.strategy,
-        description=f"How texts are cut: {', '.join(STRATEGIES)}.",
+        default=ChunkingOptions.strategy, description=f"How texts are cut: {', '.join(STRATEGIES)}."
     )
     unit: Unit = ChunkingOptions.unit
     """What sizes count: characters, or tokens of the model."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -26,7 +25,7 @@ from connectors.sections import (
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, misfits
 
-EMBEDDING_PROVIDERS: Mapping[str, str] = MappingProxyType({name: f.about for name, f in KNOWN.items()})
+EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
 """One line per embedder that this version knows."""
 
 DEVICES = ("cpu", "cuda")

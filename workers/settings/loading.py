@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,17 +27,15 @@ if TYPE_CHECKING:
 ROOT = "rag"
 FILE = "larder.yaml"
 
-UNUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "storage.local": "Larder stores in PostgreSQL with pgvector",
-        "storage.cloud": "Larder stores in PostgreSQL with pgvector",
-        "embedding.cache.path": "the cache of vectors is a table of the database",
-        "sources.*.loader": "the shape of backlog items is known",
-        "sources.*.metadata.extractors": "a backlog item always brings pbi_id, timestamp and quality_score",
-        "sources.*.chunking.preserveFields": "the strategy pbi_aware keeps the parts of an item together",
-        "sources.*.chunking.chunkByField": "the strategy pbi_aware keeps the parts of an item together",
-    }
-)
+UNUSED: Mapping[str, str] = {
+    "storage.local": "Larder stores in PostgreSQL with pgvector",
+    "storage.cloud": "Larder stores in PostgreSQL with pgvector",
+    "embedding.cache.path": "the cache of vectors is a table of the database",
+    "sources.*.loader": "the shape of backlog items is known",
+    "sources.*.metadata.extractors": "a backlog item always brings pbi_id, timestamp and quality_score",
+    "sources.*.chunking.preserveFields": "the strategy pbi_aware keeps the parts of an item together",
+    "sources.*.chunking.chunkByField": "the strategy pbi_aware keeps the parts of an item together",
+}
 """Keys of other tools that are accepted, left unread and reported in `Settings.notes`; `*` is any item."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -36,7 +35,7 @@ from workers.settings.queue import QueueSettings
 from workers.settings.sources import Sources, SourceSettings
 from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity
 
-PROVIDERS: Mapping[str, str] = MappingProxyType({"pgvector": "PostgreSQL with pgvector"})
+PROVIDERS: Mapping[str, str] = {"pgvector": "PostgreSQL with pgvector"}
 _FOREIGN_STORES = ("memory", "chroma", "pinecone", "faiss", "weaviate")
 
 
@@ -174,12 +173,10 @@ class FlowerSettings(ConfigSection):
     """Path before all its pages."""
 
 
-GENERATORS: Mapping[str, str] = MappingProxyType(
-    {
-        "extract": "sentences as they stand in the sources",
-        "gemini": "the same sentences in the words of a model, each checked against what it cites",
-    }
-)
+GENERATORS: Mapping[str, str] = {
+    "extract": "sentences as they stand in the sources",
+    "gemini": "the same sentences in the words of a model, each checked against what it cites",
+}
 """One line per generator that this version knows."""
 
 Generator = Annotated[str, OneOf(GENERATORS)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -27,13 +26,11 @@ from connectors.sections import (
 LEVELS = ("debug", "info", "warning", "error", "critical")
 SEVERITIES = ("info", "warning", "error", "critical")
 CHANNELS = ("console", "file")
-CONDITIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "slow_query": "milliseconds a search takes",
-        "indexing_failure": "failures one after another",
-        "store_unreachable": "attempts to reach the database",
-    }
-)
+CONDITIONS: Mapping[str, str] = {
+    "slow_query": "milliseconds a search takes",
+    "indexing_failure": "failures one after another",
+    "store_unreachable": "attempts to reach the database",
+}
 """What may raise an alert, and what its threshold counts."""
 
 

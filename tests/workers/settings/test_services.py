@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.confluence.options import ConfluenceOptions
+from connectors.documents.options import DecisionRules, SourceContext
 from connectors.sections import revealed
 from pipeline.documents import SourceType
 from workers.settings import (
@@ -208,3 +210,19 @@ def test_mistakes_are_named_with_the_way_out(lines: Lines, keys: str, says: str)
     assert len(found) == 1
     assert says in found[0]
     assert found[0].startswith("larder.yaml:3: sources[0]")
+
+
+@pytest.mark.parametrize("keys", [CONFLUENCE, AZURE + ", projects: p"])
+def test_a_cursor_holds_for_what_it_was_made_with_only(one: Callable[[str], Any], keys: str) -> None:
+    """Whatever decides what becomes of a document makes another selection."""
+    contexts = (
+        SourceContext(),
+        SourceContext(metadata={"search_language": "german"}),
+        SourceContext(decisions=DecisionRules(tags=("x",))),
+        SourceContext(decisions=DecisionRules(frontmatter_types=())),
+    )
+    found = [one(keys).within(context).selection for context in contexts]
+    found += [one(f"{keys}, metadata: {{{more}}}").selection for more in ("category: c", "sourceType: text")]
+    found += [one(f"{keys}, {more}").selection for more in ("includeComments: false", "timezone: UTC")]
+    assert len(set(found)) == len(found) - 1, "the time zone of a schedule alone decides nothing"
+    assert found[-1] == found[0] == one(keys).selection

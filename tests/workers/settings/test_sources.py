@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from connectors import FileOptions
+from connectors import SOURCES, FileOptions
 from connectors.files.options import MarkdownOptions, TextOptions
 from connectors.pbi.options import PbiOptions
 from pipeline.documents import SourceType
@@ -73,7 +73,7 @@ def test_each_type_opens_its_section(one: Callable[..., SourceSettings]) -> None
     files = {"markdown": MarkdownOptions, "text": TextOptions, "pbi_json": PbiOptions, "json": PbiOptions}
     for kind, options in files.items():
         assert isinstance(one("enabled: true", kind), options)
-    assert set(SOURCE_TYPES) == {*files, "confluence", "azure_devops"}
+    assert set(SOURCE_TYPES) == set(SOURCES)
 
 
 def test_defaults_of_a_file_source(one: Callable[..., SourceSettings]) -> None:
