@@ -68,6 +68,7 @@ def test_a_stem_that_is_nowhere_takes_no_weight_from_the_stem_that_is_there(depo
         for of in (("english",), BOTH)
     )
     assert both.overlap == pytest.approx(one.overlap)
+    assert both.covered == pytest.approx(one.covered)
 
 
 def test_names_and_long_texts_are_found_in_every_language(depot: Depot) -> None:
