@@ -100,6 +100,18 @@ def test_a_late_message_about_one_that_was_given_up_on_fills_nothing(shelf: Shel
     assert shelf.contents() == {}
 
 
+def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(shelf: Shelf) -> None:
+    def stamps() -> list[object]:
+        return [row["stamp"] for row in shelf.shop.sql("select stamp from change_stamp order by slot")]
+
+    shelf.fill()
+    shelf.shop.sql("update index_document set version = 0 where index_id = :i", i=shelf.index.id)
+    shelf.switch()
+    before = stamps()
+    shelf.fill()
+    assert stamps() != before
+
+
 def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
     shop = shelf.shop
     shelf.due()
