@@ -28,7 +28,7 @@ FORBIDDEN = {
     "workers/settings": ("workers.cli", "workers.tasks", "workers.runtime", "celery", "sqlalchemy"),
 }
 """Folder -> what nothing in it may import, itself or anything below."""
-ALLOWED_IN_CONNECTORS = ("connectors", "pipeline.documents", "pipeline.errors", "pipeline.retry_after")
+ALLOWED_IN_CONNECTORS = ("connectors", "pipeline.documents", "pipeline.errors")
 
 
 @cache

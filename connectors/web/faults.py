@@ -21,7 +21,7 @@ from pipeline.errors import (
     SourceDenied,
     SourceUnavailable,
 )
-from pipeline.retry_after import RATE_LIMIT_SECONDS
+from pipeline.errors.retry_after import RATE_LIMIT_SECONDS
 
 LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
 ADDRESS = "check the configured address (baseUrl or organization)"

@@ -14,7 +14,7 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
 )
-from pipeline.retry_after import duration, retry_after
+from pipeline.errors.retry_after import duration, retry_after
 
 if TYPE_CHECKING:
     from google.genai import Client

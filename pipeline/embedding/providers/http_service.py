@@ -20,7 +20,7 @@ from pipeline.errors import (
     TextRejected,
     TextTooLong,
 )
-from pipeline.retry_after import bounded, wait_of
+from pipeline.errors.retry_after import bounded, wait_of
 
 if TYPE_CHECKING:
     import httpx2
