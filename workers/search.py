@@ -130,22 +130,21 @@ def read_synonyms(path: Path) -> Synonyms:
 
 
 def _groups(given: Any, path: Path) -> list[list[str]]:
-    rows = (
-        given.items() if isinstance(given, dict) else enumerate(given if isinstance(given, list) else [None])
-    )
-    found = []
-    for key, words in rows if given else ():
-        head = [key] if isinstance(given, dict) else []
-        group = [*head, *(words if isinstance(words, list) else [words])]
+    def words_of(row: Any) -> list[Any]:
+        return row if isinstance(row, list) else [row]
+
+    if isinstance(given, dict):
+        groups = [(repr(key), [key, *words_of(row)]) for key, row in given.items()]
+    else:
+        rows = given if isinstance(given, list) else [None] * bool(given)
+        groups = [(f"entry {number}", words_of(row)) for number, row in enumerate(rows, 1)]
+    for name, group in groups:
         if not all(isinstance(word, str | int) for word in group):
             raise ConfigurationError(
-                f"retrieval.synonyms: {path}: {key!r} is no list of words"
-                if head
-                else f"retrieval.synonyms: {path}: entry {int(key) + 1} is no list of words",
+                f"retrieval.synonyms: {path}: {name} is no list of words",
                 fix="write for example - [k8s, kubernetes]",
             )
-        found.append([str(word) for word in group])
-    return found
+    return [[str(word) for word in group] for _, group in groups]
 
 
 def _reranker(parts: Runtime) -> Reranker | None:
@@ -210,8 +209,8 @@ def condition(parts: Runtime, tenant: UUID, wanted: FilterWords, now: datetime |
             fix="change one of them",
         )
     return Filter(
-        source_types=tuple(_known("--source-type", word, SourceType.parse) for word in wanted.source_types),
-        kinds=tuple(_known("--kind", word, _kind) for word in wanted.kinds),
+        source_types=_known("--source-type", wanted.source_types, SourceType.parse),
+        kinds=_known("--kind", wanted.kinds, _kind),
         tags=tuple(wanted.tags),
         sources=_sources(parts, tenant, wanted.sources),
         projects=tuple(sorted({project_id(tenant, name) for name in wanted.projects})),
@@ -219,13 +218,13 @@ def condition(parts: Runtime, tenant: UUID, wanted: FilterWords, now: datetime |
         until=until,
         texts=tuple(_pair(word) for word in wanted.metadata),
         security_levels=tuple(wanted.security_levels),
-        exclude=tuple(_known("--exclude", word, _id) for word in wanted.exclude),
+        exclude=_known("--exclude", wanted.exclude, _id),
     )
 
 
-def _known(option: str, word: str, parse: Callable[[str], _Value]) -> _Value:
+def _known(option: str, words: Iterable[str], parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
     try:
-        return parse(word)
+        return tuple(parse(word) for word in words)
     except ValueError as error:
         raise ConfigurationError(f"{option}: {error}", fix="use one of the known values") from None
 

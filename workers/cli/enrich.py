@@ -67,6 +67,18 @@ def enrich(
             f"{', '.join(read.repeated[:MOST_NAMED])}: more than one PBI has this id; each is taken by itself"
         )
         console.print(said, markup=False)
+    made = _made(context, console, read, scope, timeout)
+    if output is not None:
+        _write(output, made, console, form)
+    _answer(context, made, console, output, form)
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)
+
+
+def _made(context: CommandContext, console: Console, read: Any, scope: Any, timeout: float | None) -> Any:
+    """Enrich the PBIs that were read, with a line or a progress bar about them."""
+    from workers.enrichment import step4_file
+
     with _workers(context) as borrowed:
         if borrowed:
             console.print("no workers are running: started some for this command (see `larder up`)")
@@ -81,12 +93,7 @@ def enrich(
                     console.print(_line(outcome), markup=False)
                 progress.update(bar, advance=1, note=outcome.id)
 
-            made = step4_file.enrich(context.parts, read, scope=scope, timeout=timeout, tell=tell)
-    if output is not None:
-        _write(output, made, console, form)
-    _answer(context, made, console, output, form)
-    if made.exit_code:
-        raise typer.Exit(made.exit_code)
+            return step4_file.enrich(context.parts, read, scope=scope, timeout=timeout, tell=tell)
 
 
 @contextmanager
@@ -178,34 +185,32 @@ def show(console: Console, items: Sequence[Json]) -> None:
 
 
 def _lines(found: Json) -> Iterator[tuple[str, str]]:
-    from pipeline.enrichment.context import UNKNOWN
     from pipeline.enrichment.degradation import STATIC
     from pipeline.enrichment.report import named
 
-    likely = {one.get("ref") for one in found.get("likely_duplicates") or ()}
-    for work in (found.get("similar_work") or ())[:1]:
-        note = "possibly the same: " if work.get("ref") in likely else ""
+    for work in _first(found, "similar_work"):
+        same = any(one.get("ref") == work.get("ref") for one in _first(found, "likely_duplicates", None))
         yield (
             f"similar {work.get('similarity', 0):>3.0f} %",
-            f"{note}{_name(work)}{_bracketed(*_ended(work))}",
+            f"{'possibly the same: ' * same}{_name(work)}{_bracketed(*_ended(work))}",
         )
     if effort := found.get("effort_of_similar"):
         yield "effort", str(effort.get("text"))
-    for decision in (found.get("past_decisions") or ())[:1]:
-        status = decision.get("status") or UNKNOWN
-        by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
-        facts = ("status unknown" if status == UNKNOWN else status) + by, decision.get("assigned_architect")
-        yield "decision", f"{_name(decision)}{_bracketed(*facts)}"
-    for doc in (found.get("technical_docs") or ())[:1]:
-        passages = doc.get("relevant_sections") or ()
-        yield "document", f"{named(doc)}: {passages[0]}" if passages else named(doc)
-    for hint in (found.get("risk_hints") or ())[:MOST]:
+    for decision in _first(found, "past_decisions"):
+        yield "decision", f"{_name(decision)}{_bracketed(*_decided(decision))}"
+    for doc in _first(found, "technical_docs"):
+        yield "document", ": ".join([named(doc), *_first(doc, "relevant_sections")])
+    for hint in _first(found, "risk_hints", MOST):
         yield f"risk {hint.get('severity')}", str(hint.get("message"))
-    for suggestion in (found.get("suggestions") or ())[:MOST]:
+    for suggestion in _first(found, "suggestions", MOST):
         yield "suggestion", str(suggestion)
     some = any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions"))
     if not some and found.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
+
+
+def _first(found: Json, key: str, most: int | None = 1) -> Sequence[Any]:
+    return (found.get(key) or ())[:most]
 
 
 def _ended(work: Json) -> Iterator[str]:
@@ -218,6 +223,15 @@ def _ended(work: Json) -> Iterator[str]:
     else:
         yield ", ".join(dict.fromkeys(word for word in (status, outcome) if word))
     yield work.get("effort") or ""
+
+
+def _decided(decision: Json) -> tuple[str, str | None]:
+    """How a decision stands, and who answers for it."""
+    from pipeline.enrichment.context import UNKNOWN
+
+    status = decision.get("status") or UNKNOWN
+    by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
+    return ("status unknown" if status == UNKNOWN else status) + by, decision.get("assigned_architect")
 
 
 def _name(one: Json) -> str:

@@ -19,19 +19,17 @@ STEPS = Path(__file__).parents[2] / "pipeline" / "database" / "migrations" / "ve
 def addresses(settings: Settings) -> Addresses:
     """Where the servers are; embedded ones are started if they do not run."""
     database, broker = settings.database_url, settings.broker_url
-    if database and broker:
-        return Addresses(
-            database=database,
-            control=settings.control_database_url or database,
-            admin=settings.admin_database_url or database,
-            broker=broker,
-        )
-    servers = embedded.ensure(settings.data)
+    control = admin = database or ""
+    if not (database and broker):
+        servers = embedded.ensure(settings.data)
+        broker = broker or servers.broker_url
+        if not database:
+            database, control, admin = servers.database_url, servers.control_url, servers.admin_url
     return Addresses(
-        database=database or servers.database_url,
-        control=settings.control_database_url or (database or servers.control_url),
-        admin=settings.admin_database_url or (database or servers.admin_url),
-        broker=broker or servers.broker_url,
+        database=database,
+        control=settings.control_database_url or control,
+        admin=settings.admin_database_url or admin,
+        broker=broker,
     )
 
 

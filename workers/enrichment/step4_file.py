@@ -119,8 +119,7 @@ def read_backlog(path: Path) -> BacklogFile:
             fix="expected is a list of PBIs, or an object with scored_pbis, pbis, enriched_pbis or final_output.pbis",
         )
     latest = max((item.stage for item in items), default=0)
-    chosen = [item for item in items if item.stage == latest]
-    scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in chosen]
+    scored = [{"pbi": item.pbi, "scores": dict(item.scores)} for item in items if item.stage == latest]
     _check(path, "PBIs", [item["pbi"] for item in scored])
     return _backlog({"scored_pbis": {"scored_pbis": scored}}, scored, flat=True)
 

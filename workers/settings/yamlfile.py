@@ -233,7 +233,7 @@ def _composed(text: str, tree: Tree) -> yaml.Node | None:
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark = error.problem_mark
         found = ", ".join(part for part in (error.context, error.problem) if part)
         at = Location(tree.file, mark.line + 1, mark.column + 1) if mark else None
         line = (text.split("\n")[mark.line : mark.line + 1] or [""])[0] if mark else ""
@@ -310,11 +310,7 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The node as a plain value."""
-        self.left -= 1
-        if self.left < 0 or len(path) > MOST_LEVELS:
-            limit = _LEVELS if len(path) > MOST_LEVELS else f"at most {MOST_VALUES:,} values"
-            self.complain(path[:3], "too much (aliases repeat their values)", limit, at=None)
-            raise _TooMuchError
+        self.count(path)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
@@ -323,6 +319,14 @@ class _Reader:
             return self.scalar(node, path)
         self.complain(path, f"the YAML tag {node.tag}", "a value without a tag", at=None)
         return None
+
+    def count(self, path: KeyPath) -> None:
+        """Count one more value, and end the walk at one too many or too deep."""
+        self.left -= 1
+        if self.left < 0 or len(path) > MOST_LEVELS:
+            limit = _LEVELS if len(path) > MOST_LEVELS else f"at most {MOST_VALUES:,} values"
+            self.complain(path[:3], "too much (aliases repeat their values)", limit, at=None)
+            raise _TooMuchError
 
     def item(self, node: yaml.Node, path: KeyPath) -> Any:
         """One of a list; each keeps its own line."""
