@@ -83,19 +83,14 @@ def slices(texts: object, ids: object, metadata: object, vectors: object) -> Ite
     """
     single = isinstance(texts, str)
     many = {
-        "texts": [texts] if single else texts,
-        "ids": [ids] if isinstance(ids, str) else ids,
-        "metadata": [metadata] if single and isinstance(metadata, Mapping) else metadata,
-        "embeddings": [vectors] if single and _flat(vectors) else vectors,
+        "texts": _list_of(texts, alone=single),
+        "ids": _list_of(ids, alone=isinstance(ids, str)),
+        "metadata": _list_of(metadata, alone=single and isinstance(metadata, Mapping)),
+        "embeddings": _list_of(vectors, alone=single and _flat(vectors)),
     }
     shared = many["metadata"] if isinstance(many["metadata"], Mapping) else None
     many["metadata"] = None if shared is not None else many["metadata"]
-    for name, value in many.items():
-        if isinstance(value, str | bytes | Mapping) or not (value is None or isinstance(value, Iterable)):
-            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
-    if many["texts"] is None:
-        raise StoreRejected("there are no texts", fix="give a text or a list of texts")
-    _check_lengths(many)
+    _check(many)
     rows = enumerate(_rows(many))
     while piece := list(itertools.islice(rows, SLICE)):
         yield [
@@ -110,12 +105,21 @@ def slices(texts: object, ids: object, metadata: object, vectors: object) -> Ite
         ]
 
 
+def _list_of(value: Any, *, alone: bool) -> Any:
+    return [value] if alone else value
+
+
 def _flat(vectors: object) -> bool:
     """True for one vector, False for a list of them."""
     return isinstance(vectors, Sequence) and bool(vectors) and isinstance(vectors[0], int | float)
 
 
-def _check_lengths(many: Mapping[str, Any]) -> None:
+def _check(many: Mapping[str, Any]) -> None:
+    for name, value in many.items():
+        if isinstance(value, str | bytes | Mapping) or not (value is None or isinstance(value, Iterable)):
+            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
+    if many["texts"] is None:
+        raise StoreRejected("there are no texts", fix="give a text or a list of texts")
     known = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}
     if len(set(known.values())) > 1:
         counted = ", ".join(f"{count} {name}" for name, count in known.items())

@@ -167,7 +167,7 @@ class _BlockScanner:
             return
         kind = self._kind or BlockKind.PARAGRAPH
         verbatim = self._preserve or kind is BlockKind.CODE
-        whole = "".join(self._lines) if verbatim else "\n".join(line.rstrip() for line in self._lines)
+        whole = "".join(self._lines) if verbatim else "\n".join(map(str.rstrip, self._lines))
         text = whole.rstrip()
         gap = whole[len(text) :] + "".join(self._gap)
         # A fence that nobody closed holds the blank lines behind it as lines of its own.

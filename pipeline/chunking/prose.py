@@ -268,11 +268,7 @@ def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
             yield lines[at]
             at += 1
             continue
-        own = [line for line in lines[at:end] if not _COPYRIGHT.fullmatch(line[0].strip())]
-        whole = " ".join(line.strip(" \t\r\n#*;/-") for line, _ in own)
-        titled = bool(own) and bool(_HEADING.match(own[0][0])) and not all(s.startswith("#") for s, _ in own)
-        if len(whole) < _MOST_LICENCE and _LICENCE.search(whole):
-            own = own[:1] if titled else []
+        own = _own_lines(lines[at:end])
         yield from own or [(_GONE, False)]
         at = end
         if any(not _HEADING.match(line) for line, _ in own):
@@ -280,9 +276,37 @@ def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
     yield from lines[at:]
 
 
+def _own_lines(paragraph: Sequence[Line]) -> Sequence[Line]:
+    """Those of no licence; of one below a heading the heading remains."""
+    own = [line for line in paragraph if not _COPYRIGHT.fullmatch(line[0].strip())]
+    whole = " ".join(line.strip(" \t\r\n#*;/-") for line, _ in own)
+    if len(whole) >= _MOST_LICENCE or not _LICENCE.search(whole):
+        return own
+    titled = bool(own) and bool(_HEADING.match(own[0][0])) and not all(s.startswith("#") for s, _ in own)
+    return own[:1] if titled else []
+
+
 def _without_empty_parts(lines: Iterable[Line]) -> Iterable[Line]:
     """Labels with nothing below go, and headings below which nothing is left; a title stays."""
-    marked: list[tuple[str, int, int]] = []
+    kept: list[Line] = []
+    below, indent, gone = 0, -1, False
+    """What comes next: the level of a heading, of text, 0 for the end; the place of a label."""
+    for line, level, own in reversed(list(_levels(lines))):
+        column = _label_place(line) if level == _TEXT else -1
+        label = column >= 0 and (below <= own or 0 <= indent <= column)
+        if level == 0:
+            gone |= _GONE in line
+            kept.append((line, False))
+        elif label or (gone and max(below, 2) <= level < _TEXT):
+            gone = True
+        else:
+            kept.append((line, False))
+            below, indent, gone = level, column, False
+    return reversed(kept)
+
+
+def _levels(lines: Iterable[Line]) -> Iterator[tuple[str, int, int]]:
+    """Each line with its level, 0 of a blank one, and the level of the heading above it."""
     above = 0
     for line, verbatim in lines:
         heading = None if verbatim else _HEADING.match(line)
@@ -290,22 +314,7 @@ def _without_empty_parts(lines: Iterable[Line]) -> Iterable[Line]:
             _FENCED_TEXT if verbatim else len(heading[1]) if heading else _TEXT if line.strip(_BLANK) else 0
         )
         above = level if heading else above
-        marked.append((line, level, above))
-    kept: list[Line] = []
-    below, indent, gone = 0, -1, False
-    """What comes next: the level of a heading, of text, 0 for the end; the place of a label."""
-    for line, level, own in reversed(marked):
-        column = _label_place(line) if level == _TEXT else -1
-        label = column >= 0 and (below <= own or 0 <= indent <= column)
-        if level == 0:
-            gone = gone or _GONE in line
-            kept.append((line, False))
-        elif label or (gone and 1 < level < _TEXT and below <= level):
-            gone = True
-        else:
-            kept.append((line, False))
-            below, indent, gone = level, column, False
-    return reversed(kept)
+        yield line, level, above
 
 
 def _label_place(line: str) -> int:

@@ -288,9 +288,11 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
             fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
         )
     state = getattr(original, "sqlstate", None)
-    if isinstance(original, psycopg.Error) and not state and (refused := refusal(original)):
-        return refused
-    if state in _PASSING or lost or (isinstance(original, psycopg.OperationalError) and not state):
+    if not state and isinstance(original, psycopg.Error):
+        if refused := refusal(original):
+            return refused
+        lost |= isinstance(original, psycopg.OperationalError)
+    if lost or state in _PASSING:
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
         return StoreUnavailable(
             f"the database does not answer: {why}",

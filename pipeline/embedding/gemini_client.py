@@ -134,7 +134,7 @@ def _answered(error: APIError, section: str) -> EmbeddingError:
     if meaning is _TOO_MANY and _is_of_the_day(details):
         meaning, pause = _DAY_IS_SPENT, DAY_QUOTA_PAUSE
     kind, says, fix = meaning
-    said = " ".join(part for part in (f"Gemini answers {code}", status) if part)
+    said = f"Gemini answers {code} {status}".rstrip()
     return kind(f"{said}: {says}", fix=fix.format(section=section), retry_after=pause)
 
 

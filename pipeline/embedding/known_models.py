@@ -81,6 +81,10 @@ class ProviderFacts:
         """Whether texts are sent to it over the network."""
         return bool(self.base_url)
 
+    def wants_key(self, base_url: str) -> bool:
+        """Whether it must be given a key at this address; empty: the public one."""
+        return self.needs_key is KeyNeed.ALWAYS or (self.needs_key is KeyNeed.PUBLIC and not base_url)
+
     def named(self, model: str) -> str:
         """The model's full name: the default for an empty one, and with its tag where models have tags."""
         name = model or self.model
@@ -245,16 +249,16 @@ def misfits(options: EmbeddingOptions) -> list[Misfit]:
     known = facts.of(options.model)
     name = options.model or facts.model
     wrong = []
-    if options.dimensions is None and known is None:
-        fix = f"known without it are {', '.join(facts.models)}"
-        wrong.append(Misfit(key="dimensions", expected=f"the length of the vectors of {name}", fix=fix))
-    if options.dimensions is not None and known is not None and not known.gives(options.dimensions):
+    if options.dimensions is None:
+        if known is None:
+            fix = f"known without it are {', '.join(facts.models)}"
+            wrong.append(Misfit(key="dimensions", expected=f"the length of the vectors of {name}", fix=fix))
+    elif known is not None and not known.gives(options.dimensions):
         wrong.append(Misfit(key="dimensions", expected=f"{known.lengths}, which {name} gives"))
     if options.batch_size is not None and options.batch_size > facts.most_texts:
         expected = f"at most {facts.most_texts}, the most texts that {facts.title} takes in one call"
         wrong.append(Misfit(key="batch_size", expected=expected))
-    keyless = not options.api_key.strip()
-    if keyless and facts.needs_key in (KeyNeed.ALWAYS, *([] if options.base_url else [KeyNeed.PUBLIC])):
+    if facts.wants_key(options.base_url) and not options.api_key.strip():
         fix = f"set the variable {facts.variable}, or write apiKey: ${{NAME}} with the variable that holds it"
         wrong.append(Misfit(key="api_key", expected=f"the key of {facts.title}", fix=fix))
     return wrong
@@ -315,21 +319,19 @@ def options_for(
     Raises:
         EmbedderRefused: nothing described leads to this model.
     """
-    for options in described:
-        if options.provider == provider and vector_key(options) == key:
-            return options
     if provider in _FREE:
         short = model_of(key)
-        free = EmbeddingOptions(
-            provider=provider,
-            model=short if short in KNOWN[provider].models else "",
-            dimensions=dimensions,
-            oversize="split" if key.endswith(_PARTS) else None,
-        )
-        candidates = [free]
+        others = [
+            EmbeddingOptions(
+                provider=provider,
+                model=short if short in KNOWN[provider].models else "",
+                dimensions=dimensions,
+                oversize="split" if key.endswith(_PARTS) else None,
+            )
+        ]
     else:
-        candidates = [replace(o, model=model_of(key), dimensions=dimensions) for o in described]
-    for options in candidates:
+        others = [replace(o, model=model_of(key), dimensions=dimensions) for o in described]
+    for options in (*described, *others):
         if options.provider == provider and vector_key(options) == key:
             return options
     raise EmbedderRefused(

@@ -105,6 +105,12 @@ class _State:
     well: bool = True
     """The last call was fine."""
 
+    def trouble_now(self, options: HealthOptions) -> Trouble | None:
+        """The trouble that follows from the calls in a row; it does not get better here."""
+        if self.failed >= options.failures_in_a_row:
+            return "down"
+        return self.trouble or ("slow" if self.slow >= options.slow_in_a_row else None)
+
 
 Moved = Callable[[DegradationLevel, DegradationLevel], None]
 
@@ -144,15 +150,14 @@ class Health:
                 state.slow = state.failed = 0  # what happened long ago is no row
             state.well = ok and not late
             state.failed = 0 if ok else state.failed + 1
-            if late or state.well:
-                state.slow = state.slow + 1 if late else 0
+            if late:
+                state.slow += 1
+            elif ok:
+                state.slow = 0
             if not state.well:
                 # What a part in trouble does wrong keeps it there, be it a single time.
                 state.last_trouble = now
-                if state.failed >= o.failures_in_a_row:
-                    state.trouble = "down"
-                elif state.slow >= o.slow_in_a_row:
-                    state.trouble = state.trouble or "slow"
+                state.trouble = state.trouble_now(o)
             self._settle(now)
 
     @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -104,8 +105,7 @@ class Enricher:
         }
         question = stems(request.question)
         best = {kind: likely(found, kind, question)[: read[kind]] for kind, found in answers.items()}
-        level = max(found.degradation_level for found in answers.values())
-        texts, level = self._read([one for ones in best.values() for one in ones], level)
+        texts, level = self._read(chain(*best.values()), answers.values())
         found = {
             kind: [FoundDocument.of(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
@@ -138,7 +138,10 @@ class Enricher:
         ]
         return replace(found, hits=hits)
 
-    def _read(self, best: Collection[Likely], level: int) -> tuple[Mapping[UUID, DocumentText], int]:
+    def _read(
+        self, best: Iterable[Likely], answers: Iterable[SearchResults]
+    ) -> tuple[Mapping[UUID, DocumentText], int]:
+        level = max(found.degradation_level for found in answers)
         try:
             return self.texts.of({one.hit.document.id for one in best}), level
         except StoreUnavailable:

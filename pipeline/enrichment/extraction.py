@@ -40,7 +40,7 @@ _ROUTINE = re.compile(
     re.IGNORECASE,
 )
 """What is done with every item teaches nothing about this one."""
-_PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION)
+_PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION, Part.NOTES)
 
 
 def learnings(found: FoundDocument) -> list[Sentence]:
@@ -50,17 +50,18 @@ def learnings(found: FoundDocument) -> list[Sentence]:
     """
     if found.status and not (found.done or found.abandoned):
         return []
-    kept: list[Sentence] = []
-    for part in _PARTS:
-        told = _telling(found.parts[part])
-        kept += told if part is Part.LESSONS or len(told) == 1 else [s for s in told if _fits(found, s)]
-    notes = _telling(found.parts[Part.NOTES])
-    kept += [
-        s for s in notes if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":" and found.fits(s) > 0
-    ]
+    kept = [s for part in _PARTS for s in _learned(found, part)]
     if found.abandoned:
         kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
     return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
+
+
+def _learned(found: FoundDocument, part: Part) -> list[Sentence]:
+    told = _telling(found.parts[part])
+    if part is Part.NOTES:
+        long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
+        return [s for s in long if found.fits(s) > 0]
+    return told if part is Part.LESSONS or len(told) == 1 else [s for s in told if _fits(found, s)]
 
 
 def _fits(found: FoundDocument, sentence: Sentence) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -261,17 +262,21 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     words = {s: said & found.question for s, said in zip(found.sentences, told, strict=True)}
     scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
     top = scored[0][0]
-    if (
-        not top
-    ):  # no sentence has a word of the question: the first of the chunk that was found, or of the document
+    if not top:
+        # No sentence has a word of the question: the first of the chunk that was found, or of the document.
         own = (s for s in found.sentences if s.ord == found.hit.chunk.ord)
         return [_shown(found, shortened(next(own, found.sentences[0])))]
-    kept: list[tuple[Sentence, ...]] = []
-    for score, _, window in scored:
-        apart = all(not set(window) & set(other) for other in kept)
-        if len(kept) < most and apart and score >= ENOUGH * top:
-            kept.append(window)
-    return [_shown(found, _joined(found, window)) for window in kept]
+    good = (window for score, _, window in scored if score >= ENOUGH * top)
+    return [_shown(found, _joined(found, window)) for window in islice(_apart(good), most)]
+
+
+def _apart(windows: Iterable[tuple[Sentence, ...]]) -> Iterator[tuple[Sentence, ...]]:
+    """Those that share no sentence with one before."""
+    seen: set[Sentence] = set()
+    for window in windows:
+        if seen.isdisjoint(window):
+            seen.update(window)
+            yield window
 
 
 def _windows(sentences: Sequence[Sentence]) -> Iterator[tuple[Sentence, ...]]:

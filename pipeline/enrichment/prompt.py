@@ -38,26 +38,45 @@ def prompt_block(context: EnrichedContext | Json) -> str:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    for item in data.get("similar_work") or ():
-        ended = "".join(f", {flat(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
-        yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
-        yield from _sentences(item.get("learnings"), item)
-    for item in data.get("past_decisions") or ():
-        known = flat(str(item.get("status") or UNKNOWN))
-        status = ", status unknown" if known == UNKNOWN else f", {known}"
-        by = f" by {flat(str(item['superseded_by']))}" if item.get("superseded_by") else ""
-        yield f"Decision: {_name(item)}{status}{by}"
-        if item.get("decision"):
-            yield f"- {_cited(item['decision'], item['citations'])}"
-    for item in data.get("technical_docs") or ():
-        yield f"Documentation: {_name(item)}"
-        yield from _sentences(item.get("relevant_sections"), item)
-    for item in data.get("suggestion_details") or ():
-        if item.get("citations"):
-            yield f"Suggestion: {_cited(item['text'], item['citations'])}"
+    for key, show in _SECTIONS.items():
+        for item in data.get(key) or ():
+            yield from show(item)
     if sources := data.get("citations"):
         yield "Sources:"
         yield from (f"[{c['n']}] {_name(c)}{_address(c)}" for c in sources)
+
+
+def _work(item: Mapping[str, Any]) -> Iterator[str]:
+    ended = "".join(f", {flat(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
+    yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
+    yield from _sentences(item.get("learnings"), item)
+
+
+def _decision(item: Mapping[str, Any]) -> Iterator[str]:
+    known = flat(str(item.get("status") or UNKNOWN))
+    status = ", status unknown" if known == UNKNOWN else f", {known}"
+    by = f" by {flat(str(item['superseded_by']))}" if item.get("superseded_by") else ""
+    yield f"Decision: {_name(item)}{status}{by}"
+    if item.get("decision"):
+        yield f"- {_cited(item['decision'], item['citations'])}"
+
+
+def _document(item: Mapping[str, Any]) -> Iterator[str]:
+    yield f"Documentation: {_name(item)}"
+    yield from _sentences(item.get("relevant_sections"), item)
+
+
+def _suggestion(item: Mapping[str, Any]) -> Iterator[str]:
+    if item.get("citations"):
+        yield f"Suggestion: {_cited(item['text'], item['citations'])}"
+
+
+_SECTIONS = {
+    "similar_work": _work,
+    "past_decisions": _decision,
+    "technical_docs": _document,
+    "suggestion_details": _suggestion,
+}
 
 
 def _name(item: Mapping[str, Any]) -> str:

@@ -131,6 +131,13 @@ def _page(item: Json) -> Iterator[str]:
     if trouble := _trouble(found):
         yield f"> {trouble}"
     yield from _asked(item["pbi"])
+    yield from _advice(found, sources)
+    if not found.get("error") and found.get("degradation_level", 0) < STATIC:
+        yield from _found(found, sources)
+
+
+def _advice(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    """What to do, what went wrong before, and what is much the same."""
     details = found.get("suggestion_details") or ()
     yield from _section(
         "Suggestions", (f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}" for s in details)
@@ -142,9 +149,11 @@ def _page(item: Json) -> Iterator[str]:
     )
     twins = found.get("likely_duplicates") or ()
     yield from _section("Likely duplicates", (f"{_linked(named(t), t)} {_facts(*_ended(t))}" for t in twins))
-    if found.get("error") or found.get("degradation_level", 0) >= STATIC:
-        return
-    if not any(found.get(key) for key in _SECTIONS):
+
+
+def _found(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
+    """What was found for it, and where that is quoted from."""
+    if not any(map(found.get, _SECTIONS)):
         yield "No similar work, decision or document was found."
     for key, (heading, show) in _SECTIONS.items():
         yield f"## {heading}" if found.get(key) else ""
@@ -153,17 +162,15 @@ def _page(item: Json) -> Iterator[str]:
         for one in found.get(key) or ():
             yield f"### {_linked(named(one), one)}"
             yield from show(one, sources)
-    if sources:
-        yield "## Sources"
-        yield "\n".join(
-            f"{n}. {_source(one)}: “{_safe(one['quoted'])}”" for n, one in sorted(sources.items())
-        )
+    yield "## Sources" if sources else ""
+    yield "\n".join(_source(one) for _, one in sorted(sources.items()))
 
 
 def _source(one: Json) -> str:
     linked, told = _linked(named(one), one), named(one)
     # Without a link, the path is how to find it.
-    return linked if linked != _safe(told) or str(one["ref"]) in told else f"{linked} ({_safe(one['ref'])})"
+    path = "" if linked != _safe(told) or str(one["ref"]) in told else f" ({_safe(one['ref'])})"
+    return f"{one['n']}. {linked}{path}: “{_safe(one['quoted'])}”"
 
 
 def _asked(pbi: Mapping[str, Any]) -> Iterator[str]:

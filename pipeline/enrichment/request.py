@@ -230,7 +230,7 @@ def _filter(value: Any) -> Filter:
             fix="known are source_types, tags, since, until, date_range, metadata",
         )
     days = plain_keys(_mapping(keys.get("daterange") or {}, "filters.date_range"))
-    wanted = next((keys[name] for name in _TYPE_KEYS if keys.get(name)), ())
+    wanted = next(filter(None, map(keys.get, _TYPE_KEYS)), ())
     try:
         types = tuple(
             dict.fromkeys(SourceType.parse(name) for name in _texts(wanted, "filters.source_types"))

@@ -101,10 +101,7 @@ def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citati
             return
         if decision.in_force and decision.citations:
             day = f" {decision.date}" if decision.date else ""
-            # Without such a part what is cited may be any passage: the record is to be read.
-            told = found.parts[Part.DECISION] and decision_of(found)
-            quoted = f": “{clipped(told[0].text, SHORT)}”" if told else ""
-            text = f"Respect the decision {name}, {decision.status}{day}){quoted}"
+            text = f"Respect the decision {name}, {decision.status}{day}){_what_it_says(found)}"
             numbers = decision.citations[:1]
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
@@ -114,6 +111,12 @@ def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citati
             continue
         given += 1
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
+
+
+def _what_it_says(found: FoundDocument) -> str:
+    # Without such a part what is cited may be any passage: the record is to be read.
+    told = found.parts[Part.DECISION] and decision_of(found)
+    return f": “{clipped(told[0].text, SHORT)}”" if told else ""
 
 
 def _risks(
@@ -182,15 +185,15 @@ def risks_of(work: Sequence[FoundDocument], cited: Citations) -> list[tuple[Foun
 def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
     """Type, severity and what happened."""
     times = found.document.metadata.get("reopened")
-    if isinstance(times, int) and not isinstance(times, bool) and times > 0:
-        often = "once" if times == 1 else f"{times} times"
-        yield "reopened", "MEDIUM" if times == 1 else "HIGH", f"was reopened {often} after it was called done"
+    if type(times) is int and times > 0:
+        severity, often = ("MEDIUM", "once") if times == 1 else ("HIGH", f"{times} times")
+        yield "reopened", severity, f"was reopened {often} after it was called done"
     effort = effort_of(found)
     if effort and effort.overran and effort.overran >= OVERRAN:
         severity = "HIGH" if effort.overran >= OVERRAN_FAR else "MEDIUM"
         yield "overran", severity, f"overran: it {effort.text}"
     if found.abandoned:
-        ended = found.outcome or found.status or ""
+        ended = str(found.outcome or found.status)
         rejected = re.search(r"reject|declin|invalid|abgelehnt|rejet", ended, re.IGNORECASE)
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
 

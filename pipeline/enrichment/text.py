@@ -213,7 +213,7 @@ def is_prose(text: str) -> bool:
     A line of a log, a row of a table, a link or a list of links, a label, code and leftovers of forms are none.
     """
     words = worded(text)
-    plain = sum(c.isalnum() or c == " " for c in words)
+    plain = sum(map(str.isalnum, words)) + words.count(" ")
     if plain < _PROSE * len(words.rstrip(".!?… ")) or not any(map(str.isalpha, words)):
         return False
     label = ":" in words[-4:] and is_label(words)
@@ -278,30 +278,36 @@ def clipped(text: str, length: int = QUOTED) -> str:
 def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
     """Paragraphs, list items, rows and quoted lines below their headings, each as if it were one sentence."""
     stack: list[tuple[int, str]] = []
+    for place, read_lines in _outside_code(chunks):
+        lines: list[str] = []
+        begun = _Line()
+        for read in read_lines:
+            if read.fresh:
+                if block := "\n".join(lines).strip():
+                    headings = tuple(name for _, name in stack)
+                    yield Sentence(text=block, headings=headings, ord=place, item=begun.item)
+                lines, begun = [], read
+            if read.level:
+                stack = [one for one in stack if one[0] < read.level] + [(read.level, read.text)]
+            elif read.text:
+                lines.append(read.text)
+
+
+def _outside_code(chunks: Sequence[Chunk]) -> Iterator[tuple[int, list[_Line]]]:
+    """The place of each chunk and its lines, with an empty one instead of each block of code and at the end."""
     fence, before = "", -1
     for chunk in sorted(chunks, key=lambda c: c.ord):
         fence = fence if chunk.ord == before + 1 else ""
         before = chunk.ord
-        lines: list[str] = []
-        begun = _Line()
+        lines: list[_Line] = []
         for line in [*chunk.content.split("\n"), ""]:
             mark = _FENCE.match(line)
-            if fence:
-                closes = mark and mark[1].startswith(fence) and not line[mark.end() :].strip()
-                fence = "" if closes else fence
-                continue
-            read = _line(line)
-            if mark or read.fresh:
-                if block := "\n".join(lines).strip():
-                    headings = tuple(name for _, name in stack)
-                    yield Sentence(text=block, headings=headings, ord=chunk.ord, item=begun.item)
-                lines, begun = [], read
-            if mark:
-                fence = mark[1]
-            elif read.level:
-                stack = [one for one in stack if one[0] < read.level] + [(read.level, read.text)]
-            elif read.text:
-                lines.append(read.text)
+            if not fence:
+                lines.append(_Line() if mark else _line(line))
+                fence = mark[1] if mark else ""
+            elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
+                fence = ""
+        yield chunk.ord, lines
 
 
 class _Line(NamedTuple):

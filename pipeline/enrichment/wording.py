@@ -180,6 +180,17 @@ def _read(answer: GenerateContentResponse) -> list[Worded]:
     Raises:
         WordingUnusable: it was blocked, stopped, says nothing, or is not the JSON that was asked for.
     """
+    text = _text(answer)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or not isinstance(data.get("sentences"), list):
+        raise WordingUnusable("Gemini's answer is not the JSON that was asked for")
+    return [worded for one in data["sentences"] if (worded := _worded(one))]
+
+
+def _text(answer: GenerateContentResponse) -> str:
     feedback = answer.prompt_feedback
     if feedback is not None and feedback.block_reason:
         raise WordingUnusable(f"Gemini blocked the prompt ({feedback.block_reason.name})")
@@ -191,13 +202,7 @@ def _read(answer: GenerateContentResponse) -> list[Worded]:
     text = answer.text
     if not text or len(text) > LONGEST_ANSWER:
         raise WordingUnusable("Gemini wrote far too much" if text else "Gemini wrote nothing")
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict) or not isinstance(data.get("sentences"), list):
-        raise WordingUnusable("Gemini's answer is not the JSON that was asked for")
-    return [worded for one in data["sentences"] if (worded := _worded(one))]
+    return text
 
 
 def _worded(one: Any) -> Worded | None:

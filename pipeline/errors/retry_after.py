@@ -40,13 +40,15 @@ def pause_of(status: int, headers: Mapping[str, str], now: datetime | None = Non
         wish = _first(asked, quota_reset(headers, now), RATE_LIMIT_SECONDS)
     elif status == 503 and "Retry-After" in headers:  # noqa: PLR2004 (Service Unavailable)
         wish = _first(asked, RATE_LIMIT_SECONDS)
-    elif status < 400 and asked is not None and asked > 0:  # noqa: PLR2004 (no error)
+    elif status >= 400:  # noqa: PLR2004 (any other error)
+        wish = None
+    elif asked is not None and asked > 0:
         wish = asked
-    elif status < 400 and headers.get("X-RateLimit-Remaining", "").strip() == "0":  # noqa: PLR2004
+    elif headers.get("X-RateLimit-Remaining", "").strip() == "0":
         # A Data Center names the interval after which its bucket is filled up a little.
         interval = _number(headers.get("X-RateLimit-Interval-Seconds", ""))
         wish = _first(quota_reset(headers, now), interval, NEAR_LIMIT_SECONDS)
-    elif status < 400 and headers.get("X-RateLimit-NearLimit", "").strip().lower() == "true":  # noqa: PLR2004
+    elif headers.get("X-RateLimit-NearLimit", "").strip().lower() == "true":
         wish = NEAR_LIMIT_SECONDS
     return None if wish is None else bounded(wish, least=1.0)
 

@@ -375,8 +375,7 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
     show_again(connection, back)
     newly = [row.id for row in rows if row.absent and not row.hidden]
     again = [row.id for row in rows if row.absent and row.hidden]
-    many = len(newly) > guard.documents and len(newly) > guard.share * living
-    if many and not _released(connection, source_id):
+    if len(newly) > max(guard.documents, guard.share * living) and not _released(connection, source_id):
         connection.execute(
             text("update source set held = :n where id = :id"), {"n": len(newly), "id": source_id}
         )

@@ -256,16 +256,18 @@ class _Complaint:
         """`{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain text."""
         body = answer.json()
         outer = body if isinstance(body, dict) else {"error": body}
-        error, wait = outer.get("error", outer), outer.get("estimated_time")
-        seconds = wait if isinstance(wait, int | float) and not isinstance(wait, bool) and wait >= 0 else None
-        asked = wait_of(answer.headers) if seconds is None else bounded(float(seconds))
+        error: Any = outer.get("error", outer)
+        wait: Any = outer.get("estimated_time")
+        timed = type(wait) in {int, float} and wait >= 0
+        asked = bounded(float(wait)) if timed else wait_of(answer.headers)
         if not isinstance(error, dict):
             words = str(error or answer.content.decode("utf-8", "replace"))
             return cls(words=words[:_LONGEST_WORDS], wait=asked)
+        told = {key: str(value) for key, value in error.items() if value}
         return cls(
-            words=str(error.get("message") or error.get("detail") or "")[:_LONGEST_WORDS],
-            code=f"{error.get('code') or ''} {error.get('type') or ''}",
-            param=str(error.get("param") or ""),
+            words=told.get("message", told.get("detail", ""))[:_LONGEST_WORDS],
+            code=f"{told.get('code', '')} {told.get('type', '')}",
+            param=told.get("param", ""),
             wait=asked,
         )
 
