@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.options import DecisionRules, SourceContext, SourceOptions
-from connectors.files.options import FileOptions, MarkdownOptions, TextOptions
-from connectors.pbi.options import PbiOptions
+from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 

@@ -25,8 +25,7 @@ from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreU
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
 from workers.admin import feedback
-from workers.enrichment.notifications import JobNotifications
-from workers.enrichment.publisher import JobPublisher
+from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics
 
 if TYPE_CHECKING:

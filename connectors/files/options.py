@@ -73,3 +73,14 @@ class MarkdownOptions(FileOptions):
         "paths": ["./docs/**/*.md", "./README.md"],
         "exclude": ["**/node_modules/**", "**/CHANGELOG.md", "**/.git/**"],
     }
+
+
+class PbiOptions(FileOptions):
+    """Backlog items in JSON files."""
+
+    strategy: ClassVar = "pbi_aware"
+    example: ClassVar = {
+        "name": "pipeline_outputs",
+        "type": "pbi_json",
+        "paths": ["./output/run-*/final-output.json", "./output/run-*/step-*.json"],
+    }

@@ -39,7 +39,7 @@ class Decision:
 
 
 class Decide(Protocol):
-    """`workers.queue.retry.decide`: a pure question, error and number of tries in, decision out."""
+    """`workers.control.steps.decide`: a pure question, error and number of tries in, decision out."""
 
     def __call__(self, error: LarderError, attempts: int) -> Decision:
         """The decision for the `attempts`-th try that failed, or the `attempts`-th wait."""

@@ -39,9 +39,9 @@ from tests.fakes.messages import Answer, Seen
 from tests.fakes.server import FakeServer
 from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
 from workers import embedded
+from workers.control import steps
 from workers.limits.allowance import DailyLimits, TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
-from workers.queue import retry
 
 WIDTH, BATCH, PROCESSES = 64, 100, 4
 WINDOW, LIMIT = 6.0, 2600
@@ -162,7 +162,7 @@ class Job:
             embedder=lambda: embedder,
             model="bench",
             index=fill_index,
-            decide=lambda error, attempts: retry.decide(error, attempts, retry.RetryOptions()),
+            decide=lambda error, attempts: steps.decision_of(error, attempts, steps.RetryOptions()),
             lease=3.0,
             crashes=100,  # there is no pump here, and kills are many
             slice_seconds=60.0,

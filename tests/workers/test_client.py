@@ -35,7 +35,7 @@ from workers import embedded
 from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.control import maintenance, pump, steps
 from workers.enrichment import job as enriching
-from workers.enrichment.notifications import JobNotifications
+from workers.enrichment.messaging import JobNotifications
 from workers.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.steps import Decision
-from workers.queue.retry import RetryOptions, decide, delay
+from workers.control.steps import RetryOptions, decision_of, delay
 
 OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)
 
@@ -57,7 +57,7 @@ def test_passing_trouble_is_tried_again_until_the_last_time(
     error: LarderError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.5)
-    found = [decide(error, attempt, OPTIONS) for attempt in range(1, 10)]
+    found = [decision_of(error, attempt, OPTIONS) for attempt in range(1, 10)]
     assert [d.delay for d in found] == [1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 75.0, 0.0, 0.0]
     assert [d.dead for d in found] == [False] * 7 + [True] * 2
 
@@ -74,19 +74,19 @@ def test_passing_trouble_is_tried_again_until_the_last_time(
     ],
 )
 def test_what_will_not_work_ends_at_once(error: LarderError) -> None:
-    assert decide(error, 1, OPTIONS) == Decision(delay=0.0, dead=True)
+    assert decision_of(error, 1, OPTIONS) == Decision(delay=0.0, dead=True)
 
 
 def test_the_provider_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.0)
-    assert decide(RateLimited("busy", retry_after=42), 1, OPTIONS) == Decision(delay=42, dead=False)
-    assert decide(RateLimited("busy", retry_after=42), 8, OPTIONS) == Decision(delay=0.0, dead=True)
+    assert decision_of(RateLimited("busy", retry_after=42), 1, OPTIONS) == Decision(delay=42, dead=False)
+    assert decision_of(RateLimited("busy", retry_after=42), 8, OPTIONS) == Decision(delay=0.0, dead=True)
 
 
 @pytest.mark.parametrize("error", [EmbedderUnavailable(), BudgetSpent()])
 def test_a_wait_grows_and_is_never_the_last(error: LarderError, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 1.0)
-    found = [decide(error, waits, OPTIONS) for waits in (1, 2, 5, 8, 5000)]
+    found = [decision_of(error, waits, OPTIONS) for waits in (1, 2, 5, 8, 5000)]
     assert [d.delay for d in found] == [2.0, 4.0, 32.0, 100.0, 100.0]
     assert not any(d.dead for d in found)
 
@@ -97,7 +97,7 @@ def test_a_wait_that_was_asked_for_does_not_grow(
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: chance)
     for waits in (1, 5000):
-        assert decide(BudgetSpent(retry_after=30), waits, OPTIONS) == Decision(delay=delay, dead=False)
+        assert decision_of(BudgetSpent(retry_after=30), waits, OPTIONS) == Decision(delay=delay, dead=False)
 
 
 def test_seven_waits_last_long_enough_for_a_rate_limit() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import Limits, Stage, admission, jobs
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
-from workers.queue import dispatch, retry
+from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
 
@@ -125,10 +126,8 @@ def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> 
 def decide(rag: Configuration, error: LarderError, attempts: int) -> Decision:
     """What an error means for its documents."""
     q = rag.queue
-    options = retry.RetryOptions(
-        base=q.retry_base_seconds, longest=q.retry_max_seconds, attempts=q.max_attempts
-    )
-    return retry.decide(error, attempts, options)
+    options = RetryOptions(base=q.retry_base_seconds, longest=q.retry_max_seconds, attempts=q.max_attempts)
+    return decision_of(error, attempts, options)
 
 
 def limits(rag: Configuration) -> Limits:
@@ -160,3 +159,47 @@ def weights(rag: Configuration) -> Mapping[Stage, int]:
     if KNOWN[e.provider].remote:
         texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}
+
+
+MOST_DOUBLINGS = 60
+"""Waits are not limited in number, and a number has an end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryOptions:
+    """Seconds and counts."""
+
+    base: float = 2.0
+    longest: float = 600.0
+    attempts: int = 8
+
+
+def delay(attempt: int, options: RetryOptions, retry_after: float | None = None, *, chance: float) -> float:
+    """Seconds until the next try: half of them fixed, half by chance (0 to 1), and never before `retry_after`.
+
+    Full jitter would use up eight tries within a second of a rate limit (measured with Celery's own).
+    """
+    step = min(options.longest, options.base * 2.0 ** min(max(0, attempt - 1), MOST_DOUBLINGS))
+    wait = step / 2 + step / 2 * chance
+    return max(wait, retry_after or 0.0)
+
+
+def wait(waits: int, options: RetryOptions, retry_after: float | None = None, *, chance: float) -> float:
+    """Seconds to wait the `waits`-th time for something that is nobody's failed try: growing, or as long as asked.
+
+    Whoever names a time knows it exactly; a little chance keeps all who wait from coming at once.
+    """
+    if retry_after is None:
+        return delay(waits, options, chance=chance)
+    return retry_after + min(1.0, retry_after / 10) * chance
+
+
+def decision_of(error: LarderError, attempts: int, options: RetryOptions) -> Decision:
+    """`attempts` counts this failed try, or this wait. Permanent errors and the last try are final; waits never."""
+    chance = random.random()  # noqa: S311 - spreads load, guards nothing
+    if error.waits:
+        return Decision(delay=wait(attempts, options, error.retry_after, chance=chance), dead=False)
+    dead = not error.transient or attempts >= options.attempts
+    return Decision(
+        delay=0.0 if dead else delay(attempts, options, error.retry_after, chance=chance), dead=dead
+    )

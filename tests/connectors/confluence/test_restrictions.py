@@ -6,7 +6,7 @@ from typing import Any
 
 from connectors.confluence.client import ConfluenceClient
 from connectors.confluence.document import content_of
-from connectors.confluence.restrictions import Restrictions
+from connectors.confluence.reader import Restrictions
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
 from tests.fakes.confluence import FakeConfluence

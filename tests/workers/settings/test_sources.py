@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from connectors import SOURCES, FileOptions
-from connectors.files.options import MarkdownOptions, TextOptions
-from connectors.pbi.options import PbiOptions
+from connectors.files.options import MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import SourceType
 from workers.settings import SOURCE_TYPES, Settings, SettingsError, SourceSettings
 

@@ -12,13 +12,13 @@ from urllib.request import getproxies
 
 from sqlalchemy import Connection
 
-from pipeline.database import inspection, migrations
+from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.embedding import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
-from pipeline.ledger import upkeep
+from pipeline.ledger import overview, upkeep
 from pipeline.ledger.overview import round_trip
 from pipeline.ledger.search_indexes import activate
 from pipeline.reranking import open_reranker
@@ -49,10 +49,10 @@ def database(parts: Runtime) -> Diagnosis:
         for url in (parts.addresses.database, parts.addresses.control):
             ping(url)
         with parts.database.tenant(parts.settings.tenant_id) as connection:
-            inspection.server_version(connection)
+            overview.server_version(connection)
         with parts.database.control() as connection:
             seconds = round_trip(connection)
-            version = inspection.server_version(connection)
+            version = overview.server_version(connection)
     except StoreUnavailable as failed:
         return error(failed.message, _remedy(parts, failed))
     if seconds > SLOW_SECONDS:
@@ -107,7 +107,7 @@ def schema(parts: Runtime) -> Diagnosis:
 def pgvector(parts: Runtime) -> Diagnosis:
     """The extension can do filtered searches over its index."""
     with parts.database.control() as connection:
-        version = inspection.vector_version(connection)
+        version = overview.vector_version(connection)
     if version is None:
         return error("the extension vector is not in this database", "larder migrate")
     return judge_pgvector(version)
@@ -125,9 +125,9 @@ def judge_pgvector(version: str) -> Diagnosis:
 def roles(parts: Runtime) -> Diagnosis:
     """Nobody who works for a tenant may see another's rows."""
     with parts.database.tenant(parts.settings.tenant_id) as connection:
-        found = [(APP_ROLE, inspection.role(connection))]
+        found = [(APP_ROLE, overview.role(connection))]
     with parts.database.control() as connection:
-        found.append((CONTROL_ROLE, inspection.role(connection)))
+        found.append((CONTROL_ROLE, overview.role(connection)))
     for wanted, row in found:
         if row.acts != wanted:
             return error(f"{row.login} acts as {row.acts}", f"connect with a login that may act as {wanted}")
@@ -144,7 +144,7 @@ def roles(parts: Runtime) -> Diagnosis:
 def row_security(parts: Runtime) -> Diagnosis:
     """Every table of a tenant's rows shows them to that tenant only."""
     with parts.database.control() as connection:
-        tables = inspection.tables_of_tenants(connection)
+        tables = overview.tables_of_tenants(connection)
     open_ = [name for name, forced in tables.items() if not forced]
     if open_:
         fix = "as the owner: " + "; ".join(
@@ -218,7 +218,7 @@ def build_deferred(parts: Runtime) -> None:
 def invalid_indexes(parts: Runtime) -> Diagnosis:
     """No index was left half built."""
     with parts.database.control() as connection:
-        names = inspection.invalid_indexes(connection)
+        names = overview.invalid_indexes(connection)
     if names:
         fix = "as the owner: " + "; ".join(f"reindex index {name}" for name in names)
         return error(f"invalid: {', '.join(names)}", fix)
@@ -252,7 +252,7 @@ def clock(parts: Runtime, now: Callable[[], datetime] = lambda: datetime.now(UTC
     """This machine and the database agree on the time: leases and schedules are the database's."""
     with parts.database.control() as connection:
         before = now()
-        there = inspection.server_time(connection)
+        there = overview.server_time(connection)
         after = now()
     apart = abs((there - (before + (after - before) / 2)).total_seconds())
     if apart > CLOCK_SECONDS:
