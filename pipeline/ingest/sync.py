@@ -53,14 +53,10 @@ class Syncer:
         Raises:
             LarderError: the source failed; the run stands where its last page was stored.
         """
-        with self.database.tenant(where.tenant_id) as connection:
-            run = runs.get(connection, where.run_id)
-            row = sources.get(connection, where.source_id)
-            if run is None or row is None or run.state != "discovering":
-                return True
-            token = sources.claim(connection, where.source_id, lease=self.lease)
-        if token is None:
+        claimed = self._claimed(where)
+        if claimed is None:
             return True
+        run, row, token = claimed
         try:
             since = self._start(run, row, source, where)
             if since is None and not run.walk:
@@ -75,6 +71,16 @@ class Syncer:
         finally:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
+
+    def _claimed(self, where: admission.Admission) -> tuple[runs.RunRow, sources.SourceRow, UUID] | None:
+        """The run, its source and the proof that the source is ours; None if there is nothing to do."""
+        with self.database.tenant(where.tenant_id) as connection:
+            run = runs.get(connection, where.run_id)
+            row = sources.get(connection, where.source_id)
+            if run is None or row is None or run.state != "discovering":
+                return None
+            token = sources.claim(connection, where.source_id, lease=self.lease)
+        return None if token is None else (run, row, token)
 
     @staticmethod
     def _start(

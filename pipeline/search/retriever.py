@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import Any
 from uuid import UUID
 
@@ -132,15 +132,7 @@ class Retriever:
                 snapshot = index_snapshot.look(self.database, self.tenant)
         if snapshot is None or not question.strip():
             return SearchResults(model=self._model(snapshot), degradation_level=level)
-        mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
-        asked = _Asked(
-            request=request,
-            query=process(question, self.options.synonyms),
-            mode=mode,
-            level=level,
-            k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
-            reranks=self.rerank.enabled and mode == "hybrid" and level == FULL,
-        )
+        asked = self._asked(request, question, level)
         while True:
             asked = self._embedded(snapshot.index, asked)
             with self.watch("store"):
@@ -150,6 +142,17 @@ class Retriever:
                 return self._answer(hits, snapshot, asked)
             # Another index is active than the one the question was embedded for; vectors of two models never meet.
             snapshot = now
+
+    def _asked(self, request: SearchRequest, question: str, level: int) -> _Asked:
+        mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
+        return _Asked(
+            request=request,
+            query=process(question, self.options.synonyms),
+            mode=mode,
+            level=level,
+            k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
+            reranks=self.rerank.enabled and mode == "hybrid" and level == FULL,
+        )
 
     @staticmethod
     def _model(snapshot: IndexSnapshot | None) -> str:
@@ -197,8 +200,7 @@ class Retriever:
         values["least"] = ANY if by_meaning or request.trace else least
         shape = self._shape(snapshot, asked, names)
         most = 2 * o.candidates
-        top = asked.k if by_meaning else max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
-        top = most if request.trace else max(1, top)  # that something was found is to be seen
+        top = most if request.trace else self._first_top(asked)
         ef_search = max(EF_SEARCH[0], min(EF_SEARCH[1], o.candidates))
         while True:
             rows = self.database.ask(
@@ -212,10 +214,16 @@ class Retriever:
             holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
             if len(hits) == top < most and holding < asked.k:
                 top = min(4 * top, most)
-            elif by_meaning and len(hits) < asked.k and shape.near < o.candidates:
+            elif len(hits) < asked.k and shape.near < o.candidates:
                 shape = shape._replace(near=o.candidates)
             else:
                 return hits
+
+    def _first_top(self, asked: _Asked) -> int:
+        """How many hits are read at first: at least 1, as that something was found is to be seen."""
+        if asked.mode == "vector":
+            return max(1, asked.k)
+        return max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
 
     def _shape(self, snapshot: IndexSnapshot, asked: _Asked, names: tuple[str, ...]) -> statement.Shape:
         o, near = self.options, self.options.candidates
@@ -256,7 +264,7 @@ class Retriever:
 
     def _answer(self, found: Sequence[Hit], snapshot: IndexSnapshot, asked: _Asked) -> SearchResults:
         """What is shown; kept for level 2 if it is as good as it can be."""
-        request, kept = asked.request, [hit for hit in found if _reaches(hit)]
+        request, kept = asked.request, list(filter(_reaches, found))
         if request.trace and request.dedupe:
             kept = first_of_documents(kept)
         kept, level = self._reranked(kept, asked)
@@ -266,13 +274,13 @@ class Retriever:
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
-            below=[hit for hit in found if not _reaches(hit)] if request.trace else (),
-            beyond=kept[asked.k :] if request.trace else (),
             query=asked.query,
         )
-        if self.caches.answers and answer.hits and level == FULL and not request.trace:
+        if request.trace:
+            return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
+        if self.caches.answers and answer.hits and level == FULL:
             self.caches.answers.put(f"answer:{self.tenant}", self._key(request, snapshot), answer)
-        return answer if request.explain or request.trace else _unexplained(answer)
+        return answer if request.explain else _unexplained(answer)
 
     def _reranked(self, hits: list[Hit], asked: _Asked) -> tuple[list[Hit], int]:
         """The best of a hybrid search in the reranker's order; as they were, with level 1, if it fails."""
