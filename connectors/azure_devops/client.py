@@ -166,11 +166,11 @@ class BoardsClient:
 
 
 def _feed_page(answer: Mapping[str, Any], asked: str | None) -> FeedPage:
-    values, token, last = (answer.get(key) for key in ("values", "continuationToken", "isLastBatch"))
+    values, token, last = map(answer.get, ("values", "continuationToken", "isLastBatch"))
     if not isinstance(values, list) or not isinstance(last, bool):
         raise _shapeless("a feed without its list of revisions")
-    token = token if isinstance(token, str) and token else None
-    if not last and token in (None, asked):
+    token = token if isinstance(token, str) else ""
+    if not last and token in ("", asked):
         raise _shapeless("a feed that does not move on")
     found = (value.get("fields") for value in values if isinstance(value, dict))
     rows = [dict(row) for row in found if isinstance(row, dict)]
@@ -186,13 +186,14 @@ def _work_item(item: Any) -> WorkItem:
         id=item.id,
         rev=item.rev if isinstance(item.rev, int) else 0,
         fields=item.fields or {},
-        relations=tuple(
-            Relation(kind=scalar_text(r.rel), url=scalar_text(r.url), attributes=r.attributes or {})
-            for r in item.relations or ()
-        ),
+        relations=tuple(map(_relation, item.relations or ())),
         formats={k: str(v).lower() for k, v in formats.items()} if isinstance(formats, Mapping) else {},
         page=scalar_text(html.get("href")) if isinstance(html, Mapping) else "",
     )
+
+
+def _relation(link: Any) -> Relation:
+    return Relation(kind=scalar_text(link.rel), url=scalar_text(link.url), attributes=link.attributes or {})
 
 
 def _comment(comment: Any) -> BoardsComment:

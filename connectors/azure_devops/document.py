@@ -248,10 +248,11 @@ def _metadata(item: WorkItem) -> dict[str, Any]:
         effort = next((n for number in numbers if (n := measure(number, most)) is not None), None)
         if effort is not None:
             found[key] = effort
-    for key, name in DATES.items():
-        if moment := item.moment(f"Microsoft.VSTS.Common.{name}"):
-            found[key] = moment.isoformat()
-    return found
+    return found | {
+        key: moment.isoformat()
+        for key, name in DATES.items()
+        if (moment := item.moment(f"Microsoft.VSTS.Common.{name}"))
+    }
 
 
 def heading_of(name: str) -> str:
@@ -314,14 +315,13 @@ class _TextWriter:
                 details.append(f"- {heading_of(name)}: {text}")
             elif text:
                 sections.append(f"## {heading_of(name)}\n\n{text}")
-        lists = {
-            "Details": details,
-            "Links": list(self._link_lines()) if self._options.include_links else [],
-            "History": list(self._history()),
+        further = {
+            "Details": "\n".join(details),
+            "Links": "\n".join(self._link_lines()) if self._options.include_links else "",
+            "History": "\n".join(self._history()),
+            "Comments": "\n\n".join(map(self._comment, comments)),
         }
-        sections += [f"## {name}\n\n" + "\n".join(lines) for name, lines in lists.items() if lines]
-        if comments:
-            sections.append("## Comments\n\n" + "\n\n".join(map(self._comment, comments)))
+        sections += [f"## {name}\n\n{text}" for name, text in further.items() if text]
         return "\n\n".join(sections)
 
     def _field(self, name: str) -> str:

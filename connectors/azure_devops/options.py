@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from typing import Annotated, Any, ClassVar
 
@@ -130,10 +128,7 @@ class AzureDevOpsOptions(ServiceOptions):
 
         A cursor of another selection is of no use. Projects are left out: each has a position of its own.
         """
-        parts = [
+        return self._hash_with(
             self.organization, sorted(self.work_item_types), list(self.fields), self.max_items,
             sorted(self.area_paths), sorted(self.states), self.wiql, self.include_comments, self.include_links,
-            *self._what_is_made,
-        ]  # fmt: skip
-        text = json.dumps(parts, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        )  # fmt: skip

@@ -441,8 +441,8 @@ class CqlSearch:
             at = max(0, start - back)
             answer = self._client.json(SEARCH, {**self._params, "start": at} if at else self._params)
             rows = self._rows(answer)
-            last = is_last(answer, self._params["limit"])
-            if at and back and (last or rows) and not (rows and self._key(rows[0]) in self._seen):
+            joins = self._key(rows[0]) in self._seen if rows else not is_last(answer, self._params["limit"])
+            if at and back and not joins:
                 back, steps_back = back * 4, steps_back + 1
                 continue
             new = self._new(rows)

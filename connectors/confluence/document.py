@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -329,9 +330,8 @@ def _comment(comment: Content, indent: str, links: PageLinks) -> Iterator[str]:
     said_by = [comment.author or "Unknown", f"{moment:%Y-%m-%d}" if moment else ""]
     if comment.inline and not comment.ancestors:
         said_by.append("inline, resolved" if comment.resolved else "inline")
-    first, *rest = text.split("\n")
-    yield f"{indent}- **{', '.join(filter(None, said_by))}**: {first}"
-    yield from (f"{indent}  {line}" if line else "" for line in rest)
+    inset = re.sub(r"\n(?=.)", f"\n{indent}  ", text)  # lines without text stay empty
+    yield f"{indent}- **{', '.join(filter(None, said_by))}**: {inset}"
 
 
 # -- addresses -------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
@@ -161,10 +159,8 @@ class ConfluenceOptions(ServiceOptions):
     @property
     def selection(self) -> str:
         """A short hash over what decides which documents there are; a cursor of another one is of no use."""
-        parts = [
+        return self._hash_with(
             self.base_url, sorted(self.space_keys), self.page_types, self.attached_types, self.include_archived,
             self.include_restricted, self.max_pages, sorted(self.labels.include), sorted(self.labels.exclude),
-            sorted(self.ancestors), self.attachment_max_bytes, *self._what_is_made,
-        ]  # fmt: skip
-        text = json.dumps(parts, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            sorted(self.ancestors), self.attachment_max_bytes,
+        )  # fmt: skip

@@ -174,8 +174,7 @@ class PageReader:
                     continue
                 why = TOO_LARGE if isinstance(error, AnswerTooLarge) else BROKEN
                 found += self._with_attachments(light, broken=why)
-        place = {key: n for n, key in enumerate(ids)}
-        return sorted(found, key=lambda fetched: place.get(fetched.page.id, 0))
+        return sorted(found, key=lambda fetched: ids.index(fetched.page.id))
 
     def _with_attachments(self, pages: Sequence[Content], *, broken: str = "") -> list[_FetchedPage]:
         if not pages:

@@ -122,13 +122,13 @@ class PageWalk:
         return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
 
     def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
-        clause = self._reader.filter.page_clause()
+        clause, since = self._reader.filter.page_clause(), None
         if cursor.created:
+            since = minute(cursor.created)
             # As if no zone were known: some rows more, and nothing hangs on the right one.
             clause += f" and {since_clause('created', time_literal(cursor.created, None))}"
         search = self._client.search(f"{clause} order by created asc", ("version", "history"), key=BY_ID)
         waiting: list[Content] = []
-        since = minute(cursor.created) if cursor.created else None
         for content in search.contents():
             if content.id in cursor.read_then or _before(content.created, since):
                 continue

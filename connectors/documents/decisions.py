@@ -129,20 +129,24 @@ def kind_and_facts(
 
 def is_decision(rules: DecisionRules, evidence: Evidence) -> bool:
     """True if any of the rules holds; templates, and pages about records, are none."""
-    front = evidence.front_matter
-    types = {scalar_text(front.get(key)).casefold() for key in ("type", "kind")}
-    tags = {tag.casefold() for tag in evidence.tags}
-    named = {_letters(heading.text) for heading in evidence.headings}
     stem = PurePosixPath(evidence.path).stem.casefold()
-    sections = set(map(_letters, rules.headings)) <= named or (named & DECISION and len(named & AROUND) > 1)
-    found = (
-        types & {name.casefold() for name in rules.frontmatter_types}
-        or (rules.frontmatter_types and evidence.headings and _dated_status(front))
-        or (rules.headings and (sections or _TITLE.match(_title(evidence))))
-        or (_letters(stem) not in NO_RECORDS and tags & {tag.casefold() for tag in rules.tags})
-        or (_letters(stem) not in NO_RECORDS and _place(rules, evidence, named, stem))
-    )
-    return bool(found) and not _template(evidence, stem)
+    return any(_signs(rules, evidence, stem)) and not _template(evidence, stem)
+
+
+def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[object]:
+    """What each rule finds; true is a decision."""
+    front = evidence.front_matter
+    named = {_letters(heading.text) for heading in evidence.headings}
+    types = {scalar_text(front.get(key)).casefold() for key in ("type", "kind")}
+    yield types.intersection(map(str.casefold, rules.frontmatter_types))
+    yield rules.frontmatter_types and evidence.headings and _dated_status(front)
+    if rules.headings:
+        yield set(map(_letters, rules.headings)) <= named
+        yield named & DECISION and len(named & AROUND) > 1
+        yield _TITLE.match(_title(evidence))
+    if _letters(stem) not in NO_RECORDS:
+        yield set(map(str.casefold, evidence.tags)).intersection(map(str.casefold, rules.tags))
+        yield _place(rules, evidence, named, stem)
 
 
 def decision_facts(evidence: Evidence) -> dict[str, str]:

@@ -136,7 +136,7 @@ class Globs:
         inside = tuple(p.advance(at, name) for p, at in zip(self.include, place.inside, strict=True))
         outside = tuple(p.advance(at, name) for p, at in zip(self.exclude, place.outside, strict=True))
         ended = [p for p, at in zip(self.exclude, outside, strict=True) if p.ends(at)]
-        deeper = any(at < len(p.parts) for p, ats in zip(self.include, inside, strict=True) for at in ats)
+        deeper = any(at - {len(p.parts)} for p, at in zip(self.include, inside, strict=True))
         return Place(
             included=tuple(i for i, p in enumerate(self.include) if p.ends(inside[i])),
             excluded=not place.may_hold or any(not p.folders_only for p in ended),

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MAX_TITLE = 300
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?$")
+_ATX = re.compile(r" {0,3}(#{1,6})((?:[ \t]+.*)?)$")
 _DEEPER = re.compile(r"( {0,3})(#{1,6})(?=[ \t]|$)")
 _CLOSING = re.compile(r"(?:^|[ \t]+)#+[ \t]*$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _HEADING_STARTS = frozenset("#=-")
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)$")
-_NO_PARAGRAPH = re.compile(r" {4}|\t| {0,3}(?:[-*+>|]|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
+_NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
 _LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
 _MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
 
@@ -38,9 +38,9 @@ def code_lines(lines: Sequence[str]) -> list[bool]:
         match = _FENCE.match(line) if start.startswith(("```", "~~~")) and not comment else None
         if fence:
             flags.append(True)
-            closes = match and match[1].startswith(fence) and not match[2].strip()
-            fence = "" if closes else fence
-        elif match and not (match[1][0] == "`" and "`" in match[2]):
+            marks = line.lstrip(" \t").rstrip()
+            fence = "" if marks.startswith(fence) and not marks.strip(fence[0]) else fence
+        elif match:
             flags.append(True)
             fence = match[1]
         else:
@@ -60,10 +60,10 @@ def headings_of(text: str) -> Iterator[Heading]:
             continue
         atx = _ATX.match(line)
         if atx:
-            yield Heading(level=len(atx[1]), text=plain_text(_CLOSING.sub("", atx[2] or "")), line=index)
+            yield Heading(level=len(atx[1]), text=plain_text(_CLOSING.sub("", atx[2])), line=index)
         elif index and not flags[index - 1] and (under := _UNDERLINE.match(line)):
             above = lines[index - 1]
-            if above.strip() and not _NO_PARAGRAPH.match(above) and not _UNDERLINE.match(above):
+            if not _NO_PARAGRAPH.match(above):
                 yield Heading(level=1 if under[1][0] == "=" else 2, text=plain_text(above), line=index)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,14 +159,6 @@ class SourceOptions(ConfigSection):
         """What makes a document a decision."""
         return self._context.decisions
 
-    @property
-    def _what_is_made(self) -> list[Any]:
-        """All that decides what becomes of any document, for hashes that tell whether a cursor still holds."""
-        rules = self.decisions
-        types = {"types": rules.frontmatter_types}
-        decisions = types | {"paths": rules.paths, "tags": rules.tags, "headings": rules.headings}
-        return [self.fixed_metadata, self.source_type, decisions]
-
 
 class ServiceOptions(SourceOptions):
     """What every service is told."""
@@ -181,6 +175,15 @@ class ServiceOptions(SourceOptions):
     groups: ClassVar[tuple[str, ...]] = ("auth",)
     product: ClassVar[str]
     """The service's name in messages."""
+
+    def _hash_with(self, *parts: Any) -> str:
+        """A short hash over these and over what becomes of any document: tells whether a cursor still holds."""
+        rules = self.decisions
+        types = {"types": rules.frontmatter_types}
+        decisions = types | {"paths": rules.paths, "tags": rules.tags, "headings": rules.headings}
+        made = [*parts, self.fixed_metadata, self.source_type, decisions]
+        text = json.dumps(made, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @cached_property
     def access(self) -> Access:

@@ -95,18 +95,22 @@ def measure(number: float | None, most: float) -> float | None:
 
 
 def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, datetime | date):
-        return value.isoformat()
     if isinstance(value, Mapping):
         pairs = value.items() if depth else ()
         return {clean_text(str(k)): _plain(v, depth - 1, seen) for k, v in pairs if next(seen) < MAX_VALUES}
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
         return [_plain(item, depth - 1, seen) for item in (items if depth else ()) if next(seen) < MAX_VALUES]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime | date):
+        return value.isoformat()
     return clean_text(value if isinstance(value, str) else str(value))
 
 

@@ -90,7 +90,7 @@ def _grid(rows: list[list[Cell]]) -> list[list[str]]:
                     above.cells[len(line)] = (cell.text, cell.down - 1)
                 line.append(cell.text)
             above.reach(line)
-        while above.cells and max(above.cells) >= len(line) and above.pay(""):
+        while max(above.cells, default=-1) >= len(line) and above.pay(""):
             line.append("")  # a gap before columns that are reached
             above.reach(line)
         found.append(line)
@@ -135,9 +135,6 @@ class CellSink:
         """All that was written."""
         return " / ".join(self._pieces)
 
-    def gap(self, size: int) -> None:
-        """None: all of a cell stands on one line."""
-
     def paragraph(self, text: str) -> None:
         """Each line is a piece."""
         for line in text.split("\n"):
@@ -151,9 +148,6 @@ class CellSink:
         """Each line is a span of code."""
         for line in text.split("\n"):
             self._add(code_span(line))
-
-    def rule(self) -> None:
-        """None is drawn: all of a cell stands on one line."""
 
     def table(self, table: Table) -> None:
         """The whole table is a piece."""
@@ -426,7 +420,8 @@ class Writer:
             self.sink.heading(self.heading, text)
         elif text:
             self.sink.paragraph(text)
-        self.sink.gap(gap)
+        if isinstance(self.sink, DocumentSink):  # a cell has no lines to keep apart
+            self.sink.gap(gap)
 
     def line_break(self) -> None:
         """One ends the line, a second one the paragraph."""

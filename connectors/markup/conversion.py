@@ -284,11 +284,14 @@ class Conversion:
             return
         self.stack.imply_ends(name)
         lone = event.closed or name in VOID
-        handler = self._handlers.get(name)
-        if name in BLOCKS and self.stack.full and not lone:
-            handler = None
+        too_deep = name in BLOCKS and self.stack.full and not lone
+        handler = None if too_deep else self._handlers.get(name)
         opened = handler(self, event.rest) if handler else None
         _go_on(opened)
+        self._started(name, opened, lone=lone)
+
+    def _started(self, name: str, opened: Opened | None, *, lone: bool) -> None:
+        """An element without content ends at once; any other stays open, unless it is hidden."""
         if self._hidden is not None:
             if lone:
                 self._reveal()

@@ -45,7 +45,8 @@ def _line_break(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every han
 
 def _rule(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
     page.out.flush(PARAGRAPH)
-    page.out.sink.rule()
+    if page.out.sink is page.document:  # a cell is one line, without any across
+        page.document.rule()
 
 
 def _pre(page: Conversion, rest: str) -> Iterator[None]:

@@ -77,7 +77,7 @@ class Gathering:
         self.unread: list[FoundFile] = []
         """Files that are no JSON or could not be read."""
         self._winners: dict[str, Winner] = {}
-        self._runs: dict[str, dict[str, tuple[Rank, str]]] = {}
+        self._runs: dict[str, dict[str, tuple[tuple[bool, Rank], str]]] = {}
         self._bare: dict[str, tuple[Rank, Mapping[str, Any]]] = {}
         self._scores: dict[str, tuple[Rank, float]] = {}
 
@@ -144,14 +144,18 @@ class Gathering:
         current = self._winners.get(record.id)
         if current is None or (not record.bare, rank) > (not current.record.bare, current.rank):
             self._winners[record.id] = Winner(rank=rank, record=record, file=file)
-        if record.bare and record.facts and rank > self._bare.get(record.id, ((), {}))[0]:
-            self._bare[record.id] = (rank, record.facts)
-        if record.score is not None and rank > self._scores.get(record.id, ((), 0.0))[0]:
-            self._scores[record.id] = (rank, record.score)
+        if record.bare and record.facts:
+            _keep_newest(self._bare, record.id, rank, record.facts)
+        if record.score is not None:
+            _keep_newest(self._scores, record.id, rank, record.score)
+        content = "" if record.bare else record.content_key
         runs = self._runs.setdefault(record.id, {})
-        run, content = run_name(file.external_id), "" if record.bare else record.content_key
-        if run not in runs or (content != "", rank) > (runs[run][1] != "", runs[run][0]):
-            runs[run] = (rank, content)
+        _keep_newest(runs, run_name(file.external_id), (content != "", rank), content)
+
+
+def _keep_newest(newest: dict[str, tuple[Any, Any]], key: str, rank: tuple[Any, ...], value: Any) -> None:
+    if key not in newest or rank > newest[key][0]:
+        newest[key] = (rank, value)
 
 
 def _is_settled(modified: datetime | None) -> bool:

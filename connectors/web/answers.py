@@ -126,7 +126,7 @@ def judge(response: requests.Response, origin: Origin, product: str, pause: floa
         raise ServerFault(f"{product} answered {status}", fix=LASTS, status=status)
     if response.is_redirect:
         _judge_redirect(response, origin, product)
-    elif is_html(response) and not _html_is_welcome(response):
+    elif _is_unwanted_page(response):
         _judge_page(response, product)
 
 
@@ -172,10 +172,10 @@ def _judge_page(response: requests.Response, product: str) -> None:
     raise SourceDenied(f"{product} answered {status} with a web page instead of data", fix=NO_API)
 
 
-def _html_is_welcome(response: requests.Response) -> bool:
-    """Whether a web page can be what was asked for: by the Accept header, or as a file to download."""
-    accept = response.request.headers.get("Accept", "").lower()
-    return "text/html" in accept or bool(_DOWNLOAD.search(urlsplit(response.request.url or "").path))
+def _is_unwanted_page(response: requests.Response) -> bool:
+    """Whether it is a web page that was not asked for: neither by the Accept header, nor as a file to download."""
+    wanted = "text/html" in response.request.headers.get("Accept", "").lower()
+    return is_html(response) and not (wanted or _DOWNLOAD.search(urlsplit(response.request.url or "").path))
 
 
 SHAPES = {dict: "an object", list: "a list", str: "a text", int: "a number"}
