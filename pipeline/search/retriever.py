@@ -200,7 +200,7 @@ class Retriever:
         values["least"] = ANY if by_meaning or request.trace else least
         shape = self._shape(snapshot, asked, names)
         most = 2 * o.candidates
-        top = most if request.trace else self._first_top(asked)
+        top = self._first_top(asked, most)
         ef_search = max(EF_SEARCH[0], min(EF_SEARCH[1], o.candidates))
         while True:
             rows = self.database.ask(
@@ -219,8 +219,10 @@ class Retriever:
             else:
                 return hits
 
-    def _first_top(self, asked: _Asked) -> int:
+    def _first_top(self, asked: _Asked, most: int) -> int:
         """How many hits are read at first: at least 1, as that something was found is to be seen."""
+        if asked.request.trace:
+            return most
         if asked.mode == "vector":
             return max(1, asked.k)
         return max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
