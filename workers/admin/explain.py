@@ -167,8 +167,8 @@ def _outside(
     if not alone:
         return _verdict("no_match", "none of the question's words stands in it")
     e, ranked = alone[0].explanation, len((*found.hits, *found.beyond, *found.below))
-    scores = [f"similarity {e.similarity:.3f}"] if e and e.similarity is not None else []
-    scores += [f"BM25 {e.bm25:.2f}"] if e and e.bm25 is not None else []
+    values = [("similarity {:.3f}", e.similarity), ("BM25 {:.2f}", e.bm25)] if e else []
+    scores = [form.format(value) for form, value in values if value is not None]
     most = parts.rag.retrieval.candidates
     said = f"not among the {most} best of either search ({ranked} were ranked): {', '.join(scores)}"
     return _verdict("candidates", said, alone[0])

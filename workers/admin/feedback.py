@@ -57,12 +57,7 @@ def mark(
     question = _question(connection, tenant, clean(item), project)
     document = _document(connection, clean(ref), source, removed=verdict == UNDO)
     if verdict == UNDO:
-        before = feedback.undo(connection, question.key, document.id)
-        if before is None:
-            raise ConfigurationError(
-                f"{document.external_id} is not marked for {clipped(question.item)!r}",
-                fix="see `larder feedback --list`",
-            )
+        before: Verdict | None = _undone(connection, question, document)
     else:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     # The question by its key: its text is nothing for the audit.
@@ -80,6 +75,17 @@ def mark(
         "verdict": None if verdict == UNDO else verdict,
         "before": before,
     }
+
+
+def _undone(connection: Connection, question: Question, document: Row[tuple[UUID, str]]) -> Verdict:
+    """Take back what was said, and tell what it was."""
+    before = feedback.undo(connection, question.key, document.id)
+    if before is None:
+        raise ConfigurationError(
+            f"{document.external_id} is not marked for {clipped(question.item)!r}",
+            fix="see `larder feedback --list`",
+        )
+    return before
 
 
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
@@ -112,22 +118,34 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
     """The question that a person means; an id is looked up, and text is taken as it is."""
     item, asked = words.strip(), _unquoted(words)
     own = None if project is None else project_id(tenant, project)
-    for look in (_of_jobs, _of_documents, _of_feedback):
-        found = {one.key: one for one in look(connection, item)}
-        if own is not None:
-            key = key_of("", item, own)
-            found = {key: found[key]} if item and key in found else {}
-        if len(found) > 1:
-            names = ", ".join(sorted(one.project for one in found.values()))
-            raise ConfigurationError(
-                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
-            )
-        if found:
-            return next(iter(found.values()))
+    found = _items(connection, item, own)
+    if len(found) > 1:
+        names = ", ".join(sorted(one.project for one in found))
+        raise ConfigurationError(
+            f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
+        )
+    if found:
+        return found[0]
     if asked and own is None and (asked != item or len(asked.split()) > 1):
         return Question(key=key_of(asked), item=asked, asked={"text": asked})
     where = f" of project {clipped(project)!r}" if project else ""
-    raise ConfigurationError(
+    raise _unknown(item, where)
+
+
+def _items(connection: Connection, item: str, project: UUID | None) -> list[Question]:
+    """The items of this id: those that Step 4 was asked about, else indexed ones, else those judged before."""
+    for look in (_of_jobs, _of_documents, _of_feedback):
+        found = {one.key: one for one in look(connection, item)}
+        if project is not None:
+            key = key_of("", item, project)
+            found = {key: found[key]} if item and key in found else {}
+        if found:
+            return list(found.values())
+    return []
+
+
+def _unknown(item: str, where: str) -> ConfigurationError:
+    return ConfigurationError(
         f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
         if item
         else "there is no question",

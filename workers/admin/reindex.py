@@ -164,7 +164,7 @@ def _wanted(
     parts: Runtime, provider: str | None, model: str | None, dimensions: int | None, chunker: str | None
 ) -> WantedIndex:
     """What is asked for, the rest as configured, after its model was opened as a worker opens it."""
-    if chunker is not None and chunker not in STRATEGIES:
+    if chunker not in (None, *STRATEGIES):
         raise ConfigurationError(f"--chunker {chunker!r}", fix=f"use one of {', '.join(STRATEGIES)}")
     configured = replace(parts.wanted_index, strategy=chunker or "")
     if (provider, model, dimensions) == (None, None, None):

@@ -152,7 +152,7 @@ def _is_slow(found: Json) -> bool:
 
 def advice(found: Json) -> str:
     """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
-    return next((said for rules in (_of_servers, _of_work, _of_sources) for said in rules(found)), "")
+    return next((said for rules in _RULES for said in rules(found)), "")
 
 
 def _of_servers(found: Json) -> Iterator[str]:
@@ -184,13 +184,23 @@ def _of_sources(found: Json) -> Iterator[str]:
         yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
+
+
+def _of_indexes(found: Json) -> Iterator[str]:
     building = [i for i in found["other_indexes"] if i["status"] == "building"]
     if any(not i["missing"] for i in building):
         yield "the new search index is full: larder reindex switch"
     elif found["index_mismatch"] and not building:
         yield f"{found['index_mismatch']}: run larder reindex"
+
+
+def _of_first_sync(found: Json) -> Iterator[str]:
+    sources = found["sources"]
     if not sources:
         yield "no source is known yet: larder config init, then larder index"
     for s in [s for s in sources if s["freshness_seconds"] is None][:1]:
         if not s["paused"] and not s["removed"] and not served(found["workers"]):
             yield f"{s['name']} was never synced: larder index"
+
+
+_RULES = (_of_servers, _of_work, _of_sources, _of_indexes, _of_first_sync)

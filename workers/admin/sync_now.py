@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -138,11 +138,15 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         show(watched)
         if all(one.run.finished_at for one in watched):
             return
-        if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
-            # All its documents are through: the pump need not wait for the next tick to close it.
-            dispatch.send("larder.pump", expires=5)
+        _ring_if_through(watched)
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
+
+
+def _ring_if_through(watched: Iterable[Watched]) -> None:
+    """Have a run closed all of whose documents are through: the pump need not wait for its next tick."""
+    if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
+        dispatch.send("larder.pump", expires=5)
 
 
 def raise_if_stuck(parts: Runtime) -> None:
@@ -170,12 +174,6 @@ def _look(parts: Runtime, one: Watched) -> None:
 def report(watched: Sequence[Watched], seconds: float) -> Json:
     """The document of `larder index --json`."""
     rows = [_run_report(w) for w in watched]
-    errors = []
-    for w in watched:
-        failed = [{"item": "", "reason": w.run.error, "outcome": "failed"}] if w.run.state == "failed" else []
-        for p in (*w.run.problems, *failed):
-            found = {key: p[key] for key in ("item", "reason", "outcome")}
-            errors.append({"source": w.source.settings.name, **found})
     return {
         "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
         "stats": {
@@ -183,10 +181,18 @@ def report(watched: Sequence[Watched], seconds: float) -> Json:
             "chunks_created": sum(w.run.chunks for w in watched),
             "vectors_indexed": sum(w.run.chunks_written for w in watched),
             "time_elapsed": round(seconds, 3),
-            "errors": errors,
+            "errors": list(_errors(watched)),
         },
         "runs": rows,
     }
+
+
+def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
+    for w in watched:
+        failed = [{"item": "", "reason": w.run.error, "outcome": "failed"}] if w.run.state == "failed" else []
+        for p in (*w.run.problems, *failed):
+            found = {key: p[key] for key in ("item", "reason", "outcome")}
+            yield {"source": w.source.settings.name, **found}
 
 
 _COUNTS = (

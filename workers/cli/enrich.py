@@ -204,7 +204,7 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
         yield f"risk {hint.get('severity')}", str(hint.get("message"))
     for suggestion in _first(found, "suggestions", MOST):
         yield "suggestion", str(suggestion)
-    some = any(found.get(key) for key in ("similar_work", "past_decisions", "technical_docs", "suggestions"))
+    some = any(map(found.get, ("similar_work", "past_decisions", "technical_docs", "suggestions")))
     if not some and found.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
 

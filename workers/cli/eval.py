@@ -90,30 +90,46 @@ def evaluate(
     _check(files, calibrate=calibrate, chosen=chosen)
     other = load(compare, os.environ) if compare else None
     dataset = read(folder, limit)
-    items = list(dataset.queries if step4 else dataset.context)
-    if (answers or ungraded) and not items:
-        raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
+    items = _items(dataset, every=step4, wanted=answers or ungraded)
     before = measuring.baseline(fail_if_worse, dataset, chosen, items) if fail_if_worse else None
     with _interruptible():
         first, told = _measure(context, dataset, chosen, items, other, calibrate=calibrate, keep=keep)
     if other is not None:
         told["second"]["config"] = str(compare)
     if before is not None:
-        found = measuring.compare(before, told)
-        told["baseline"] = {
-            "file": str(fail_if_worse),
-            "comparison": found,
-            "worse": measuring.worse(found),
-            "not_compared": measuring.not_compared(before, told),
-        }
+        told["baseline"] = {"file": str(fail_if_worse), **_held_against(before, told)}
     _write(files, first)
     context.answer(told, lambda: _tell(context.console, told, dataset.queries))
     if before is not None:
         _tell_baseline(context.console, told["baseline"])
-    if before is not None and told["baseline"]["worse"]:
-        raise typer.Exit(FAILED)
-    if told["failed"]:
-        raise typer.Exit(PARTLY)
+    if code := _exit_code(told):
+        raise typer.Exit(code)
+
+
+def _items(dataset: Any, *, every: bool, wanted: Path | None) -> list[str]:
+    """The questions that Step 4 is asked."""
+    items = list(dataset.queries if every else dataset.context)
+    if wanted and not items:
+        raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
+    return items
+
+
+def _held_against(before: Any, told: Json) -> Json:
+    """What differs from the baseline."""
+    from workers.admin.evaluation import measuring
+
+    found = measuring.compare(before, told)
+    return {
+        "comparison": found,
+        "worse": measuring.worse(found),
+        "not_compared": measuring.not_compared(before, told),
+    }
+
+
+def _exit_code(told: Json) -> int:
+    if "baseline" in told and told["baseline"]["worse"]:
+        return FAILED
+    return PARTLY if told["failed"] else 0
 
 
 def _measure(

@@ -79,9 +79,16 @@ class SearchOptions:
             exclude=self.exclude or (),
         )
         condition = searching.condition(context.parts, context.tenant, wanted)
-        for notice in searching.unknown_projects(context.parts, context.tenant, names) if names else ():
-            print(notice, file=sys.stderr)
+        if names:
+            _warn_of_unknown(context, names)
         return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
+
+
+def _warn_of_unknown(context: CommandContext, projects: list[str]) -> None:
+    from workers import search as searching
+
+    for notice in searching.unknown_projects(context.parts, context.tenant, projects):
+        print(notice, file=sys.stderr)
 
 
 @command()
@@ -137,11 +144,8 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     head.append(d.title, style="bold")
     head.truncate(width, overflow="ellipsis")
     console.print(head, soft_wrap=True)
-    day = d.updated_at or d.created_at
-    link = str(d.url or d.metadata.get("source_path") or "")
-    place = [f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{_age(d)}" if day else "", link]
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
-    console.print(Text(" " * INDENT + "  ".join(p for p in place if p), style="cyan"), soft_wrap=True)
+    console.print(Text(" " * INDENT + _place(d), style="cyan"), soft_wrap=True)
     if said := remark(d):
         against = Text(" " * INDENT + said, style="yellow", no_wrap=True)
         against.truncate(width, overflow="ellipsis")
@@ -156,6 +160,14 @@ def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
     for line in list(body.wrap(console, room))[:LINES]:
         console.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
     console.print()
+
+
+def _place(document: Any) -> str:
+    """Where it comes from and of which day it is, with its link."""
+    day = document.updated_at or document.created_at
+    link = str(document.url or document.metadata.get("source_path") or "")
+    place = [f"{document.source}/{document.kind}", f"{day:%Y-%m-%d}{_age(document)}" if day else "", link]
+    return "  ".join(part for part in place if part)
 
 
 def _age(document: Any) -> str:
@@ -230,10 +242,7 @@ def _tell_document(console: Console, told: Json) -> None:
         ("last error", d["last_error"]),
         ("dead letter", given_up.format(**letter) if letter else ""),
     ]
-    if "query" in told:
-        rows.append(("question", told["query"]["detail"]))
-        rows += _score_rows(told["query"]["explanation"] or {})
-    for name, value in rows:
+    for name, value in (*rows, *_query_rows(told)):
         if value not in (None, ""):
             console.print(Text(f"{name:<12}").append(str(value)), soft_wrap=True)
 
@@ -244,7 +253,12 @@ def _searchable(document: Json) -> str:
     return "no: " + ", ".join(reasons) if reasons else "yes"
 
 
-def _score_rows(explanation: Json) -> Iterator[tuple[str, str]]:
+def _query_rows(told: Json) -> Iterator[tuple[str, str]]:
+    """What became of the question, if there is one, and the parts of its score."""
+    if "query" not in told:
+        return
+    yield "question", told["query"]["detail"]
+    explanation = told["query"]["explanation"] or {}
     for label, raw, part in SCORE_PARTS:
         value, by = explanation.get(raw), explanation.get(part)
         if raw.endswith("_score"):
@@ -288,22 +302,24 @@ def feedback(
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
     said = "undo" if undo and verdict is None else verdict
-    marks = item is not None and ref is not None and said is not None
-    wrong = (
-        undo and said != "undo",
-        listing and (ref or said),
-        export and item,
-        (source or project) and not marks,
-    )
-    if [marks, listing, export is not None].count(True) != 1 or any(wrong):
-        usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
-        raise ConfigurationError("that is no whole command", fix=usage)
+    _check_form((item, ref, said), undo=undo, listing=listing, export=export, of_one=bool(source or project))
     if item is not None and ref is not None and said is not None:
         _mark(context, (item, ref, said), project, source)
     elif export is not None:
         _export(context, export)
     else:
         _list_marks(context, item)
+
+
+def _check_form(
+    words: tuple[str | None, ...], *, undo: bool, listing: bool, export: Path | None, of_one: bool
+) -> None:
+    item, ref, said = words
+    marks = None not in words
+    wrong = (undo and said != "undo", listing and (ref or said), export and item, of_one and not marks)
+    if [marks, listing, export is not None].count(True) != 1 or any(wrong):
+        usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
+        raise ConfigurationError("that is no whole command", fix=usage)
 
 
 def _mark(

@@ -114,7 +114,7 @@ def show_scores(console: Console, hits: Sequence[Any], widest: int) -> None:
     room = (min(console.width, widest) - _FIXED) // max(1, len(columns)) - _NUMBER - 2
     width = max(2, min(12, room))
     most = max((abs(one[part]) for one in told for _, _, part in columns), default=0.0)
-    plain = not (console.encoding or "").lower().startswith("utf")
+    plain = not console.encoding.startswith("utf")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("#", justify="right", style="bold")
     table.add_column("score", style="green")

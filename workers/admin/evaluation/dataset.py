@@ -116,13 +116,9 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
     Raises:
         ConfigurationError: it is no set; the message says which file and line.
     """
-    if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
-    absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
-    if absent:
-        raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
+    _check_files(folder)
     rows = list(_rows(folder / CORPUS, ("_id",)))
-    documents = [_document(row) for row in rows]
+    documents = list(map(_document, rows))
     asked = {str(row["_id"]): row for row in _rows(folder / QUERIES, ("_id", "text"))}
     queries = {query: str(row["text"]) for query, row in islice(asked.items(), limit)}
     excluded = _self_exclude(folder / META)
@@ -138,10 +134,18 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
         requests={query: _request(asked[query], excluded) for query in queries},
         context={query: context[query] for query in queries if query in context},
     )
-    if not made.documents or not made.relevant:
-        what = "document" if not made.documents else "question with a relevant document"
-        raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
+    for what, part in (("document", documents), ("question with a relevant document", made.relevant)):
+        if not part:
+            raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
     return made
+
+
+def _check_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
+    absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
+    if absent:
+        raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -265,7 +269,7 @@ class _JudgementFile:
         found: dict[str, dict[str, float]] = {}
         for number, row in self._rows():
             # A set without the header line must not lose the answer that stands in its place.
-            if not row or (number == 1 and row[0] not in queries):
+            if number == 1 and row[0] not in queries:
                 continue
             score = _score(row)
             if score is None:
@@ -296,16 +300,18 @@ class _JudgementFile:
         """Number, item, section, ref and grade of the lines that are no header and do not wait for a grade."""
         for number, row in self._rows():
             item, section, ref, grade = (*(cell.strip() for cell in row), "", "", "", "")[:4]
-            if not row or (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
+            if (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
                 continue
             yield number, item, section, ref, grade
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Number and cells of the lines that are not empty."""
         rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)
         number = 0
         try:
             for number, row in enumerate(rows, 1):
-                yield number, [_ESCAPED.sub(lambda m: _PLAIN[m[0]], cell) for cell in row]
+                if row:
+                    yield number, [_ESCAPED.sub(lambda m: _PLAIN[m[0]], cell) for cell in row]
         except csv.Error:
             raise self._wrong(
                 number + 1, "is no row of a table", "end lines as Unix or Windows does, and cut long cells"
