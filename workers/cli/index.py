@@ -214,7 +214,9 @@ def begin_index(
     typer_context: typer.Context,
     provider: Annotated[str | None, typer.Option("--provider", help="[default: as configured]")] = None,
     model: Annotated[str | None, typer.Option("--model", help="[default: as configured]")] = None,
-    dimensions: Annotated[int | None, typer.Option("--dimensions", help="[default: the model's]")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option("--dimensions", min=1, max=4000, help="[default: the model's]")
+    ] = None,
     chunker: Annotated[
         str | None,
         typer.Option("--chunker", help="Cut all sources like this. [default: as each is configured]"),

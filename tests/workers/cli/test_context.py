@@ -68,6 +68,8 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
         ("flower", "--port", "99999"),
         ("search", "  "),
         ("ingest", ""),
+        ("reindex", "--dimensions", "0"),
+        ("reindex", "--dimensions", "4001"),
     ],
 )
 def test_wrong_values_are_usage_and_start_nothing(larder: Larder, args: tuple[str, ...]) -> None:
