@@ -23,3 +23,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except SystemExit as ended:
+        # Typer, while it reads the options, makes a code of it and says nothing.
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+            print("stopped", file=sys.stderr)
+        raise

@@ -207,15 +207,23 @@ def announce(parts: Runtime) -> bool:
 def warm(parts: Runtime) -> None:
     """Load the model and connect, so that the first job need not wait for it; a failure shows at the first job.
 
-    A model whose calls are counted is only asked within the budget, by the search of the request.
+    A model whose calls are counted is not asked for it: a search by words connects as well.
     """
+    from pipeline.search import SearchRequest
+    from workers.search import retriever
+
     announce(parts)
     with suppress(LarderError):
         embedder = parts.embedder
         if not parts.allowance.metered:
             embedder.embed_query("warm")
     with suppress(LarderError):
-        enricher(parts, parts.settings.tenant_id)({"pbi": {"title": "warm"}, "scores": {}})
+        tenant = parts.settings.tenant_id
+        enrich = enricher(parts, tenant)
+        if parts.allowance.metered:
+            retriever(parts, tenant).search(SearchRequest(text="warm", mode="keyword"))
+        else:
+            enrich({"pbi": {"title": "warm"}, "scores": {}})
 
 
 class WorkerParts:
