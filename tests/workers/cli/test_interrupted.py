@@ -56,6 +56,8 @@ class Terminal:
 @pytest.fixture
 def terminal(site: Site) -> Iterator[Terminal]:
     site.write("larder.yaml", CONFIG)
+    # Whoever runs the tests in the background of a script has it ignored, and a command would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     made = Terminal(site)
     yield made
     if made.process is not None and made.process.poll() is None:
