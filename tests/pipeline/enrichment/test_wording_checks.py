@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.enrichment.wording_checks import Draft, Worded, objection, speaks_to_a_model
+from pipeline.enrichment.wording import Draft, Worded, objection, speaks_to_a_model
 
 TITLE = "Export invoices as CSV"
 STREAMED = "Streaming the rows kept the memory flat."
