@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
 from workers import runtime
 from workers.admin import reindex
@@ -38,31 +39,26 @@ def decode(items: Sequence[Sequence[str | int]]) -> list[Item]:
 @app.task(name="larder.chunk")  # type: ignore[untyped-decorator]
 def chunk(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Cut documents into chunks."""
-    parts = runtime.current()
-    step = steps.indexer(parts, UUID(tenant)).chunk(UUID(tenant), decode(items))
-    dispatch.send_step(
-        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
-    )
+    _step(Indexer.chunk, UUID(tenant), decode(items))
 
 
 @app.task(name="larder.embed")  # type: ignore[untyped-decorator]
 def embed(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Make the vectors that are missing."""
-    parts = runtime.current()
-    step = steps.indexer(parts, UUID(tenant)).embed(UUID(tenant), decode(items))
-    dispatch.send_step(
-        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
-    )
+    _step(Indexer.embed, UUID(tenant), decode(items))
 
 
 @app.task(name="larder.upsert")  # type: ignore[untyped-decorator]
 def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) -> None:
     """Make documents searchable."""
+    _step(Indexer.upsert, UUID(tenant), decode(items))
+
+
+def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, items: Sequence[Item]) -> None:
+    """Take documents one step further, and ask for what follows."""
     parts = runtime.current()
-    step = steps.indexer(parts, UUID(tenant)).upsert(UUID(tenant), decode(items))
-    dispatch.send_step(
-        parts.database, UUID(tenant), step, steps.weights(parts.rag), steps.limits(parts.rag).batch
-    )
+    done = of(steps.indexer(parts, tenant), tenant, items)
+    dispatch.send_step(parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch)
 
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]
