@@ -131,13 +131,13 @@ class Client:
         tenant: str = "default",
         project: str = "default",
         deadline: float = 120.0,
-        patience: float = 5.0,
+        answer_timeout: float = 5.0,
         answers: AnswerCache | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
-        `patience` is how many seconds the database may say nothing at all until it counts as gone. `answers` holds
-        what `enrich` gives again when there is no other answer.
+        `answer_timeout` is how many seconds the database may say nothing at all until it counts as gone. `answers`
+        holds what `enrich` gives again when there is no other answer.
 
         Raises:
             ConfigurationError: `database_url` is no address of a PostgreSQL.
@@ -154,10 +154,12 @@ class Client:
         self.answers = answers or AnswerCache()
         self._names = (tenant, project)
         self._known = self._closed = False
-        self._database = Database(database_url, pool_size=AT_ONCE, patience=patience)
-        self._patience = patience
+        self._database = Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
+        self._answer_timeout = answer_timeout
         self._resting_until = 0.0
-        self._notifications = JobNotifications(self._database, self.tenant, database_url, patience=patience)
+        self._notifications = JobNotifications(
+            self._database, self.tenant, database_url, answer_timeout=answer_timeout
+        )
         self._publisher = JobPublisher(broker_url) if broker_url else None
 
     @classmethod
@@ -267,7 +269,7 @@ class Client:
             with self._database.tenant(self.tenant) as connection:
                 yield connection
         except StoreUnavailable:
-            if time.monotonic() - begun >= self._patience:
+            if time.monotonic() - begun >= self._answer_timeout:
                 self._resting_until = time.monotonic() + REST_SECONDS
             raise
 

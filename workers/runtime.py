@@ -48,7 +48,7 @@ class Runtime:
         """Those of other search indexes than the configured one, by model."""
         self.addresses = addresses
         self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
-        self.patience: float | None = None
+        self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
 
     def forget_connections(self) -> None:
@@ -56,7 +56,7 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("gate", "caches", "health", "rewording", "allowance"):
+        for name in ("request_limiter", "caches", "health", "rewording", "allowance"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -66,7 +66,7 @@ class Runtime:
             self.addresses.database,
             self.addresses.control,
             pool_size=self.rag.storage.database.pool_size,
-            patience=self.patience,
+            answer_timeout=self.answer_timeout,
         )
 
     @cached_property
@@ -98,7 +98,7 @@ class Runtime:
         return health
 
     @cached_property
-    def gate(self) -> RequestLimiter:
+    def request_limiter(self) -> RequestLimiter:
         """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
         from connectors.web import LocalRequestLimiter
         from workers.limits.requests import ValkeyRequestLimiter

@@ -73,7 +73,7 @@ def open_source(parts: Runtime, source: SourceSettings) -> Source:
     Raises:
         ConfigurationError: what it is told is wrong.
     """
-    told = source.within(parts.settings.context_of(source, lambda: parts.gate))
+    told = source.within(parts.settings.context_of(source, lambda: parts.request_limiter))
     return connectors.open_source(told)
 
 

@@ -44,14 +44,14 @@ def open_engine(
     *,
     role: str,
     pool_size: int = 2,
-    patience: float | None = None,
+    answer_timeout: float | None = None,
     ping: bool = True,
     asking: bool = False,
 ) -> Engine:
     """An engine whose connections act as `role`, whoever logs in; nothing is connected yet.
 
-    With `patience` a server that says nothing for so many seconds counts as gone. `ping` asks each connection before
-    its use whether it is still alive. `asking` is for `Database.ask`: each statement is a transaction, and says
+    With `answer_timeout` a server that says nothing for so many seconds counts as gone. `ping` asks each connection
+    before its use whether it is still alive. `asking` is for `Database.ask`: each statement is a transaction, and says
     itself whether its plan may be kept; elsewhere none is kept, since the driver prepares what comes often, and a
     plan for all values forgets how much a filter lets through: after five runs recall fell to 8 %.
     """
@@ -74,11 +74,11 @@ def open_engine(
     def _register(connection: Any, _record: Any) -> None:
         register_vectors(connection)
 
-    if patience is not None:
+    if answer_timeout is not None:
 
         @event.listens_for(engine, "do_connect")
         def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> TimedConnection:
-            return TimedConnection.opened(patience, *args, **parameters)
+            return TimedConnection.opened(answer_timeout, *args, **parameters)
 
     return engine
 
@@ -96,18 +96,25 @@ class Database:
         control_url: str | None = None,
         *,
         pool_size: int = 2,
-        patience: float | None = None,
+        answer_timeout: float | None = None,
     ) -> None:
-        """`patience` is for those who must answer in time: seconds of silence after which the server is gone.
+        """`answer_timeout` is for those who must answer in time: seconds of silence after which the server is gone.
 
         Work on many rows needs longer than a person waits, so by default nobody gives up.
         """
-        self.app = open_engine(app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False)
+        self.app = open_engine(
+            app_url, role=APP_ROLE, pool_size=pool_size, answer_timeout=answer_timeout, ping=False
+        )
         self.asker = open_engine(
-            app_url, role=APP_ROLE, pool_size=pool_size, patience=patience, ping=False, asking=True
+            app_url,
+            role=APP_ROLE,
+            pool_size=pool_size,
+            answer_timeout=answer_timeout,
+            ping=False,
+            asking=True,
         )
         self.controller = open_engine(
-            control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, patience=patience
+            control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, answer_timeout=answer_timeout
         )
 
     @contextmanager
@@ -312,20 +319,22 @@ HANDSHAKE = 4
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """A connection on which no single wait for the server takes longer than `patience` seconds.
+    """A connection on which no single wait for the server takes longer than `answer_timeout` seconds.
 
     A frozen server, or a network that swallows packets, ends no connection: without this its client waits for ever.
     A server that is slow and answers is waited for, however many answers it takes: it is not gone.
     """
 
-    patience: float | None = None
+    answer_timeout: float | None = None
 
     @classmethod
-    def opened(cls, patience: float, *args: Any, **parameters: Any) -> Self:
-        """As `connect`; the server may take `patience` seconds for each of its answers, there too."""
-        timeout = max(2, round(HANDSHAKE * patience))  # for all; the driver knows nothing shorter than 2
+    def opened(cls, answer_timeout: float, *args: Any, **parameters: Any) -> Self:
+        """As `connect`; the server may take `answer_timeout` seconds for each of its answers, there too."""
+        timeout = max(
+            2, round(HANDSHAKE * answer_timeout)
+        )  # for all; the driver knows nothing shorter than 2
         kind: Any = cls
-        made: Self = _with_timeout(kind, patience).connect(
+        made: Self = _with_timeout(kind, answer_timeout).connect(
             *args, **{**parameters, "connect_timeout": timeout}
         )
         return made
@@ -333,14 +342,14 @@ class TimedConnection(psycopg.Connection[Any]):
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> Generator[Any, Any, Self]:
         steps = super()._connect_gen(conninfo)
-        return steps if cls.patience is None else _timed(steps, cls.patience)
+        return steps if cls.answer_timeout is None else _timed(steps, cls.answer_timeout)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """What the driver calls to wait for the server: for one answer or several, or for `timeout` seconds at most."""
-        if self.patience is None or timeout is not None:
+        if self.answer_timeout is None or timeout is not None:
             return super().wait(gen, interval, timeout)
         try:
-            return super().wait(_timed(gen, self.patience), interval)
+            return super().wait(_timed(gen, self.answer_timeout), interval)
         except AnswerTimeout:
             # Half an answer may still come: nothing can be asked on this connection any more, not even to roll back.
             self.pgconn.finish()
@@ -348,20 +357,20 @@ class TimedConnection(psycopg.Connection[Any]):
 
 
 @cache
-def _with_timeout(kind: type[Any], patience: float) -> type[Any]:
+def _with_timeout(kind: type[Any], answer_timeout: float) -> type[Any]:
     """The driver tells a connection nothing of ours before it is one, but it asks its class."""
-    return type(kind.__name__, (kind,), {"patience": patience})
+    return type(kind.__name__, (kind,), {"answer_timeout": answer_timeout})
 
 
-def _timed(steps: Generator[Any, Any, Any], patience: float) -> Generator[Any, Any, Any]:
-    """The driver's steps, as long as none of them lets us wait longer than `patience` seconds."""
+def _timed(steps: Generator[Any, Any, Any], answer_timeout: float) -> Generator[Any, Any, Any]:
+    """The driver's steps, as long as none of them lets us wait longer than `answer_timeout` seconds."""
     ready, since = None, time.monotonic()
     while True:
         if ready:
             since = time.monotonic()
-        elif time.monotonic() - since > patience:
+        elif time.monotonic() - since > answer_timeout:
             steps.close()
-            raise AnswerTimeout(f"no answer within {patience:g} seconds")
+            raise AnswerTimeout(f"no answer within {answer_timeout:g} seconds")
         try:
             wanted = steps.send(ready)
         except StopIteration as done:

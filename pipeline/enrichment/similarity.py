@@ -17,7 +17,7 @@ CANDIDATES = 15
 _SHOWN = 3
 """So many of the likest are not counted among the usual ones."""
 _USUAL, _USUAL_WEIGHT = 0.25, 4
-"""The usual likeness in meaning where few documents tell it, and how many of them it counts as."""
+"""The usual similarity in meaning where few documents tell it, and how many of them it counts as."""
 _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
 OUTDATED = -0.5
@@ -69,7 +69,7 @@ BY_WORDS: Mapping[Kind, Calibration] = {
 
 
 DUPLICATES: Mapping[str, float] = {"all-MiniLM-L6-v2": 0.8}
-"""Model -> likeness in meaning from which an item may be the same; of others, equal titles alone tell."""
+"""Model -> similarity in meaning from which an item may be the same; of others, equal titles alone tell."""
 
 
 @dataclass(frozen=True, kw_only=True)

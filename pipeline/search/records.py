@@ -104,7 +104,7 @@ class Weights:
     """
 
     vector: float = 0.5
-    """Of the likeness in meaning."""
+    """Of the similarity in meaning."""
     keyword: float = 0.3
     """Of the rare words in common (`overlap` of `Explanation`)."""
     title: float = 0.25
@@ -112,7 +112,7 @@ class Weights:
     covered: float = 0.1
     """Of a question all of whose words are there."""
     centroid: float = 0.4
-    """Share of the whole document in the likeness of meaning, 0 to 1; the rest is the chunk's own."""
+    """Share of the whole document in the similarity of meaning, 0 to 1; the rest is the chunk's own."""
     outdated: float = 0.75
     """Share of its score that a replaced decision or abandoned work keeps; 1 ranks it like any other."""
 

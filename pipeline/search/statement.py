@@ -106,7 +106,7 @@ def search(shape: Shape) -> str:
             select {", ".join(read)} from chunk c
             where c.index_id = {shape.number} and c.ctid = any(array({" union ".join(places)}))),
         scored as materialized (
-            select f.document_id, f.ord, {_likeness(shape)}, {_WORDS if shape.keywords else _NO_WORDS}),
+            select f.document_id, f.ord, {_similarity(shape)}, {_WORDS if shape.keywords else _NO_WORDS}),
         parts as (select s.*, %(of_meaning)s::float8 * coalesce(
                              %(own)s::float8 * s.similarity + %(share)s::float8 * s.centroid, s.similarity, 0) as v,
                          %(of_words)s::float8 * coalesce(s.overlap, 0) as k,
@@ -318,7 +318,7 @@ _NO_WORDS = """cast(null as float8) as bm25, cast(null as float8) as overlap, ca
             cast(null as float8) as covered from found f"""
 
 
-def _likeness(shape: Shape) -> str:
+def _similarity(shape: Shape) -> str:
     """Similarity of the chunk and of its whole document in this very index; the distance to zeros is not a number."""
     if not shape.vector:
         return "cast(null as float8) as similarity, cast(null as float8) as centroid"

@@ -1,7 +1,7 @@
 """The ordinary command line, whose workers take no message while the file `deaf` is there.
 
 Started by the tests of deaf workers in place of `larder`; everything else is the product's own code, with shorter
-patience.
+answer_timeout.
 """
 
 from __future__ import annotations

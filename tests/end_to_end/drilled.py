@@ -28,7 +28,7 @@ from workers.client import Client
 from workers.processes import metrics
 
 REAL = os.environ.get("LARDER_REAL_CLOCKS") == "1"
-CALM, SLOW, PATIENCE, DEADLINE = (60.0, 2.0, 5.0, 120.0) if REAL else (12.0, 0.4, 1.0, 24.0)
+CALM, SLOW, ANSWER_TIMEOUT, DEADLINE = (60.0, 2.0, 5.0, 120.0) if REAL else (12.0, 0.4, 1.0, 24.0)
 """Seconds: after which a level is left, from which a call to the database is slow, after which its silence means that
 it is gone, and for which Step 4 waits."""
 QUEUE, ENRICHMENT = ("{}", "{}") if REAL else ("{tickSeconds: 1}", "{leaseSeconds: 3, resendSeconds: 3}")
@@ -88,7 +88,7 @@ class Drill:
         step = EnrichContextStep(self.client, on_outcome=self._note)
         made = step.execute(context)["enriched_pbis"]["enriched_pbis"]
         took = time.monotonic() - begun
-        assert took < DEADLINE + 2 * PATIENCE, "the asker would no longer be there"
+        assert took < DEADLINE + 2 * ANSWER_TIMEOUT, "the asker would no longer be there"
         assert [(m["pbi"], m["scores"]) for m in made] == [(i["pbi"], i["scores"]) for i in items]
         for one in made:
             assert_valid(one["context"])
@@ -219,7 +219,9 @@ def installed(*more: str) -> Iterator[Drill]:
             fleet.commands |= {queue: ["worker", queue, "--concurrency", "1"] for queue in more}
             fleet.revive()
             urls = store.url(s.database_url), broker.url(s.broker_url)
-            with Client(urls[0], broker_url=urls[1], deadline=DEADLINE, patience=PATIENCE) as client:
+            with Client(
+                urls[0], broker_url=urls[1], deadline=DEADLINE, answer_timeout=ANSWER_TIMEOUT
+            ) as client:
                 yield Drill(fleet, store, broker, client, counted)
     finally:
         fleet.stop()

@@ -197,7 +197,7 @@ def test_a_question_to_a_server_that_is_away_is_passing_trouble() -> None:
 
 def test_whoever_has_no_time_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
     with TcpProxy.to(addresses.app) as proxy:
-        database = Database(proxy.url(addresses.app), patience=0.5)
+        database = Database(proxy.url(addresses.app), answer_timeout=0.5)
         with database.tenant(uuid4()) as connection:
             assert connection.execute(text("select 1")).scalar() == 1
         for what in ("with a connection", "without one"):
@@ -214,7 +214,7 @@ def test_whoever_has_no_time_gives_up_on_a_server_that_says_nothing(addresses: A
 
 def test_in_the_middle_of_a_transaction_as_well(addresses: Addresses) -> None:
     with TcpProxy.to(addresses.app) as proxy:
-        database = Database(proxy.url(addresses.app), patience=0.5)
+        database = Database(proxy.url(addresses.app), answer_timeout=0.5)
         with pytest.raises(StoreUnavailable), database.tenant(uuid4()) as connection:  # noqa: PT012 (both can raise)
             connection.execute(text("select 1"))
             proxy.freeze()
@@ -227,7 +227,7 @@ def test_in_the_middle_of_a_transaction_as_well(addresses: Addresses) -> None:
 
 def test_a_question_gives_up_on_a_server_that_says_nothing(addresses: Addresses) -> None:
     with TcpProxy.to(addresses.app) as proxy:
-        database = Database(proxy.url(addresses.app), patience=0.5)
+        database = Database(proxy.url(addresses.app), answer_timeout=0.5)
         assert database.ask(uuid4(), "select 1", {}) == [(1,)]
         proxy.freeze()
         begun = time.monotonic()

@@ -37,7 +37,7 @@ def test_a_server_that_lets_nobody_in_is_found_out_after_one_silence(
     proxy: TcpProxy, addresses: Addresses
 ) -> None:
     proxy.freeze()
-    database = Database(proxy.url(addresses.app), patience=0.5)
+    database = Database(proxy.url(addresses.app), answer_timeout=0.5)
     with pytest.raises(StoreSilent, match=r"no answer within 0\.5 seconds"), database.tenant(uuid4()):
         pass
     proxy.thaw()

@@ -110,7 +110,7 @@ def test_a_silent_database_is_waited_for_once_and_not_by_every_asker(
     addresses: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.client.REST_SECONDS", 600.0)  # however slow this machine is
-    with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), patience=1) as client:
+    with TcpProxy.to(addresses.app) as proxy, Client(proxy.url(addresses.app), answer_timeout=1) as client:
         client.submit(PBI)
         proxy.freeze()
         with pytest.raises(StoreUnavailable):

@@ -41,7 +41,7 @@ def behind(parts: Runtime, proxies: tuple[TcpProxy, TcpProxy], tmp_path: Path) -
     )
     servers = {"LARDER_DATABASE_URL": where.database, "LARDER_BROKER_URL": where.broker}
     made = Runtime(load(None, {**servers, "LARDER_DATA": str(tmp_path)}), where)
-    made.patience = 2
+    made.answer_timeout = 2
     yield made
     for proxy in proxies:
         proxy.heal()

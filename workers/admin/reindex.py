@@ -282,7 +282,7 @@ def prepare(parts: Runtime, index: SearchIndex) -> None:
 
 
 def _catch_up(parts: Runtime, new: SearchIndex) -> None:
-    """What changed while indexes were built is on its way: a moment of patience."""
+    """What changed while indexes were built is on its way: a moment."""
     end = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < end:
         with parts.database.control() as connection:

@@ -34,9 +34,9 @@ DataOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")]
 
-PATIENCE = 10.0
+ANSWER_TIMEOUT = 10.0
 """Seconds in which the database must say something to a command."""
-LONG_PATIENCE = 60.0
+LONG_ANSWER_TIMEOUT = 60.0
 """The same for commands that have many rows counted or wait behind workers."""
 FAILED, WRONG, PARTLY = 1, 2, 3
 """Exit codes besides 0: failed, usage or configuration, partly done."""
@@ -49,7 +49,7 @@ class CommandContext:
     config: Path | None
     as_json: bool
     data: Path | None = None
-    patience: float | None = PATIENCE
+    answer_timeout: float | None = ANSWER_TIMEOUT
     """Seconds in which the database must give each answer; None is for work on many rows, and waits."""
 
     @cached_property
@@ -74,8 +74,8 @@ class CommandContext:
         from workers.queue.app import configure
 
         parts = open_runtime(self.settings)
-        parts.patience = self.patience
-        configure(self.settings.rag.queue, parts.addresses.broker, hurried=self.patience is not None)
+        parts.answer_timeout = self.answer_timeout
+        configure(self.settings.rag.queue, parts.addresses.broker, hurried=self.answer_timeout is not None)
         runtime.use(parts)
         return parts
 
@@ -135,7 +135,7 @@ _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json"
 
 
 def command(
-    *, patience: float | None = PATIENCE, without: Collection[str] = ()
+    *, answer_timeout: float | None = ANSWER_TIMEOUT, without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a context first and then its own options.
 
@@ -154,7 +154,7 @@ def command(
         ) -> None:
             for name, kind in groups.items():
                 own[name] = kind(**{option.name: own.pop(option.name) for option in fields(kind)})
-            with command_context(config, as_json, data, patience=patience) as context:
+            with command_context(config, as_json, data, answer_timeout=answer_timeout) as context:
                 run(context, *args, **own)
 
         given = list(signature(run, eval_str=True).parameters.values())[1:]
@@ -186,10 +186,14 @@ def _options_of(parameter: Parameter) -> Iterator[Parameter]:
 
 @contextmanager
 def command_context(
-    config: Path | None, as_json: bool, data: Path | None = None, *, patience: float | None = PATIENCE
+    config: Path | None,
+    as_json: bool,
+    data: Path | None = None,
+    *,
+    answer_timeout: float | None = ANSWER_TIMEOUT,
 ) -> Iterator[CommandContext]:
     """Run a command's body; errors become a sentence and an exit code, never a traceback."""
-    context = CommandContext(config, as_json, data, patience)
+    context = CommandContext(config, as_json, data, answer_timeout)
     try:
         yield context
     except LarderError as error:

@@ -20,11 +20,11 @@ from workers.cli.tables import progress_bars
 
 MOST_NAMED = 5
 Format = Literal["json", "md", "html"]
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds in which the database must say something."""
 
 
-@command(patience=PATIENCE)
+@command(answer_timeout=ANSWER_TIMEOUT)
 def enrich(
     context: CommandContext,
     file: Annotated[Path, typer.Argument(help="What Step 3 wrote, or any JSON with PBIs.")],

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.context import FAILED, LONG_PATIENCE, PARTLY, CommandContext, command
+from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, command
 from workers.cli.tables import progress_bars
 
 MEASURE = "measure"
@@ -156,7 +156,7 @@ def _measure(
 
 
 @app.command()
-@command(patience=LONG_PATIENCE)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def build(
     context: CommandContext,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder, which only you can read.")],

@@ -15,7 +15,7 @@ from rich.markup import escape
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import (
-    LONG_PATIENCE,
+    LONG_ANSWER_TIMEOUT,
     PARTLY,
     CommandContext,
     YesOption,
@@ -30,7 +30,7 @@ MOST_SHOWN = 20
 ForceOption = Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")]
 
 
-@command(patience=LONG_PATIENCE)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def index(
     context: CommandContext,
     names: Annotated[
@@ -160,7 +160,7 @@ def _not_empty(folder: str) -> Path:
     return Path(folder)
 
 
-@command(patience=LONG_PATIENCE)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def ingest(
     context: CommandContext,
     folder: Annotated[Path, typer.Argument(parser=_not_empty, help="Every .md, .txt and .json below it.")],
@@ -180,7 +180,7 @@ def ingest(
     _run(context, wanted, force=force)
 
 
-@command(patience=None)
+@command(answer_timeout=None)
 def clear(
     context: CommandContext,
     source: Annotated[str | None, typer.Option("--source", help="Only what this source brought.")] = None,
@@ -208,7 +208,7 @@ LackingOption = Annotated[bool, typer.Option("--force", help="Even if it lacks d
 
 
 @reindex.callback()
-@command(patience=None)
+@command(answer_timeout=None)
 def begin_index(
     context: CommandContext,
     typer_context: typer.Context,
@@ -284,14 +284,14 @@ def _tell_indexes(console: Console, found: Json) -> None:
 
 
 @reindex.command("switch")
-@command(patience=None)
+@command(answer_timeout=None)
 def switch_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the new index; the one before is kept and kept up to date."""
     _switch(context, "building", force=force)
 
 
 @reindex.command("rollback")
-@command(patience=None)
+@command(answer_timeout=None)
 def roll_back_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the index before again; the two change places."""
     _switch(context, "retired", force=force)
@@ -310,7 +310,7 @@ def _switch(context: CommandContext, to: Literal["building", "retired"], *, forc
 
 
 @reindex.command("drop")
-@command(patience=None)
+@command(answer_timeout=None)
 def drop_index(
     context: CommandContext,
     index: Annotated[int | None, typer.Argument(metavar="[INDEX]", help="Its number in the status.")] = None,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.context import FAILED, LONG_PATIENCE, PARTLY, CommandContext, YesOption, command
+from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import Columns
 
 MOST_SHOWN = 50
@@ -218,7 +218,7 @@ def drop_dead(
 # Doctor -------------------------------------------------------------------------------------------
 
 
-@command(patience=LONG_PATIENCE)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def doctor(
     context: CommandContext,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without loss.")] = False,
@@ -227,7 +227,7 @@ def doctor(
     from workers.admin.doctor import doctor as doctors
 
     if repair:  # which may take any time
-        context.patience = None
+        context.answer_timeout = None
     found = doctors.report(doctors.examine(context.parts, repair=repair))
     context.answer(found, lambda: _tell_health(context, found))
     if not found["ok"]:

@@ -144,7 +144,7 @@ def _log_as_configured(context: CommandContext) -> None:
     logs.configure(context.settings.rag.monitoring.logging.level)
 
 
-@command(patience=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"})
 def worker(
     context: CommandContext,
     queue: Annotated[str, typer.Argument(help="control, ingest, embed or enrich.")],
@@ -163,7 +163,7 @@ def worker(
     processes.run_worker(context.parts, known, concurrency)
 
 
-@command(patience=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"})
 def beat(context: CommandContext) -> None:
     """Run the clock in the foreground; one per installation is enough, two do no harm."""
     from workers.processes import run as processes
@@ -172,7 +172,7 @@ def beat(context: CommandContext) -> None:
     processes.run_beat(context.parts)
 
 
-@command(patience=None, without={"as_json"})
+@command(answer_timeout=None, without={"as_json"})
 def flower(
     context: CommandContext,
     port: Annotated[

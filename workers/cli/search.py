@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
-from workers.cli.context import FAILED, LONG_PATIENCE, CommandContext, command
+from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
 from workers.cli.tables import SCORE_PARTS, Columns, show_scores
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _query_rows(told: Json) -> Iterator[tuple[str, str]]:
 VERDICT_COLOURS = {"useful": "green", "noise": "yellow"}
 
 
-@command(patience=LONG_PATIENCE)
+@command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def feedback(
     context: CommandContext,
     item: Annotated[

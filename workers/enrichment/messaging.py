@@ -28,13 +28,19 @@ class JobNotifications:
     """Sets an event when a job has ended; starts its thread with the first waiter."""
 
     def __init__(
-        self, database: Database, tenant: UUID, url: str, *, patience: float = 5.0, poll: float = POLL_SECONDS
+        self,
+        database: Database,
+        tenant: UUID,
+        url: str,
+        *,
+        answer_timeout: float = 5.0,
+        poll: float = POLL_SECONDS,
     ) -> None:
-        """`patience` is how many seconds the server may take for an answer when it is connected to."""
+        """`answer_timeout` is how many seconds the server may take for an answer when it is connected to."""
         self._database = database
         self._tenant = tenant
         self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._poll = poll
         self._lock = threading.Lock()
         self._waiting: dict[UUID, list[threading.Event]] = {}
@@ -77,7 +83,7 @@ class JobNotifications:
 
     def _listen(self) -> None:
         with TimedConnection.opened(
-            self._patience, self._url, autocommit=True, application_name="larder-notifications"
+            self._answer_timeout, self._url, autocommit=True, application_name="larder-notifications"
         ) as connection:
             connection.execute(f"listen {jobs.CHANNEL}")
             self._ready.set()

@@ -35,7 +35,7 @@ from workers.queue import broker, dispatch
 FILE_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 ROW_SECONDS = 10.0
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds in which the database must give each answer; the next row is soon due anyway."""
 DEAF_LOOKS = int(2 * DEAF_SECONDS / LOOK_SECONDS)
 """As many looks in a row at a deaf worker end it: a supervisor that reads heartbeats is faster. Looks and not seconds,
@@ -75,9 +75,9 @@ class Presence:
         self._queues = queues
         self._folder = folder
         self._broker_url = where.broker
-        self._database = Database(where.database, where.control, pool_size=1, patience=PATIENCE)
+        self._database = Database(where.database, where.control, pool_size=1, answer_timeout=ANSWER_TIMEOUT)
         self._look = look
-        self._neglects = starves
+        self._starves = starves
         self._die = die
         self._deaf_looks = 0
         self._timer: Any = None
@@ -108,7 +108,7 @@ class Presence:
         if self._timer is not None:
             self._timer.cancel()
         self._over.set()
-        self._thread.join(2 * PATIENCE)
+        self._thread.join(2 * ANSWER_TIMEOUT)
         with suppress(LarderError), self._database.control() as connection:
             upkeep.forget_worker(connection, self._name)
         self._database.close()
@@ -124,7 +124,7 @@ class Presence:
         """Be seen, unless the consumer stands still for no reason; why it counts as deaf, if it does."""
         if time.monotonic() - self._heard <= self._look:
             self._show()
-            return "messages wait, and it takes none" if self._neglects() else ""
+            return "messages wait, and it takes none" if self._starves() else ""
         if self._excused():
             with suppress(OSError):  # the timer may write at the same moment
                 touch(self._folder, self._name.split("@")[0])

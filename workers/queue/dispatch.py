@@ -20,7 +20,7 @@ TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.E
 
 
 REST_SECONDS = 5.0
-"""A broker that was waited for in vain is left alone for a while: one stroke of the pump sends hundreds of messages."""
+"""A broker that was waited for in vain is left alone for a while: one run of the pump sends hundreds of messages."""
 _resting_until: dict[str, float] = {}
 """Address of a broker -> when it is tried again."""
 
@@ -55,7 +55,7 @@ def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[I
 
 
 def send_sync(database: Database, tenant: UUID, source: UUID, run: int) -> None:
-    """Ask for the next slice of a walk; what the broker does not take is sent by the pump's next stroke."""
+    """Ask for the next slice of a walk; what the broker does not take is sent when the pump runs next."""
     if not send("larder.sync", str(tenant), str(source), run):
         with database.tenant(tenant) as connection:
             runs.unsent(connection, run)

@@ -90,7 +90,7 @@ class WeightSettings(ConfigSection):
     """How much each part counts in a score."""
 
     vector: Number = Field(default=0.5, ge=0, le=10)
-    """Likeness in meaning."""
+    """Similarity in meaning."""
     keyword: Number = Field(default=0.3, ge=0, le=10)
     """Rare words in common."""
     title: Number = Field(default=0.25, ge=0, le=10)
@@ -98,7 +98,7 @@ class WeightSettings(ConfigSection):
     covered: Number = Field(default=0.1, ge=0, le=10)
     """All words of the question, as of a phrase lifted from the text."""
     centroid: Number = Field(default=0.4, ge=0, le=1)
-    """Share of the whole document in the likeness of meaning."""
+    """Share of the whole document in the similarity of meaning."""
     outdated: Number = Field(default=0.75, ge=0, le=1)
     """Share of its score that a replaced decision or abandoned work keeps; 1: all."""
 
@@ -141,7 +141,7 @@ class RetrievalSettings(ConfigSection):
     candidates: Whole = Field(default=100, ge=1, le=10_000)
     """Chunks taken from each of the two searches."""
     min_similarity: Similarity = "auto"
-    """Least likeness of a result found by meaning; auto: the value measured for the model."""
+    """Least similarity of a result found by meaning; auto: the value measured for the model."""
     max_distance: Number | None = Field(default=None, ge=0, le=2)
     """The same as 1 - minSimilarity; the stricter of the two holds."""
     weights: WeightSettings = WeightSettings()

@@ -24,10 +24,10 @@ def options_for(fake: FakeAzureDevOps, *, clock: Clock | None = None, **changes:
     """Reads the project Web; impatient enough for tests."""
     limiter = LocalRequestLimiter(clock) if clock else LocalRequestLimiter()
     given = {"name": "boards", "organization": fake.url, "projects": ("Web",), "pat": PAT}
-    patience = {"connect_timeout": 2, "read_timeout": 2}
+    timeouts = {"connect_timeout": 2, "read_timeout": 2}
     access, facts = changes.pop("access", None), options_facts(changes)
     context = SourceContext(limiter=lambda: limiter, decisions=changes.pop("decisions", DecisionRules()))
-    options = AzureDevOpsOptions(**{**given, **patience, **facts, **changes}).within(context)
+    options = AzureDevOpsOptions(**{**given, **timeouts, **facts, **changes}).within(context)
     return with_access(options, access)
 
 
