@@ -71,72 +71,51 @@ class TextToStore(NamedTuple):
     """None: to be made from the text."""
 
 
-def slices(texts: object, ids: object, metadata: object, vectors: object) -> Iterator[list[TextToStore]]:
+def slices(
+    texts: object, ids: object = None, metadata: object = None, vectors: object = None
+) -> Iterator[list[TextToStore]]:
     """The texts with their ids, metadata and vectors, in pieces of `SLICE`; any may be a generator.
 
-    One text may stand alone, and so may its id, its metadata and its vector; one mapping of metadata serves all
-    texts. Ids that are not given are random.
+    One text may stand alone, and so may its id and its vector; one mapping of metadata serves all texts. Ids that
+    are not given are random.
 
     Raises:
         StoreRejected: an argument is no list, or their lengths differ; where lengths are known, before the first
             piece comes.
     """
-    single = isinstance(texts, str)
-    many = {
-        "texts": _list_of(texts, alone=single),
-        "ids": _list_of(ids, alone=isinstance(ids, str)),
-        "metadata": _list_of(metadata, alone=single and isinstance(metadata, Mapping)),
-        "embeddings": _list_of(vectors, alone=single and _flat(vectors)),
-    }
-    shared = many["metadata"] if isinstance(many["metadata"], Mapping) else None
-    many["metadata"] = None if shared is not None else many["metadata"]
-    _check(many)
-    rows = enumerate(_rows(many))
-    while piece := list(itertools.islice(rows, SLICE)):
-        yield [
-            TextToStore(
-                number,
-                text_of(text, number),
-                str(uuid4()) if ident is None else ident,
-                one if shared is None else shared,
-                vector,
-            )
-            for number, (text, ident, one, vector) in piece
-        ]
-
-
-def _list_of(value: Any, *, alone: bool) -> Any:
-    return [value] if alone else value
-
-
-def _flat(vectors: object) -> bool:
-    """True for one vector, False for a list of them."""
-    return isinstance(vectors, Sequence) and bool(vectors) and isinstance(vectors[0], int | float)
-
-
-def _check(many: Mapping[str, Any]) -> None:
-    for name, value in many.items():
-        if isinstance(value, str | bytes | Mapping) or not (value is None or isinstance(value, Iterable)):
-            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
-    if many["texts"] is None:
+    shared, metadata = (metadata, None) if isinstance(metadata, Mapping) else (None, metadata)
+    if isinstance(texts, str):
+        texts, ids = [texts], [ids] if isinstance(ids, str) else ids
+        if isinstance(vectors, Sequence) and vectors and isinstance(vectors[0], int | float):
+            vectors = [vectors]
+    if texts is None:
         raise StoreRejected("there are no texts", fix="give a text or a list of texts")
+    columns = {"texts": texts, "ids": ids, "metadata": metadata, "embeddings": vectors}
+    many: dict[str, Iterable[Any]] = {}
+    for name, value in columns.items():
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable | None):
+            raise StoreRejected(f"{name} is a {type(value).__name__}", fix="give a list, one entry per text")
+        if value is not None:
+            many[name] = value
     known = {name: len(value) for name, value in many.items() if isinstance(value, Sized)}
     if len(set(known.values())) > 1:
         counted = ", ".join(f"{count} {name}" for name, count in known.items())
         raise StoreRejected(f"the numbers differ: {counted}", fix="give one entry per text")
+    items = _items(many, shared)
+    while piece := list(itertools.islice(items, SLICE)):
+        yield piece
 
 
-def _rows(many: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """One tuple per text; an argument left out gives None for each."""
-    given = {name: iter(value) for name, value in many.items() if value is not None}
+def _items(many: Mapping[str, Iterable[Any]], shared: object) -> Iterator[TextToStore]:
     absent = object()
-    for row in itertools.zip_longest(*given.values(), fillvalue=absent):
-        if any(one is absent for one in row):
-            raise StoreRejected(
-                "the numbers of texts, ids, metadata and embeddings differ", fix="give one each"
-            )
-        named = dict(zip(given, row, strict=True))
-        yield tuple(named.get(name) for name in many)
+    for number, values in enumerate(itertools.zip_longest(*many.values(), fillvalue=absent)):
+        if any(value is absent for value in values):
+            said = "the numbers of texts, ids, metadata and embeddings differ"
+            raise StoreRejected(said, fix="give one each")
+        row = dict(zip(many, values, strict=True))
+        ident = str(uuid4()) if row.get("ids") is None else row["ids"]
+        text, about = text_of(row["texts"], number), shared or row.get("metadata")
+        yield TextToStore(number, text, ident, about, row.get("embeddings"))
 
 
 def count_of(k: object) -> int:
@@ -236,9 +215,7 @@ class Actions:
         self._parts.check("embedding")
         embedder = self._parts.embedder(model, dimensions)
         made = [
-            vector
-            for piece in slices(text, None, None, None)
-            for vector in _embedded(embedder, [item.text for item in piece])
+            vector for piece in slices(text) for vector in _embedded(embedder, [item.text for item in piece])
         ]
         if batch or not isinstance(text, str):
             return {"embeddings": made, "model": embedder.model, "count": len(made)}
@@ -316,15 +293,14 @@ class Actions:
         self, piece: Sequence[TextToStore], model: str | None, dimensions: int | None
     ) -> tuple[list[CollectionEntry], str]:
         """The documents of a piece, and the model that made their vectors; empty if the caller did."""
-        missing = [item.text for item in piece if item.vector is None]
         made, made_by = iter(list[list[float]]()), model or ""
-        if missing:
+        if missing := [item.text for item in piece if item.vector is None]:
             embedder = self._parts.embedder(model, dimensions)
             made, made_by = iter(_embedded(embedder, missing)), embedder.model
-        entries = []
-        for number, text, ident, metadata, given in piece:
-            vector = next(made) if given is None else given
-            entries.append(entry(id=ident, text=text, metadata=metadata, embedding=vector, number=number))
+        entries = [
+            entry(id=ident, text=text, metadata=metadata, embedding=next(made) if v is None else v, number=n)
+            for n, text, ident, metadata, v in piece
+        ]
         return entries, made_by
 
 

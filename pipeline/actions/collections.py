@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import heapq
+import json
 import math
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from operator import mul
+from operator import itemgetter, mul
 from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from pipeline.ledger import clean
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionEntry:
-    """One document of a collection; `entry` makes checked ones."""
+    """One document of a collection; `entry` makes checked ones, which is what stores rely on."""
 
     id: str
     text: str
@@ -43,53 +44,51 @@ class CollectionHit(CollectionEntry):
         return {**plain, "embedding": self.embedding} if embedding else plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class VectorShape:
+class VectorShape(NamedTuple):
     """What all vectors of a collection have in common."""
 
     dimensions: int
     model: str = ""
     """Empty: nobody said which model made them."""
 
-    def joined(self, given: VectorShape, collection: str) -> VectorShape:
-        """The shape once vectors of the shape `given` are used with the collection.
 
-        Vectors of an unknown model go with any; the first model that is known stays.
+class Collection(NamedTuple):
+    """One collection."""
 
-        Raises:
-            StoreRejected: the dimensions differ, or two models are known and differ.
-        """
-        if given.dimensions != self.dimensions:
-            raise StoreRejected(
-                f"a vector has {given.dimensions} dimensions, the collection {collection!r} has {self.dimensions}",
-                fix="use the model that the collection was made with, or another collection",
-            )
-        if self.model and given.model and self.model != given.model:
-            raise StoreRejected(
-                f"the collection {collection!r} holds vectors of {self.model}, these are of {given.model}",
-                fix="use the model that the collection was made with, or another collection",
-            )
-        return self if self.model or not given.model else given
+    shape: VectorShape
+    entries: dict[str, CollectionEntry]
+    """By id, in the order in which they came."""
 
 
 def shape_with(
     held: VectorShape | None, vectors: Sequence[Sequence[float]], model: str, collection: str
 ) -> VectorShape:
-    """The shape of a collection, None for a new one, once vectors of a model are put into it; raises as `joined`."""
-    lengths = list(dict.fromkeys(map(len, vectors)))
-    shape = held or VectorShape(dimensions=lengths[0], model=model)
-    for dimensions in lengths:
-        shape = shape.joined(VectorShape(dimensions=dimensions, model=model), collection)
-    return shape
+    """The shape of a collection, None for a new one, once vectors of a model are used with it.
+
+    Vectors of an unknown model go with any; the first model that is known stays.
+
+    Raises:
+        StoreRejected: the dimensions differ, or two models are known and differ.
+    """
+    shape = held or VectorShape(len(vectors[0]), model)
+    fix = "use the model that the collection was made with, or another collection"
+    for given in map(len, vectors):
+        if given != shape.dimensions:
+            said = f"a vector has {given} dimensions, the collection {collection!r} has {shape.dimensions}"
+            raise StoreRejected(said, fix=fix)
+    if shape.model and model and shape.model != model:
+        said = f"the collection {collection!r} holds vectors of {shape.model}, these are of {model}"
+        raise StoreRejected(said, fix=fix)
+    return shape._replace(model=shape.model or model)
 
 
 class CollectionStore(Protocol):
     """Collections apart from one another. Every implementation passes tests/contracts/test_collections.py."""
 
-    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> int:
-        """Put documents in, all or none; one whose id is there already is replaced, the last of a batch wins.
+    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> None:
+        """Put at least one document in, all or none; one whose id is there is replaced, the last of a batch wins.
 
-        Returns how many different documents that were. `model` is what made the vectors, if known.
+        `model` is what made the vectors, if known.
 
         Raises:
             StoreRejected: the dimensions or the model are not those of the collection.
@@ -177,28 +176,26 @@ def text_of(value: object, number: int) -> str:
 
 def metadata_of(value: object, number: int) -> Json:
     """Metadata as JSON, dates as text of the form 2024-01-31; None is none; raises as `entry` does."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping | None):
         raise StoreRejected(
             f"metadata no. {number} is a {type(value).__name__}", fix="give a mapping of names to values"
         )
-    return {str(clean(str(key))): _plain(one, number) for key, one in value.items()}
+    try:
+        plain: Json = clean(json.loads(json.dumps(value or {}, default=_plain)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreRejected(
+            f"metadata no. {number} is no JSON: {error}",
+            fix="use texts, numbers, truth values, dates, lists and mappings",
+        ) from error
+    return plain
 
 
-def _plain(value: Any, number: int) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return metadata_of(value, number)
-    if isinstance(value, list | tuple):
-        return [_plain(one, number) for one in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return clean(value)
-    raise StoreRejected(
-        f"metadata no. {number} holds a {type(value).__name__}",
-        fix="use texts, numbers, truth values, dates, lists and mappings",
-    )
+        return dict(value)
+    raise TypeError(f"it holds a {type(value).__name__}")
 
 
 def vector_of(value: object, what: str) -> array[float]:
@@ -228,30 +225,23 @@ def vector_of(value: object, what: str) -> array[float]:
 FORMAT = 1
 
 
-class Saved(NamedTuple):
-    """One collection of a state."""
-
-    name: str
-    shape: VectorShape
-    entries: Sequence[CollectionEntry]
-
-
-def to_json(collections: Iterable[Saved]) -> Json:
+def to_json(collections: Mapping[str, Collection]) -> Json:
     """All collections as one JSON object, for a checkpoint; vectors as base64 of little-endian 32-bit numbers."""
-    return {"format": FORMAT, "collections": {one.name: _collection_to_json(one) for one in collections}}
+    saved = {}
+    for name, (shape, entries) in collections.items():
+        vectors = b"".join(struct.pack(f"<{shape.dimensions}f", *one.embedding) for one in entries.values())
+        saved[name] = {
+            "dimensions": shape.dimensions,
+            "model": shape.model,
+            "documents": [
+                {"id": one.id, "text": one.text, "metadata": dict(one.metadata)} for one in entries.values()
+            ],
+            "vectors": base64.b64encode(vectors).decode("ascii"),
+        }
+    return {"format": FORMAT, "collections": saved}
 
 
-def _collection_to_json(one: Saved) -> Json:
-    vectors = b"".join(struct.pack(f"<{one.shape.dimensions}f", *e.embedding) for e in one.entries)
-    return {
-        "dimensions": one.shape.dimensions,
-        "model": one.shape.model,
-        "documents": [{"id": e.id, "text": e.text, "metadata": dict(e.metadata)} for e in one.entries],
-        "vectors": base64.b64encode(vectors).decode("ascii"),
-    }
-
-
-def from_json(state: object) -> list[Saved]:
+def from_json(state: object) -> dict[str, Collection]:
     """The collections that `to_json` wrote; empty ones are left out.
 
     Raises:
@@ -260,33 +250,25 @@ def from_json(state: object) -> list[Saved]:
     try:
         if not isinstance(state, Mapping) or state["format"] != FORMAT:
             raise ValueError("format")  # noqa: TRY301 (as every other damage)
-        read = [_collection(name_of(name, "a collection"), one) for name, one in state["collections"].items()]
-        return [saved for saved in read if saved.entries]
-    except (AttributeError, LookupError, TypeError, ValueError, StoreRejected) as error:
+        read = {name_of(name, "a collection"): _collection(one) for name, one in state["collections"].items()}
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error, StoreRejected) as error:
         raise StoreRejected(
             f"the state is none of collections ({type(error).__name__})",
             fix="take another checkpoint, or start empty and store again",
             cause=error,
         ) from error
+    return {name: one for name, one in read.items() if one.entries}
 
 
-def _collection(name: str, one: Mapping[str, Any]) -> Saved:
-    shape = VectorShape(dimensions=int(one["dimensions"]), model=str(one["model"]))
+def _collection(one: Mapping[str, Any]) -> Collection:
+    shape = VectorShape(int(one["dimensions"]), str(one["model"]))
     raw, documents = base64.b64decode(one["vectors"], validate=True), one["documents"]
-    if len(raw) != 4 * shape.dimensions * len(documents):
-        raise ValueError("vectors")
-    entries = [
-        entry(
-            id=held["id"],
-            text=held["text"],
-            metadata=held["metadata"],
-            embedding=struct.unpack_from(f"<{shape.dimensions}f", raw, 4 * shape.dimensions * n),
-        )
-        for n, held in enumerate(documents)
-    ]
-    if len({held.id for held in entries}) != len(entries):
+    vectors = list(struct.iter_unpack(f"<{shape.dimensions}f", raw)) if documents else []
+    made = [entry(**held, embedding=vector) for held, vector in zip(documents, vectors, strict=True)]
+    entries = {one.id: one for one in made}
+    if len(entries) != len(documents):
         raise ValueError("documents")
-    return Saved(name=name, shape=shape, entries=entries)
+    return Collection(shape, entries)
 
 
 _BLOCK = 1024
@@ -294,115 +276,55 @@ _BLOCK = 1024
 _DIGITS = 9
 """Sums of different order agree on so many, which is more than 32-bit numbers carry."""
 
+Scorer = Callable[[Sequence[Any], Sequence[float]], list[float]]
+"""(vectors as arrays of 32-bit numbers, a vector) -> the cosine of each with the vector."""
+
 
 def _quotient(dot: float, lengths: float) -> float:
     """The cosine of two vectors from their product and the product of their lengths; 0 if one has no length."""
     return round(min(1.0, max(-1.0, dot / lengths)), _DIGITS) if lengths else 0.0
 
 
-class Matrix:
-    """Rows of 32-bit numbers in one piece of memory, with their lengths."""
-
-    def __init__(self, dimensions: int) -> None:
-        self.dimensions = dimensions
-        self.values = array("f")
-        self.lengths = array("d")
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def put(self, row: int, vector: array[float]) -> None:
-        """Write row `row`, which is there already or is the next."""
-        self.values[row * self.dimensions : (row + 1) * self.dimensions] = vector
-        self.lengths[row : row + 1] = array("d", [math.hypot(*vector)])
-
-    def row(self, row: int) -> array[float]:
-        """A copy of one row."""
-        return self.values[row * self.dimensions : (row + 1) * self.dimensions]
-
-
-Scorer = Callable[[Matrix, Sequence[int], Sequence[float]], list[float]]
-"""(matrix, numbers of rows, a vector) -> the cosine of each of these rows with the vector."""
-
-
-def pure(matrix: Matrix, rows: Sequence[int], vector: Sequence[float]) -> list[float]:
+def pure(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
     """The scorer that needs nothing but Python."""
-    length = math.hypot(*vector)
-    return [_quotient(sum(map(mul, matrix.row(r), vector)), matrix.lengths[r] * length) for r in rows]
+    length = math.hypot(*wanted)
+    return [_quotient(sum(map(mul, vector, wanted)), math.hypot(*vector) * length) for vector in vectors]
 
 
-def with_numpy(matrix: Matrix, rows: Sequence[int], vector: Sequence[float]) -> list[float]:
-    """The same about eight times faster; numpy must be installed."""
-    import numpy as np
-
-    if not rows:
-        return []
-    values = np.frombuffer(matrix.values, dtype=np.float32).reshape(-1, matrix.dimensions)
-    wanted, length = np.array(vector, dtype=np.float64), math.hypot(*vector)
-
-    def dots() -> Iterator[float]:
-        for at in range(0, len(rows), _BLOCK):
-            yield from (values[rows[at : at + _BLOCK]].astype(np.float64) @ wanted).tolist()
-
-    return [_quotient(dot, matrix.lengths[r] * length) for r, dot in zip(rows, dots(), strict=True)]
-
-
-def fastest() -> Scorer:
-    """The scorer with numpy where it can be imported."""
+def fastest(vectors: Sequence[array[float]], wanted: Sequence[float]) -> list[float]:
+    """The same, several times faster where numpy is installed."""
     try:
-        import numpy  # noqa: F401, ICN001
+        import numpy as np
     except ImportError:
-        return pure
-    return with_numpy
-
-
-class _Collection:
-    """One collection: a row per document, in the order in which the documents came."""
-
-    def __init__(self, shape: VectorShape) -> None:
-        self.shape = shape
-        self.rows: dict[str, int] = {}
-        self.entries: list[tuple[str, str, Json]] = []
-        """(id, text, metadata) of each row."""
-        self.matrix = Matrix(shape.dimensions)
-
-    def put(self, entry: CollectionEntry, vector: array[float]) -> None:
-        row = self.rows.setdefault(entry.id, len(self.entries))
-        self.entries[row : row + 1] = [(entry.id, entry.text, dict(entry.metadata))]
-        self.matrix.put(row, vector)
-
-    def hit(self, row: int, score: float) -> CollectionHit:
-        ident, text, metadata = self.entries[row]
-        vector = self.matrix.row(row).tolist()
-        return CollectionHit(id=ident, text=text, score=score, metadata=dict(metadata), embedding=vector)
+        return pure(vectors, wanted)
+    length, found = math.hypot(*wanted), list[float]()
+    for at in range(0, len(vectors), _BLOCK):
+        packed = np.frombuffer(b"".join(vectors[at : at + _BLOCK]), dtype=np.float32)
+        block = packed.reshape(-1, len(wanted)).astype(np.float64)
+        lengths = np.linalg.norm(block, axis=1) * length
+        found += map(_quotient, (block @ np.array(wanted, dtype=np.float64)).tolist(), lengths.tolist())
+    return found
 
 
 class MemoryCollections:
     """Collections of one process, gone with it unless saved by `get_state`; safe to share between threads.
 
-    Search is exact and compares every document that the filter allows. Vectors are kept as 32-bit numbers in one
-    piece of memory per collection.
+    Search is exact and compares every document that the filter allows. Vectors are kept as 32-bit numbers.
     """
 
-    def __init__(self, scorer: Scorer | None = None) -> None:
-        """`scorer` compares vectors; None takes numpy where it is installed."""
-        self._score = scorer or fastest()
+    def __init__(self, scorer: Scorer = fastest) -> None:
+        self._score = scorer
         self._lock = RLock()
-        self._held: dict[str, _Collection] = {}
+        self._held: dict[str, Collection] = {}
 
-    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> int:
+    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> None:
         """See CollectionStore."""
-        if not entries:
-            return 0
-        vectors = [vector_of(entry.embedding, f"vector no. {n}") for n, entry in enumerate(entries)]
         with self._lock:
             held = self._held.get(collection)
-            shape = shape_with(held.shape if held else None, vectors, model, collection)
-            held = self._held.setdefault(collection, _Collection(shape))
-            held.shape = shape
-            for entry, vector in zip(entries, vectors, strict=True):
-                held.put(entry, vector)
-        return len({entry.id for entry in entries})
+            shape = shape_with(held and held.shape, [one.embedding for one in entries], model, collection)
+            kept = held.entries if held else {}
+            kept.update((one.id, one) for one in entries)
+            self._held[collection] = Collection(shape, kept)
 
     def query(
         self,
@@ -415,36 +337,30 @@ class MemoryCollections:
     ) -> list[CollectionHit]:
         """See CollectionStore."""
         with self._lock:
-            held = self._held.get(collection)
-            if held is None:
+            if (held := self._held.get(collection)) is None:
                 return []
-            held.shape.joined(VectorShape(dimensions=len(vector), model=model), collection)
-            rows = [r for r, (_, _, metadata) in enumerate(held.entries) if matches(metadata, conditions)]
-            scores = self._score(held.matrix, rows, vector)
-            best = heapq.nsmallest(k, zip(scores, rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
-            return [held.hit(row, score) for score, row in best]
+            shape_with(held.shape, [vector], model, collection)
+            chosen = [one for one in held.entries.values() if matches(one.metadata, conditions)]
+        scores = self._score([one.embedding for one in chosen], vector)
+        best = heapq.nlargest(k, zip(scores, chosen, strict=True), key=itemgetter(0))
+        return [
+            CollectionHit(
+                id=one.id,
+                text=one.text,
+                score=score,
+                metadata=dict(one.metadata),
+                embedding=list(one.embedding),
+            )
+            for score, one in best
+        ]
 
     def get_state(self) -> Json:
         """See CollectionStore."""
         with self._lock:
-            return to_json(
-                Saved(
-                    name,
-                    held.shape,
-                    [
-                        CollectionEntry(
-                            id=ident, text=text, metadata=metadata, embedding=held.matrix.row(row)
-                        )
-                        for row, (ident, text, metadata) in enumerate(held.entries)
-                    ],
-                )
-                for name, held in self._held.items()
-            )
+            return to_json(self._held)
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """See CollectionStore."""
-        fresh = MemoryCollections(self._score)
-        for saved in from_json(state):
-            fresh.add(saved.name, saved.entries, model=saved.shape.model)
+        restored = from_json(state)
         with self._lock:
-            self._held = fresh._held
+            self._held = restored

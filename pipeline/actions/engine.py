@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.actions.collections import CollectionStore
+from pipeline.actions.collections import CollectionStore, MemoryCollections
 from pipeline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -64,40 +64,26 @@ class EngineSettings:
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
                 raise ConfigurationError(f"settings.rag has an unknown key {key!r}", fix=hint)
         given = {key: value for key, value in section.items() if value is not None}
-        read: dict[str, Any] = {key: _VALUES.get(key, _text)(key, value) for key, value in given.items()}
-        return cls(**read)
+        for key, value in given.items():
+            fits, fix = _VALUES.get(key, _TEXT)
+            if not fits(value):
+                raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix=fix)
+        return cls(**given)
 
 
-def _text(key: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"settings.rag.{key} is a {type(value).__name__}", fix="give a text")
-    return value
-
-
-def _dimensions(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix="give a whole number of at least 1")
-    return value
-
-
-def _seconds(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix="give seconds, more than 0")
-    return float(value)
-
-
-def _groups(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not set(value) <= set(GROUPS):
-        raise ConfigurationError(f"settings.rag.{key} is {value!r}", fix=f"list some of {', '.join(GROUPS)}")
-    return tuple(value)
-
-
-_VALUES: Mapping[str, Callable[[str, Any], Any]] = {
-    "embedding_dimensions": _dimensions,
-    "ollama_timeout": _seconds,
-    "actions": _groups,
+_TEXT = (lambda value: isinstance(value, str), "give a text")
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "embedding_dimensions": (
+        lambda value: type(value) is int and value >= 1,
+        "give a whole number of at least 1",
+    ),
+    "ollama_timeout": (lambda value: type(value) in (int, float) and value > 0, "give seconds, more than 0"),
+    "actions": (
+        lambda value: isinstance(value, list | tuple) and set(value) <= set(GROUPS),
+        f"list some of {', '.join(GROUPS)}",
+    ),
 }
-"""Keys whose value is no text."""
+"""Keys whose value is no text: what it must be, and how to say so."""
 
 
 _KEYS: Mapping[str, str] = {
@@ -125,7 +111,9 @@ class EngineParts:
         self._engine = engine
         self._lock = threading.Lock()
         self._embedders: dict[EmbeddingOptions, Embedder] = {}
-        self._stores: dict[tuple[str, str, str], CollectionStore] = {}
+        self._memory = MemoryCollections()
+        self._stores: dict[tuple[str, str], CollectionStore] = {}
+        """By address and tenant."""
         self._closing = ExitStack()
 
     def check(self, group: str) -> None:
@@ -168,24 +156,34 @@ class EngineParts:
     def store(self) -> CollectionStore:
         """The store of the settings; raises as `Parts` says."""
         wanted = self._settings()
-        name = wanted.vector_store
-        build = _STORES.get(name)
-        if build is None:
+        if wanted.vector_store == "memory":
+            return self._memory
+        if wanted.vector_store != "pgvector":
             raise ConfigurationError(
-                f"settings.rag.vector_store is {name!r}", fix=f"use one of {', '.join(_STORES)}"
+                f"settings.rag.vector_store is {wanted.vector_store!r}", fix="use one of memory, pgvector"
             )
         url = wanted.database_url or self._secret("LARDER_DATABASE_URL")
-        # What is in memory stays, whatever becomes of an address that it does not use.
-        key = (name, "", "") if name == "memory" else (name, url, wanted.tenant)
+        if not url.startswith("postgresql"):
+            raise ConfigurationError(
+                "there is no address of PostgreSQL for vector_store pgvector",
+                fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
+            )
+        from pipeline.actions.pgvector_collections import open_collections
+        from pipeline.database.engine import Database
+
         with self._lock:
-            if key not in self._stores:
-                self._stores[key] = build(url, wanted.tenant, self._closing)
-            return self._stores[key]
+            if (url, wanted.tenant) not in self._stores:
+                with ExitStack() as opening:
+                    database = Database(url)
+                    opening.callback(database.close)
+                    self._stores[url, wanted.tenant] = open_collections(database, wanted.tenant)
+                    self._closing.push(opening.pop_all())
+            return self._stores[url, wanted.tenant]
 
     def close(self) -> None:
         """Give connections back; what is used later is opened anew."""
         with self._lock:
-            self._stores = {key: store for key, store in self._stores.items() if key[0] == "memory"}
+            self._stores.clear()
             self._closing.close()
 
     def _settings(self) -> EngineSettings:
@@ -217,33 +215,3 @@ class EngineParts:
             api_key=self._secret(KNOWN[provider].variable) if provider in KNOWN else "",
         )
         return replace(options, timeout=wanted.ollama_timeout) if provider == "ollama" else options
-
-
-def _memory(_url: str, _tenant: str, _closing: ExitStack) -> CollectionStore:
-    from pipeline.actions.collections import MemoryCollections
-
-    return MemoryCollections()
-
-
-def _pgvector(url: str, tenant: str, closing: ExitStack) -> CollectionStore:
-    if not url.startswith("postgresql"):
-        raise ConfigurationError(
-            "there is no address of PostgreSQL for vector_store pgvector",
-            fix="put LARDER_DATABASE_URL, postgresql://user:password@host/larder, into the secrets",
-        )
-    from pipeline.actions.pgvector_collections import open_collections
-    from pipeline.database.engine import Database
-
-    database = Database(url)
-    with ExitStack() as opening:
-        opening.callback(database.close)
-        made = open_collections(database, tenant)
-        closing.callback(opening.pop_all().close)
-    return made
-
-
-_STORES: Mapping[str, Callable[[str, str, ExitStack], CollectionStore]] = {
-    "memory": _memory,
-    "pgvector": _pgvector,
-}
-"""`vector_store` of the settings -> what opens it: address of the database, tenant, and what is closed at the end."""

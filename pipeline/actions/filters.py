@@ -94,51 +94,38 @@ def _scalar(key: str, value: object) -> str | int | float | bool:
 
 def matches(metadata: Mapping[str, Any], conditions: Sequence[Condition]) -> bool:
     """True if every condition holds. Values of another type than asked for do not match, except for `ne`."""
-    return all(_holds(metadata, condition) for condition in conditions)
+    return all(
+        _CHECKS[one.operator](metadata[one.key], one.value) if one.key in metadata else one.operator == "ne"
+        for one in conditions
+    )
 
 
-def _holds(metadata: Mapping[str, Any], condition: Condition) -> bool:
-    if condition.key not in metadata:
-        return condition.operator == "ne"
-    return _CHECKS[condition.operator](metadata[condition.key], condition.value)
-
-
-def same(left: Any, right: Any) -> bool:
+def _same(found: Any, wanted: Any) -> bool:
     """Equal as JSON: 1 is 1.0, but true is not 1, although Python says so."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)
+    return bool(found == wanted) and isinstance(found, bool) is isinstance(wanted, bool)
 
 
 def _contains(found: Any, wanted: Any) -> bool:
     if isinstance(found, str):
         return isinstance(wanted, str) and wanted in found
-    return isinstance(found, list | tuple) and any(same(one, wanted) for one in found)
+    return isinstance(found, list | tuple) and any(_same(one, wanted) for one in found)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def check(found: Any, wanted: Any) -> bool:
-        alike = isinstance(found, str) and isinstance(wanted, str)
-        return (alike or (_number(found) and _number(wanted))) and compare(found, wanted)
+        kinds = [str if isinstance(one, str) else type(one) in (int, float) for one in (found, wanted)]
+        return kinds in ([str, str], [True, True]) and compare(found, wanted)
 
     return check
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 _CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "eq": same,
-    "ne": lambda found, wanted: not same(found, wanted),
+    "eq": _same,
+    "ne": lambda found, wanted: not _same(found, wanted),
     "gte": _ordered(ge),
     "gt": _ordered(gt),
     "lte": _ordered(le),
     "lt": _ordered(lt),
-    "in": lambda found, wanted: any(same(found, one) for one in wanted),
+    "in": lambda found, wanted: any(_same(found, one) for one in wanted),
     "contains": _contains,
 }

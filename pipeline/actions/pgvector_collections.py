@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -12,14 +11,13 @@ from pgvector import Vector
 from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.actions.collections import (
+    Collection,
     CollectionEntry,
     CollectionHit,
-    Saved,
     VectorShape,
     from_json,
     shape_with,
     to_json,
-    vector_of,
 )
 from pipeline.actions.filters import Condition
 from pipeline.database.engine import Database
@@ -27,11 +25,12 @@ from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
 from pipeline.ledger import sources
 
-# The row is locked until the end of the transaction: two who write to one collection wait for each other.
+# The row is locked until the end of the transaction: two who write to one collection wait for each other. The first
+# model that is known stays.
 _JOIN = text("""
     insert into action_collection as held (tenant_id, name, dimensions, model)
     values (:tenant, :name, :dimensions, :model)
-    on conflict (tenant_id, name) do update set model = held.model
+    on conflict (tenant_id, name) do update set model = coalesce(nullif(held.model, ''), excluded.model)
     returning dimensions, model""")
 
 _PUT = text("""
@@ -72,13 +71,10 @@ class PgCollections:
         self._database = database
         self._tenant = tenant
 
-    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> int:
+    def add(self, collection: str, entries: Sequence[CollectionEntry], *, model: str = "") -> None:
         """See CollectionStore; raises StoreUnavailable too."""
-        if not entries:
-            return 0
         with self._database.tenant(self._tenant) as connection:
             self._put(connection, collection, entries, model)
-        return len({entry.id for entry in entries})
 
     def query(
         self,
@@ -100,8 +96,7 @@ class PgCollections:
             ).one_or_none()
             if row is None:
                 return []
-            held = VectorShape(dimensions=row.dimensions, model=row.model)
-            held.joined(VectorShape(dimensions=len(vector), model=model), collection)
+            shape_with(VectorShape(*row), [vector], model, collection)
             asked = {"vector": Vector(list(vector)), "collection": collection, "k": k, **values}
             return [_hit(found) for found in connection.execute(statement, asked).mappings()]
 
@@ -109,12 +104,11 @@ class PgCollections:
         """Everything in all of the tenant's collections as JSON."""
         with self._database.tenant(self._tenant) as connection:
             rows = connection.execute(_ALL).mappings().all()
-        return to_json(
-            Saved(name, VectorShape(dimensions=dimensions, model=model), [_hit(row) for row in group])
-            for (name, dimensions, model), group in groupby(
-                rows, key=lambda row: (row["collection"], row["dimensions"], row["model"])
-            )
-        )
+        held: dict[str, Collection] = {}
+        for row in rows:
+            shape, hit = VectorShape(row["dimensions"], row["model"]), _hit(row)
+            held.setdefault(row["collection"], Collection(shape, {})).entries[hit.id] = hit
+        return to_json(held)
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Become what `get_state` of any store gave; the tenant's other collections are gone.
@@ -126,32 +120,26 @@ class PgCollections:
         collections = from_json(state)
         with self._database.tenant(self._tenant) as connection:
             connection.execute(text("delete from action_collection"))
-            for saved in collections:
-                self._put(connection, saved.name, saved.entries, saved.shape.model)
+            for name, (shape, entries) in collections.items():
+                self._put(connection, name, list(entries.values()), shape.model)
 
     def _put(
         self, connection: Connection, collection: str, entries: Sequence[CollectionEntry], model: str
     ) -> None:
-        vectors = [vector_of(entry.embedding, f"vector no. {n}") for n, entry in enumerate(entries)]
+        vectors = [one.embedding for one in entries]
         given = {"tenant": self._tenant, "name": collection, "dimensions": len(vectors[0]), "model": model}
         row = connection.execute(_JOIN, given).one()
-        held = VectorShape(dimensions=row.dimensions, model=row.model)
-        shape = shape_with(held, vectors, model, collection)
-        if shape != held:
-            connection.execute(
-                text("update action_collection set model = :model where name = :name"),
-                {"model": shape.model, "name": collection},
-            )
+        shape_with(VectorShape(*row), vectors, model, collection)
         rows = [
             {
                 "tenant": self._tenant,
                 "collection": collection,
                 "id": entry.id,
                 "content": entry.text,
-                "metadata": json.dumps(dict(entry.metadata)),
-                "embedding": Vector(vector.tolist()),
+                "metadata": json.dumps(entry.metadata),
+                "embedding": Vector(list(entry.embedding)),
             }
-            for entry, vector in zip(entries, vectors, strict=True)
+            for entry in entries
         ]
         connection.execute(_PUT, rows)
 
@@ -166,30 +154,26 @@ def _hit(row: RowMapping) -> CollectionHit:
     )
 
 
-_VALUE = "metadata -> cast(:key_{n} as text)"
-_WORDS = "metadata ->> cast(:key_{n} as text)"
-_JSON = "cast(:value_{n} as jsonb)"
-_CONDITIONS: Mapping[str, str] = {
-    "eq": f"{_VALUE} = {_JSON}",
-    "ne": f"{_VALUE} is distinct from {_JSON}",
-    "in": f"{_VALUE} in (select jsonb_array_elements({_JSON}))",
-    "contains": f"""case jsonb_typeof({_VALUE})
-        when 'string' then jsonb_typeof({_JSON}) = 'string' and strpos({_WORDS}, {_JSON} #>> '{{{{}}}}') > 0
-        when 'array' then {_VALUE} @> jsonb_build_array({_JSON}) else false end""",
+_PATHS: Mapping[str, str] = {
+    "eq": "{key} == $value",
+    "ne": "{key} == $value",
+    "gte": "{key} >= $value",
+    "gt": "{key} > $value",
+    "lte": "{key} <= $value",
+    "lt": "{key} < $value",
+    "in": "exists($value[*] ? (@ == {key}))",
+    "contains": "exists({key}[*] ? (@ == $value))",
 }
-"""Operator -> its condition in SQL, to be numbered."""
-
-_COMPARED = """case when jsonb_typeof({value}) <> jsonb_typeof({json}) then false
-    when jsonb_typeof({json}) = 'number' then cast({words} as numeric) {sign} cast({json} as numeric)
-    when jsonb_typeof({json}) = 'string' then {words} collate "C" {sign} {json} #>> '{{}}' else false end"""
-_SIGNS: Mapping[str, str] = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
+"""Operator -> what holds, as a path of JSON; `ne` is its opposite. Strict, so that a list is no single value."""
 
 
 def _sql(number: int, condition: Condition) -> tuple[str, dict[str, str]]:
-    """A condition as SQL, its key and its value as parameters."""
-    bound = {f"key_{number}": condition.key, f"value_{number}": json.dumps(condition.value)}
-    sign = _SIGNS.get(condition.operator)
-    if sign is None:
-        return f"({_CONDITIONS[condition.operator].format(n=number)})", bound
-    value, words, value_json = (part.format(n=number) for part in (_VALUE, _WORDS, _JSON))
-    return f"({_COMPARED.format(value=value, words=words, json=value_json, sign=sign)})", bound
+    """A condition as SQL, and its parameters; a value of another type or none is no match."""
+    value, key = json.dumps(condition.value), f"$.{json.dumps(condition.key)}"
+    path = f"strict {_PATHS[condition.operator].format(key=key)}"
+    if condition.operator == "contains" and isinstance(condition.value, str):
+        path += f' || {key} like_regex {value} flag "q"'
+    match = f"""coalesce(jsonb_path_match(metadata, cast(:path_{number} as jsonpath),
+        jsonb_build_object('value', cast(:value_{number} as jsonb)), true), false)"""
+    bound = {f"path_{number}": path, f"value_{number}": value}
+    return f"{'not ' if condition.operator == 'ne' else ''}{match}", bound

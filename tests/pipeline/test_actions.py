@@ -122,6 +122,8 @@ def test_vector_store_rejects_mismatched_dimensions(registry: Registry) -> None:
         {"embeddings": [[1.0], [float("nan")], [1.0]]},
         {"embeddings": [[1.0], ["x"], [1.0]]},
         {"embeddings": [[1.0], [], [1.0]]},
+        {"embeddings": [[1.0], [float("inf")], [1.0]]},
+        {"embeddings": [[1.0], [1e39], [1.0]]},
         {"embeddings": [[1.0], [1.0, 2.0], [1.0]]},
         {"ids": ["a", "", "c"]},
         {"ids": ["a", 7, "c"]},
@@ -151,10 +153,10 @@ def test_vector_store_takes_long_streams_in_slices(registry: Registry) -> None:
     sizes: list[int] = []
     add = store.add
 
-    def watched(collection: str, entries: list[Any], *, model: str) -> int:
+    def watched(collection: str, entries: list[Any], *, model: str) -> None:
         sizes.append(len(entries))
         assert drawn[-1] < sum(sizes), "texts were drawn ahead"
-        return int(add(collection, entries, model=model))
+        add(collection, entries, model=model)
 
     store.add = watched
 

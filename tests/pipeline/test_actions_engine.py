@@ -97,7 +97,7 @@ def test_what_is_in_memory_stays_whatever_else_changes() -> None:
         ({"vector_store": "chroma"}, "settings.rag.vector_store is 'chroma' (use one of memory, pgvector)"),
         ({"vector_store": "pinecone"}, "settings.rag.vector_store is 'pinecone'"),
         ({"vector_store": "pgvector"}, "put LARDER_DATABASE_URL"),
-        ({"vector_store": 7}, "settings.rag.vector_store is a int"),
+        ({"vector_store": 7}, "settings.rag.vector_store is 7"),
     ],
 )
 def test_wrong_settings_are_answers(rag: dict[str, Any], message: str) -> None:

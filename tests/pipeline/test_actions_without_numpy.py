@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.actions.collections import (
-    Matrix,
-    MemoryCollections,
-    entry,
-    fastest,
-    pure,
-    vector_of,
-    with_numpy,
-)
+from pipeline.actions.collections import MemoryCollections, entry, fastest, pure, vector_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +51,7 @@ def alone(code: str) -> Any:
 def test_the_store_in_memory_needs_nothing_else() -> None:
     stored, found, text, state, numpy = alone(BLOCKED + WORK)
     assert (stored, numpy) == (20, False)
-    here = MemoryCollections(with_numpy)
+    here = MemoryCollections()
     here.restore_state(state)
     same = here.query("default", [1.0, 1.0, 1.0, 1.0], k=20)
     assert found == [one.to_json(embedding=False) for one in same if one.metadata["n"] >= 4][:4]
@@ -73,7 +65,7 @@ def test_the_store_in_memory_needs_nothing_else() -> None:
 @pytest.mark.req("003-019", "003-029")
 def test_inmemory_persistence() -> None:
     """From a process with numpy, through a file's JSON, to one without."""
-    here = MemoryCollections(with_numpy)
+    here = MemoryCollections()
     here.add(
         "notes", [entry(id="a", text="x", embedding=[0.1, 0.2]), entry(id="b", text="y", embedding=[1, 0])]
     )
@@ -112,8 +104,5 @@ def test_importing_the_actions_loads_no_other_package() -> None:
     ],
 )
 def test_cosine_similarity_pure_python(a: list[float], b: list[float], expected: float) -> None:
-    matrix = Matrix(2)
-    matrix.put(0, vector_of(a, "a"))
-    for scorer in (pure, with_numpy):
-        assert scorer(matrix, [0], vector_of(b, "b")) == pytest.approx([expected], abs=1e-7)
-    assert fastest() is with_numpy
+    for scorer in (pure, fastest):
+        assert scorer([vector_of(a, "a")], vector_of(b, "b")) == pytest.approx([expected], abs=1e-7)
