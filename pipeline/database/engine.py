@@ -301,10 +301,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
         lost |= isinstance(original, psycopg.OperationalError)
     if lost or state in _PASSING:
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
-        return StoreUnavailable(
-            f"the database does not answer: {why}",
-            fix=_WAIT,
-        )
+        return StoreUnavailable(f"the database does not answer: {why}", fix=_WAIT)
     diagnostic = getattr(original, "diag", None)
     what = getattr(diagnostic, "message_primary", None) or type(original).__name__
     return StoreRejected(f"the database refuses: {what}")

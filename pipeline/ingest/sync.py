@@ -40,12 +40,7 @@ class Syncer:
     after_page: Callable[[], None] = lambda: None
     """Called after each page's commit; sends the pump its message."""
 
-    def slice(
-        self,
-        source: Source,
-        where: admission.Admission,
-        schedule: Callable[[], Schedule],
-    ) -> bool:
+    def slice(self, source: Source, where: admission.Admission, schedule: Callable[[], Schedule]) -> bool:
         """Go on with a run; True when its walk is complete, False when another slice must follow.
 
         Returns True as well if there is nothing to do: the run is closed, or somebody else is at it.

@@ -56,13 +56,11 @@ class Staged:
 
 def bodies(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
     """The wanted text of each document."""
-    rows = connection.execute(
-        text("""
-            select b.document_id, b.body from document_body b
-            join document d on d.id = b.document_id and d.desired_version = b.version
-            where b.document_id = any(:ids)"""),
-        {"ids": list(ids)},
-    )
+    statement = text("""
+        select b.document_id, b.body from document_body b
+        join document d on d.id = b.document_id and d.desired_version = b.version
+        where b.document_id = any(:ids)""")
+    rows = connection.execute(statement, {"ids": list(ids)})
     return {row.document_id: row.body for row in rows}
 
 
@@ -86,12 +84,10 @@ def stage_chunks(
 def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, list[bytes]]:
     """The hash of every staged chunk, per document."""
     found: dict[UUID, list[bytes]] = {i: [] for i in ids}
-    rows = connection.execute(
-        text(
-            "select document_id, hash from chunk_stage where document_id = any(:ids) order by document_id, ord"
-        ),
-        {"ids": list(ids)},
+    statement = text(
+        "select document_id, hash from chunk_stage where document_id = any(:ids) order by document_id, ord"
     )
+    rows = connection.execute(statement, {"ids": list(ids)})
     for row in rows:
         found[row.document_id].append(bytes(row.hash))
     return found
@@ -99,29 +95,28 @@ def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, lis
 
 def refill(connection: Connection, tenant_id: UUID, model: str, index: int, ids: Sequence[UUID]) -> None:
     """Give the cache back the vectors these documents' own chunks still have, so that none is paid for twice."""
-    connection.execute(
-        text("""
-            insert into embedding_cache (tenant_id, model, hash, vector)
-            select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
-            from chunk c join chunk_stage s on s.document_id = c.document_id and s.hash = c.hash
-            where c.index_id = :index and c.document_id = any(:ids) order by c.hash
-            on conflict do nothing"""),
-        {"tenant": tenant_id, "model": model, "index": index, "ids": list(ids)},
-    )
+    statement = text("""
+        insert into embedding_cache (tenant_id, model, hash, vector)
+        select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
+        from chunk c join chunk_stage s on s.document_id = c.document_id and s.hash = c.hash
+        where c.index_id = :index and c.document_id = any(:ids) order by c.hash
+        on conflict do nothing""")
+    connection.execute(statement, {"tenant": tenant_id, "model": model, "index": index, "ids": list(ids)})
 
 
 def refill_from(
     connection: Connection, tenant_id: UUID, index: SearchIndex, ids: Sequence[UUID], hashes: Sequence[bytes]
 ) -> None:
     """Give the cache back the vectors that any index of the same model has of these texts of these documents."""
+    statement = text("""
+        insert into embedding_cache (tenant_id, model, hash, vector)
+        select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
+        from search_index i join chunk c on c.index_id = i.id
+        where i.provider = :provider and i.model = :model and i.dimensions = :dimensions
+          and c.document_id = any(:ids) and c.hash = any(:hashes) order by c.hash
+        on conflict do nothing""")
     connection.execute(
-        text("""
-            insert into embedding_cache (tenant_id, model, hash, vector)
-            select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
-            from search_index i join chunk c on c.index_id = i.id
-            where i.provider = :provider and i.model = :model and i.dimensions = :dimensions
-              and c.document_id = any(:ids) and c.hash = any(:hashes) order by c.hash
-            on conflict do nothing"""),
+        statement,
         {
             "tenant": tenant_id,
             "provider": index.provider,
@@ -147,24 +142,20 @@ def cached(
 
 def missing(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> set[bytes]:
     """Which of these texts have no vector yet."""
-    rows = connection.execute(
-        text("""
-            select h from unnest(cast(:hashes as bytea[])) as h
-            where not exists (select from embedding_cache e
-                              where e.tenant_id = :tenant and e.model = :model and e.hash = h)"""),
-        {"tenant": tenant_id, "model": model, "hashes": list(hashes)},
-    )
+    statement = text("""
+        select h from unnest(cast(:hashes as bytea[])) as h
+        where not exists (select from embedding_cache e
+                          where e.tenant_id = :tenant and e.model = :model and e.hash = h)""")
+    rows = connection.execute(statement, {"tenant": tenant_id, "model": model, "hashes": list(hashes)})
     return {bytes(row.h) for row in rows}
 
 
 def texts(connection: Connection, ids: Sequence[UUID], hashes: Sequence[bytes]) -> dict[bytes, str]:
     """What the embedder reads, for each hash."""
-    rows = connection.execute(
-        text("""
-            select distinct on (hash) hash, ord, content, context from chunk_stage
-            where document_id = any(:ids) and hash = any(:hashes) order by hash"""),
-        {"ids": list(ids), "hashes": list(hashes)},
-    )
+    statement = text("""
+        select distinct on (hash) hash, ord, content, context from chunk_stage
+        where document_id = any(:ids) and hash = any(:hashes) order by hash""")
+    rows = connection.execute(statement, {"ids": list(ids), "hashes": list(hashes)})
     return {
         bytes(row.hash): Chunk(ord=row.ord, content=row.content, context=row.context).embedding_text
         for row in rows
@@ -201,13 +192,11 @@ def staged(connection: Connection, tenant_id: UUID, model: str, ids: Sequence[UU
 
 def touch(connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes]) -> None:
     """Note that cached vectors were of use; once a day is enough to know which are not."""
-    connection.execute(
-        text("""
-            update embedding_cache set used_at = now()
-            where tenant_id = :tenant and model = :model and hash = any(:hashes)
-              and used_at < now() - interval '1 day'"""),
-        {"tenant": tenant_id, "model": model, "hashes": list(hashes)},
-    )
+    statement = text("""
+        update embedding_cache set used_at = now()
+        where tenant_id = :tenant and model = :model and hash = any(:hashes)
+          and used_at < now() - interval '1 day'""")
+    connection.execute(statement, {"tenant": tenant_id, "model": model, "hashes": list(hashes)})
 
 
 def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -> int:
@@ -215,20 +204,15 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
 
     A vector that a staged chunk waits for may go too: its document is then embedded again.
     """
-    size = int(
-        connection.execute(
-            text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
-        ).scalar_one()
-    )
+    statement = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
+    size = int(connection.execute(statement).scalar_one())
     dropped = 0
     while size > megabytes * 1_000_000:
-        rows = connection.execute(
-            text("""
-                delete from embedding_cache where (tenant_id, model, hash) in (
-                    select tenant_id, model, hash from embedding_cache order by used_at, hash limit :n)
-                returning pg_column_size(embedding_cache.*) as bytes"""),
-            {"n": batch},
-        ).all()
+        statement = text("""
+            delete from embedding_cache where (tenant_id, model, hash) in (
+                select tenant_id, model, hash from embedding_cache order by used_at, hash limit :n)
+            returning pg_column_size(embedding_cache.*) as bytes""")
+        rows = connection.execute(statement, {"n": batch}).all()
         if not rows:
             break
         dropped += len(rows)

@@ -164,9 +164,9 @@ def _given_up(external_id: str) -> Problem:
 def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:
     """What `admit` would make of each document, without a write; external id -> verdict."""
     documents = {clean(d.external_id): d for d in page.documents}
+    statement = text(str(_KNOWN.text).replace("for update of d", ""))
     rows = connection.execute(
-        text(str(_KNOWN.text).replace("for update of d", "")),
-        {"source": where.source_id, "ids": list(documents), "run": where.run_id},
+        statement, {"source": where.source_id, "ids": list(documents), "run": where.run_id}
     )
     known = {row["external_id"]: row for row in rows.mappings()}
     return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
@@ -188,20 +188,17 @@ def _verdict(row: Any, document: Document, where: Admission) -> str:
 def _mark(connection: Connection, marks: Sequence[tuple[UUID, str]]) -> None:
     """Keep the fingerprints of documents that are otherwise unchanged."""
     if marks:
-        connection.execute(
-            text("""
-                update document d set fingerprint = m.mark
-                from unnest(cast(:ids as uuid[]), cast(:marks as text[])) as m(id, mark) where d.id = m.id"""),
-            {"ids": [i for i, _ in marks], "marks": [m for _, m in marks]},
-        )
+        statement = text("""
+            update document d set fingerprint = m.mark
+            from unnest(cast(:ids as uuid[]), cast(:marks as text[])) as m(id, mark) where d.id = m.id""")
+        connection.execute(statement, {"ids": [i for i, _ in marks], "marks": [m for _, m in marks]})
 
 
 def show_again(connection: Connection, ids: Sequence[UUID]) -> None:
     """Hidden documents are there again."""
     if ids:
-        connection.execute(
-            text("update document set hidden = false where id = any(:ids)"), {"ids": list(ids)}
-        )
+        statement = text("update document set hidden = false where id = any(:ids)")
+        connection.execute(statement, {"ids": list(ids)})
 
 
 def _queue(
@@ -225,13 +222,13 @@ def _queue(
         )
         ids = [row["id"] for row in rows]
         for table in ("document_body", "chunk_stage"):
-            connection.execute(
-                text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))"), {"ids": ids}
-            )
+            statement = text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))")
+            connection.execute(statement, {"ids": ids})
+        statement = text("""
+            insert into document_body (document_id, tenant_id, version, body)
+            values (:id, :tenant, :version, :body)""")
         connection.execute(
-            text("""
-                insert into document_body (document_id, tenant_id, version, body)
-                values (:id, :tenant, :version, :body)"""),
+            statement,
             [
                 {"id": row["id"], "tenant": where.tenant_id, "version": version, "body": clean(document.text)}
                 for row, (document, version) in zip(rows, changed, strict=True)
@@ -266,19 +263,17 @@ def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
 def note_items(connection: Connection, tenant_id: UUID, run_id: int, items: Sequence[tuple[Any, int]]) -> int:
     """Put documents into a run; returns how many were not in it before."""
     ids = [str(i) for i, _ in items]
-    connection.execute(
-        text("""
-            update run_item set outcome = 'superseded'
-            where outcome is null and document_id = any(cast(:ids as uuid[])) and run_id <> :run"""),
-        {"ids": ids, "run": run_id},
-    )
+    statement = text("""
+        update run_item set outcome = 'superseded'
+        where outcome is null and document_id = any(cast(:ids as uuid[])) and run_id <> :run""")
+    connection.execute(statement, {"ids": ids, "run": run_id})
+    statement = text("""
+        insert into run_item (run_id, tenant_id, document_id, version)
+        select :run, :tenant, * from unnest(cast(:ids as uuid[]), cast(:versions as integer[]))
+        on conflict (run_id, document_id) do update set version = excluded.version, outcome = null
+        returning (xmax = 0) as fresh""")
     made = connection.execute(
-        text("""
-            insert into run_item (run_id, tenant_id, document_id, version)
-            select :run, :tenant, * from unnest(cast(:ids as uuid[]), cast(:versions as integer[]))
-            on conflict (run_id, document_id) do update set version = excluded.version, outcome = null
-            returning (xmax = 0) as fresh"""),
-        {"run": run_id, "tenant": tenant_id, "ids": ids, "versions": [v for _, v in items]},
+        statement, {"run": run_id, "tenant": tenant_id, "ids": ids, "versions": [v for _, v in items]}
     )
     return sum(row.fresh for row in made)
 
@@ -287,26 +282,22 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     """Delete documents: their chunks, bodies and work go, the row stays as a tombstone. Returns how many."""
     if not ids:
         return 0
-    gone = connection.execute(
-        text("""
-            update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
-                   indexed_version = null, indexed_hash = null, indexed_pipeline = null,
-                   lease_token = null, lease_until = null, last_error = null
-            where id in (select id from document where id = any(:ids) and not deleted order by id for update)
-            returning id"""),
-        {"ids": list(ids)},
-    )
+    statement = text("""
+        update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
+               indexed_version = null, indexed_hash = null, indexed_pipeline = null,
+               lease_token = null, lease_until = null, last_error = null
+        where id in (select id from document where id = any(:ids) and not deleted order by id for update)
+        returning id""")
+    gone = connection.execute(statement, {"ids": list(ids)})
     found = [row.id for row in gone]
     # First the rows that whoever fills another search index holds while it writes chunks there.
     for table in ("index_document", "chunk", "chunk_stage", "document_body"):
         connection.execute(text(f"delete from {table} where document_id = any(:ids)"), {"ids": found})
     runs.settle_items(connection, found, "superseded")
-    connection.execute(
-        text("""
-            update dead_letter set resolved_at = now(), resolution = 'document deleted'
-            where document_id = any(:ids) and resolved_at is null"""),
-        {"ids": found},
-    )
+    statement = text("""
+        update dead_letter set resolved_at = now(), resolution = 'document deleted'
+        where document_id = any(:ids) and resolved_at is null""")
+    connection.execute(statement, {"ids": found})
     return len(found)
 
 
@@ -316,25 +307,21 @@ def outdate(connection: Connection, where: Admission) -> int:
     For documents that the sync itself did not list again: a source that only tells what changed
     must not keep old chunks for ever. Returns how many.
     """
-    rows = connection.execute(
-        text(f"""
-            update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
-                   state = 'pending', stage = 'fetched', {RESTARTED}
-            where d.id in (select id from document where source_id = :source and not deleted
-                           and state <> 'pending' and pipeline_version <> :pipeline order by id for update)
-              and exists (select from document_body b where b.document_id = d.id and b.version = d.desired_version)
-            returning id, desired_version"""),
-        {"source": where.source_id, "pipeline": where.pipeline_version},
-    )
+    statement = text(f"""
+        update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
+               state = 'pending', stage = 'fetched', {RESTARTED}
+        where d.id in (select id from document where source_id = :source and not deleted
+                       and state <> 'pending' and pipeline_version <> :pipeline order by id for update)
+          and exists (select from document_body b where b.document_id = d.id and b.version = d.desired_version)
+        returning id, desired_version""")
+    rows = connection.execute(statement, {"source": where.source_id, "pipeline": where.pipeline_version})
     items = [(row.id, row.desired_version) for row in rows]
     if not items:
         return 0
-    connection.execute(
-        text("""
-            update document_body b set version = d.desired_version from document d
-            where d.id = b.document_id and d.id = any(:ids)"""),
-        {"ids": [i for i, _ in items]},
-    )
+    statement = text("""
+        update document_body b set version = d.desired_version from document d
+        where d.id = b.document_id and d.id = any(:ids)""")
+    connection.execute(statement, {"ids": [i for i, _ in items]})
     return note_items(connection, where.tenant_id, where.run_id, items)
 
 
@@ -361,32 +348,26 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
     if not listing.complete:
         return Pruned()
     # Compared in the database: of a source with a hundred thousand items only those that matter come here.
-    rows = connection.execute(
-        text("""
-            select d.id, d.hidden, w.id is null as absent from document d
-            left join (select distinct unnest(cast(:here as text[])) as id) w on w.id = d.external_id
-            where d.source_id = :source and not d.deleted and (w.id is null or d.hidden)"""),
-        {"source": source_id, "here": [clean(i) for i in listing.ids]},
-    ).all()
-    living = connection.execute(
-        text("select count(*) from document where source_id = :source and not deleted"), {"source": source_id}
-    ).scalar_one()
+    statement = text("""
+        select d.id, d.hidden, w.id is null as absent from document d
+        left join (select distinct unnest(cast(:here as text[])) as id) w on w.id = d.external_id
+        where d.source_id = :source and not d.deleted and (w.id is null or d.hidden)""")
+    rows = connection.execute(statement, {"source": source_id, "here": [clean(i) for i in listing.ids]}).all()
+    statement = text("select count(*) from document where source_id = :source and not deleted")
+    living = connection.execute(statement, {"source": source_id}).scalar_one()
     back = [row.id for row in rows if not row.absent]
     show_again(connection, back)
     newly = [row.id for row in rows if row.absent and not row.hidden]
     again = [row.id for row in rows if row.absent and row.hidden]
     if len(newly) > max(guard.documents, guard.share * living) and not _released(connection, source_id):
-        connection.execute(
-            text("update source set held = :n where id = :id"), {"n": len(newly), "id": source_id}
-        )
+        statement = text("update source set held = :n where id = :id")
+        connection.execute(statement, {"n": len(newly), "id": source_id})
         return Pruned(held=len(newly), deleted=remove(connection, again), restored=len(back))
     connection.execute(text("update source set held = 0 where id = :id and held > 0"), {"id": source_id})
-    connection.execute(
-        text("""
-            update document set hidden = true
-            where id in (select id from document where id = any(:ids) order by id for update)"""),
-        {"ids": newly},
-    )
+    statement = text("""
+        update document set hidden = true
+        where id in (select id from document where id = any(:ids) order by id for update)""")
+    connection.execute(statement, {"ids": newly})
     return Pruned(hidden=len(newly), deleted=remove(connection, again), restored=len(back))
 
 
@@ -395,12 +376,13 @@ def differing(connection: Connection, source_id: UUID, listing: Listing, after: 
 
     A walk may read an item again although the ledger knows it is broken: what broke it may be mended.
     """
+    statement = text("""
+        select w.id from unnest(cast(:ids as text[]), cast(:marks as text[])) as w(id, mark)
+        left join document d on d.source_id = :source and d.external_id = w.id and not d.deleted
+        where d.fingerprint is distinct from w.mark and w.id collate "C" > :after
+        order by w.id collate "C" asc""")
     rows = connection.execute(
-        text("""
-            select w.id from unnest(cast(:ids as text[]), cast(:marks as text[])) as w(id, mark)
-            left join document d on d.source_id = :source and d.external_id = w.id and not d.deleted
-            where d.fingerprint is distinct from w.mark and w.id collate "C" > :after
-            order by w.id collate "C" asc"""),
+        statement,
         {
             "source": source_id,
             "ids": [clean(i) for i in listing.versions],
@@ -412,8 +394,6 @@ def differing(connection: Connection, source_id: UUID, listing: Listing, after: 
 
 
 def _released(connection: Connection, source_id: UUID) -> bool:
-    row = connection.execute(
-        text("select coalesce(released_until > now(), false) from source where id = :id"),
-        {"id": source_id},
-    )
+    statement = text("select coalesce(released_until > now(), false) from source where id = :id")
+    row = connection.execute(statement, {"id": source_id})
     return bool(row.scalar_one())

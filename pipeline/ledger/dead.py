@@ -83,14 +83,15 @@ def listed(
     most_per_source: int = 1000,
 ) -> list[DeadLetter]:
     """Letters that wait for a person, newest first; with `every` the settled ones too."""
+    statement = text(f"""
+        select * from (
+            select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
+            {_FROM}
+            where (:every or ({_OPEN}))
+              and (cast(:sources as uuid[]) is null or l.source_id = any(cast(:sources as uuid[])))
+        ) x where place <= :most order by id desc""")
     rows = connection.execute(
-        text(f"""
-            select * from (
-                select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
-                {_FROM}
-                where (:every or ({_OPEN}))
-                  and (cast(:sources as uuid[]) is null or l.source_id = any(cast(:sources as uuid[])))
-            ) x where place <= :most order by id desc"""),
+        statement,
         {
             "every": every,
             "sources": None if source_ids is None else list(source_ids),
@@ -102,9 +103,8 @@ def listed(
 
 def of_document(connection: Connection, document_id: UUID) -> list[DeadLetter]:
     """All letters about one document, newest first."""
-    rows = connection.execute(
-        text(f"select {_COLUMNS} {_FROM} where l.document_id = :id order by l.id desc"), {"id": document_id}
-    )
+    statement = text(f"select {_COLUMNS} {_FROM} where l.document_id = :id order by l.id desc")
+    rows = connection.execute(statement, {"id": document_id})
     return [_letter(row) for row in rows.mappings()]
 
 
@@ -131,14 +131,12 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     Those that were given up on for another search index only are filled into that one again.
     The run that met the failure stays closed. The document is due at once; the pump sends it the next time it looks.
     """
-    rows = connection.execute(
-        text(f"""
-            update document set state = 'pending', stage = 'fetched', last_error = null, {RESTARTED}
-            where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
-                         order by id for update)
-            returning id"""),
-        {"ids": list(document_ids)},
-    )
+    statement = text(f"""
+        update document set state = 'pending', stage = 'fetched', last_error = null, {RESTARTED}
+        where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
+                     order by id for update)
+        returning id""")
+    rows = connection.execute(statement, {"ids": list(document_ids)})
     replayed = sorted({row.id for row in rows} | set(fills.replay(connection, document_ids)))
     _resolve(connection, replayed, "replayed")
     return replayed
@@ -150,10 +148,8 @@ def drop(connection: Connection, document_ids: Sequence[UUID]) -> int:
 
 
 def _resolve(connection: Connection, document_ids: Sequence[UUID], resolution: str) -> int:
-    settled = connection.execute(
-        text("""
-            update dead_letter set resolved_at = now(), resolution = :how
-            where document_id = any(:ids) and resolved_at is null"""),
-        {"ids": list(document_ids), "how": resolution},
-    )
+    statement = text("""
+        update dead_letter set resolved_at = now(), resolution = :how
+        where document_id = any(:ids) and resolved_at is null""")
+    settled = connection.execute(statement, {"ids": list(document_ids), "how": resolution})
     return int(settled.rowcount)

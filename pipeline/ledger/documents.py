@@ -44,10 +44,8 @@ _NAMES = (
 def find(connection: Connection, name: str, *, most: int) -> list[Json]:
     """All that is known of the documents that `name` fits best: id, external id, end of a path, part of a title."""
     for condition in _NAMES:
-        rows = connection.execute(
-            text(f"{_FACTS} where {condition} order by d.deleted, d.external_id, d.id limit :most"),
-            {"name": name, "most": most},
-        )
+        statement = text(f"{_FACTS} where {condition} order by d.deleted, d.external_id, d.id limit :most")
+        rows = connection.execute(statement, {"name": name, "most": most})
         if found := [dict(row) for row in rows.mappings()]:
             return found
     return []
@@ -55,58 +53,42 @@ def find(connection: Connection, name: str, *, most: int) -> list[Json]:
 
 def with_ref(connection: Connection, ref: str, source: str | None) -> Sequence[Row[Any]]:
     """Documents of this external id or id, of all sources or one: id, external_id, title, deleted, source."""
-    return connection.execute(
-        text("""
-            select d.id, d.external_id, d.title, d.deleted, s.name as source
-            from document d join source s on s.id = d.source_id
-            where (d.external_id = :ref or cast(d.id as text) = lower(:ref))
-              and (cast(:source as text) is null or s.name = :source)
-            order by d.deleted, s.name limit 20"""),
-        {"ref": ref, "source": source},
-    ).all()
+    statement = text("""
+        select d.id, d.external_id, d.title, d.deleted, s.name as source
+        from document d join source s on s.id = d.source_id
+        where (d.external_id = :ref or cast(d.id as text) = lower(:ref))
+          and (cast(:source as text) is null or s.name = :source)
+        order by d.deleted, s.name limit 20""")
+    return connection.execute(statement, {"ref": ref, "source": source}).all()
 
 
 def similar_refs(connection: Connection, ref: str, *, most: int) -> Sequence[str]:
     """External ids of documents with `ref` in their id or title, the shortest first."""
-    return (
-        connection.execute(
-            text("""
-                select d.external_id from document d
-                where not d.deleted and (strpos(lower(d.external_id), lower(:ref)) > 0
-                                         or strpos(lower(d.title), lower(:ref)) > 0)
-                order by length(d.external_id), d.external_id limit :most"""),
-            {"ref": ref, "most": most},
-        )
-        .scalars()
-        .all()
-    )
+    statement = text("""
+        select d.external_id from document d
+        where not d.deleted and (strpos(lower(d.external_id), lower(:ref)) > 0
+                                 or strpos(lower(d.title), lower(:ref)) > 0)
+        order by length(d.external_id), d.external_id limit :most""")
+    return connection.execute(statement, {"ref": ref, "most": most}).scalars().all()
 
 
 def items(connection: Connection, external_id: str) -> Sequence[Row[Any]]:
     """The document of this id in each project that has one: title, project_id, name (of the project), body."""
-    return connection.execute(
-        text("""
-            select distinct on (d.project_id) d.title, d.project_id, p.name,
-                   coalesce((select b.body from document_body b where b.document_id = d.id
-                             order by b.version desc limit 1), '') as body
-            from document d left join project p on p.id = d.project_id
-            where d.external_id = :item order by d.project_id, d.deleted, d.id"""),
-        {"item": external_id},
-    ).all()
+    statement = text("""
+        select distinct on (d.project_id) d.title, d.project_id, p.name,
+               coalesce((select b.body from document_body b where b.document_id = d.id
+                         order by b.version desc limit 1), '') as body
+        from document d left join project p on p.id = d.project_id
+        where d.external_id = :item order by d.project_id, d.deleted, d.id""")
+    return connection.execute(statement, {"item": external_id}).all()
 
 
 def searchable_texts(connection: Connection, document: UUID) -> Sequence[str]:
     """The chunks of a document in the index that is read, with their context, as they were embedded."""
-    return (
-        connection.execute(
-            text("""
-                select concat_ws(E'\\n\\n', nullif(context, ''), content) from searchable_chunk
-                where document_id = :document and index_id = (select id from search_index where status = 'active')"""),
-            {"document": document},
-        )
-        .scalars()
-        .all()
-    )
+    statement = text("""
+        select concat_ws(E'\\n\\n', nullif(context, ''), content) from searchable_chunk
+        where document_id = :document and index_id = (select id from search_index where status = 'active')""")
+    return connection.execute(statement, {"document": document}).scalars().all()
 
 
 # All of them --------------------------------------------------------------------------------------
@@ -137,10 +119,8 @@ def exist(connection: Connection) -> bool:
 
 def facts(connection: Connection, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
     """What the ledger knows of documents besides what a search needs."""
-    rows = connection.execute(
-        text("select id, external_id, chunk_count, security_level from document where id = any(:ids)"),
-        {"ids": list(ids)},
-    )
+    statement = text("select id, external_id, chunk_count, security_level from document where id = any(:ids)")
+    rows = connection.execute(statement, {"ids": list(ids)})
     return {row["id"]: dict(row) for row in rows.mappings()}
 
 
@@ -151,12 +131,12 @@ def corpus_names(connection: Connection) -> Mapping[UUID, str]:
 
 def similarities(connection: Connection, index: int, vector: Vectors, ids: Sequence[UUID]) -> list[float]:
     """Of each of these documents, the cosine similarity of its nearest chunk."""
+    statement = text("""
+        select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity
+        from searchable_chunk where index_id = :index and document_id = any(:ids)
+        group by document_id""")
     rows = connection.execute(
-        text("""
-            select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity
-            from searchable_chunk where index_id = :index and document_id = any(:ids)
-            group by document_id"""),
-        {"vector": HalfVector(vector).to_text(), "index": index, "ids": list(ids)},
+        statement, {"vector": HalfVector(vector).to_text(), "index": index, "ids": list(ids)}
     )
     return [float(row.similarity) for row in rows]
 
@@ -166,34 +146,30 @@ def similarities(connection: Connection, index: int, vector: Vectors, ids: Seque
 
 def restart_pending(connection: Connection) -> list[Item]:
     """Documents that wait, all from the first step: whoever was at them may have stopped between two steps."""
-    connection.execute(
-        text("""
-            update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
-            where state = 'pending'""")
-    )
-    rows = connection.execute(
-        text("select id, desired_version from document where state = 'pending' order by number")
-    )
+    statement = text("""
+        update document set stage = 'fetched', lease_token = null, lease_until = null, due_at = now()
+        where state = 'pending'""")
+    connection.execute(statement)
+    statement = text("select id, desired_version from document where state = 'pending' order by number")
+    rows = connection.execute(statement)
     return [Item(row.id, row.desired_version) for row in rows]
 
 
 def seconds_put_off(connection: Connection) -> float | None:
     """Until the last of those that wait for the embedder is due; None if none waits."""
-    found: float | None = connection.execute(
-        text("""
-            select cast(extract(epoch from max(due_at) - now()) as double precision) from document
-            where state = 'pending' and waits > 0""")
-    ).scalar()
+    statement = text("""
+        select cast(extract(epoch from max(due_at) - now()) as double precision) from document
+        where state = 'pending' and waits > 0""")
+    found: float | None = connection.execute(statement).scalar()
     return found
 
 
 def never_indexed(connection: Connection) -> tuple[int, str | None]:
     """How many documents are in no index, and the last error of one of them."""
-    row = connection.execute(
-        text("""
-            select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
-            from document where not deleted""")
-    ).one()
+    statement = text("""
+        select count(*) filter (where indexed_version is null) as failed, max(last_error) as reason
+        from document where not deleted""")
+    row = connection.execute(statement).one()
     return row.failed, row.reason
 
 
@@ -222,9 +198,8 @@ _OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"
 
 def count(connection: Connection, source: UUID | None) -> int:
     """Living documents of a source, of all if none is given."""
-    found = connection.execute(
-        text(f"select count(*) from document where not deleted and {_OF_SOURCE}"), {"s": source}
-    )
+    statement = text(f"select count(*) from document where not deleted and {_OF_SOURCE}")
+    found = connection.execute(statement, {"s": source})
     return int(found.scalar_one())
 
 
@@ -235,25 +210,21 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
         How many living documents and how many chunks there were.
     """
     where = {"s": source}
-    connection.execute(
-        text(f"""
-            update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
-            where finished_at is null and {_OF_SOURCE}"""),
-        where,
-    )
+    statement = text(f"""
+        update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
+        where finished_at is null and {_OF_SOURCE}""")
+    connection.execute(statement, where)
     ids = f"(select id from document where {_OF_SOURCE})"
     # First the rows that whoever fills another search index holds while it writes chunks there.
     connection.execute(text(f"delete from index_document where document_id in {ids}"), where)
     chunks = connection.execute(text(f"delete from chunk where document_id in {ids}"), where).rowcount
     gone = connection.execute(text(f"delete from document where {_OF_SOURCE} returning deleted"), where)
     living = sum(not row.deleted for row in gone)
-    connection.execute(
-        text("""
-            update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
-                   sync_token = null, sync_lease_until = null
-            where id = coalesce(cast(:s as uuid), id)"""),
-        where,
-    )
+    statement = text("""
+        update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
+               sync_token = null, sync_lease_until = null
+        where id = coalesce(cast(:s as uuid), id)""")
+    connection.execute(statement, where)
     if source is None:
         connection.execute(text("delete from embedding_cache"))
     return living, chunks

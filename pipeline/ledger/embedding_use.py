@@ -72,16 +72,12 @@ def add_usage(connection: Connection, meter: Meter, used: Used, day: date | None
 def reserve(connection: Connection, meter: Meter, used: Used, ceiling: Ceiling) -> date | None:
     """Count use before the call is made, so that a killed process cannot forget it; None if the day has no room."""
     if ceiling.any:
-        connection.execute(
-            text("select pg_advisory_xact_lock(hashtext('larder.usage'), hashtext(:tenant))"),
-            {"tenant": str(meter.tenant_id)},
-        )
-        spent = connection.execute(
-            text("""
-                select coalesce(sum(tokens), 0) as tokens, coalesce(sum(cost), 0) as cost
-                from embedding_usage where tenant_id = :tenant and day = current_date"""),
-            {"tenant": meter.tenant_id},
-        ).one()
+        statement = text("select pg_advisory_xact_lock(hashtext('larder.usage'), hashtext(:tenant))")
+        connection.execute(statement, {"tenant": str(meter.tenant_id)})
+        statement = text("""
+            select coalesce(sum(tokens), 0) as tokens, coalesce(sum(cost), 0) as cost
+            from embedding_usage where tenant_id = :tenant and day = current_date""")
+        spent = connection.execute(statement, {"tenant": meter.tenant_id}).one()
         if ceiling.tokens is not None and spent.tokens + used.tokens > ceiling.tokens:
             return None
         if ceiling.cost is not None and spent.cost + used.cost > ceiling.cost:
@@ -91,21 +87,19 @@ def reserve(connection: Connection, meter: Meter, used: Used, ceiling: Ceiling) 
 
 def seconds_to_midnight(connection: Connection) -> float:
     """Until the next day begins, by the database's clock in UTC."""
-    left = connection.execute(
-        text("select extract(epoch from date_trunc('day', now(), 'UTC') + interval '1 day' - now())")
-    ).scalar_one()
+    statement = text("select extract(epoch from date_trunc('day', now(), 'UTC') + interval '1 day' - now())")
+    left = connection.execute(statement).scalar_one()
     return float(left)
 
 
 def usage_today(connection: Connection) -> list[Json]:
     """Today's use by tenant, model and kind, for the operator."""
-    rows = connection.execute(
-        text("""
-            select t.name as tenant, u.provider, u.model, u.kind, u.calls, u.texts, u.tokens,
-                   cast(u.cost as double precision) as cost, u.cache_hits
-            from embedding_usage u join tenant t on t.id = u.tenant_id
-            where u.day = current_date order by t.name, u.provider, u.model, u.kind"""),
-    )
+    statement = text("""
+        select t.name as tenant, u.provider, u.model, u.kind, u.calls, u.texts, u.tokens,
+               cast(u.cost as double precision) as cost, u.cache_hits
+        from embedding_usage u join tenant t on t.id = u.tenant_id
+        where u.day = current_date order by t.name, u.provider, u.model, u.kind""")
+    rows = connection.execute(statement)
     return [dict(row) for row in rows.mappings()]
 
 
@@ -140,13 +134,13 @@ def concerns_configuration(error: LarderError) -> bool:
 
 def hold(connection: Connection, name: str, error: LarderError, *, probe_seconds: float) -> None:
     """Nobody with this configuration embeds until it is probed again."""
+    statement = text("""
+        insert into embedding_hold (fingerprint, code, error, probe_at)
+        values (:name, :code, :error, now() + make_interval(secs => :probe))
+        on conflict (fingerprint) do update set code = excluded.code, error = excluded.error,
+            seen_at = now(), probe_at = excluded.probe_at""")
     connection.execute(
-        text("""
-            insert into embedding_hold (fingerprint, code, error, probe_at)
-            values (:name, :code, :error, now() + make_interval(secs => :probe))
-            on conflict (fingerprint) do update set code = excluded.code, error = excluded.error,
-                seen_at = now(), probe_at = excluded.probe_at"""),
-        {"name": name, "code": error.code, "error": str(error), "probe": probe_seconds},
+        statement, {"name": name, "code": error.code, "error": str(error), "probe": probe_seconds}
     )
 
 
@@ -168,33 +162,28 @@ def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold 
 
 def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold to show: that on this configuration, else the newest of workers that have another one."""
-    row = connection.execute(
-        text("""
-            select fingerprint, code, error, since, probe_at from embedding_hold
-            where seen_at > now() - make_interval(secs => :old)
-            order by fingerprint = :name desc, seen_at desc limit 1"""),
-        {"name": name, "old": OLD_PROBES * probe_seconds},
-    ).mappings()
+    statement = text("""
+        select fingerprint, code, error, since, probe_at from embedding_hold
+        where seen_at > now() - make_interval(secs => :old)
+        order by fingerprint = :name desc, seen_at desc limit 1""")
+    row = connection.execute(statement, {"name": name, "old": OLD_PROBES * probe_seconds}).mappings()
     found = row.one_or_none()
     return Hold(**found) if found else None
 
 
 def claim_probe(connection: Connection, name: str, *, probe_seconds: float) -> bool:
     """True for one caller when it is time to try again; the others stay away until that is answered."""
-    row = connection.execute(
-        text("""
-            update embedding_hold set probe_at = now() + make_interval(secs => :probe)
-            where fingerprint = :name and probe_at <= now() returning fingerprint"""),
-        {"name": name, "probe": probe_seconds},
-    ).one_or_none()
+    statement = text("""
+        update embedding_hold set probe_at = now() + make_interval(secs => :probe)
+        where fingerprint = :name and probe_at <= now() returning fingerprint""")
+    row = connection.execute(statement, {"name": name, "probe": probe_seconds}).one_or_none()
     return row is not None
 
 
 def probe_due(connection: Connection, name: str) -> bool:
     """True if it is time to try again."""
-    found = connection.execute(
-        text("select probe_at <= now() from embedding_hold where fingerprint = :name"), {"name": name}
-    ).scalar()
+    statement = text("select probe_at <= now() from embedding_hold where fingerprint = :name")
+    found = connection.execute(statement, {"name": name}).scalar()
     return bool(found)
 
 
@@ -231,15 +220,16 @@ def claim_texts(
 
     Look at the cache after this and not before: what was embedded a moment ago is not claimed any more.
     """
+    statement = text(f"""
+        insert into embedding_claim as c (tenant_id, model, hash, token, until)
+        -- in one order everywhere, so that two workers with the same texts do not block each other
+        select :tenant, :model, h, :token, {TERM}
+        from unnest(cast(:hashes as bytea[])) as h order by h
+        on conflict (tenant_id, model, hash) do update set token = excluded.token, until = excluded.until
+            where c.until < now()
+        returning hash""")
     rows = connection.execute(
-        text(f"""
-            insert into embedding_claim as c (tenant_id, model, hash, token, until)
-            -- in one order everywhere, so that two workers with the same texts do not block each other
-            select :tenant, :model, h, :token, {TERM}
-            from unnest(cast(:hashes as bytea[])) as h order by h
-            on conflict (tenant_id, model, hash) do update set token = excluded.token, until = excluded.until
-                where c.until < now()
-            returning hash"""),
+        statement,
         {
             "tenant": claimed.tenant_id,
             "model": model,
@@ -260,9 +250,8 @@ def release_texts(connection: Connection, claimed: Owner) -> None:
     """Give back all texts of a claim, embedded or not."""
     values = {"tenant": claimed.tenant_id, "token": claimed.token}
     connection.execute(_TEXTS.held(), values)  # in the order of their keys
-    connection.execute(
-        text("delete from embedding_claim where tenant_id = :tenant and token = :token"), values
-    )
+    statement = text("delete from embedding_claim where tenant_id = :tenant and token = :token")
+    connection.execute(statement, values)
 
 
 def forget_old_claims(connection: Connection) -> None:

@@ -71,12 +71,10 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[DueFill]:
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
     _bury_crashed(connection, index, limits)
-    flying = connection.execute(
-        text("""
-            select count(*) from index_document
-            where index_id = :index and enqueued_at >= now() - make_interval(secs => :resend)"""),
-        {"index": index, "resend": limits.resend},
-    ).scalar_one()
+    statement = text("""
+        select count(*) from index_document
+        where index_id = :index and enqueued_at >= now() - make_interval(secs => :resend)""")
+    flying = connection.execute(statement, {"index": index, "resend": limits.resend}).scalar_one()
     if flying > IN_FLIGHT // 2:
         return []
     rows = connection.execute(
@@ -123,12 +121,10 @@ def _bury_crashed(connection: Connection, index: int, limits: Limits) -> None:
 
 def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     """Try documents again that were given up on for an index; returns which."""
-    rows = connection.execute(
-        text(f"""
-            update index_document set dead_version = null, {RESTARTED}
-            where document_id = any(:ids) and dead_version is not null returning document_id"""),
-        {"ids": list(document_ids)},
-    )
+    statement = text(f"""
+        update index_document set dead_version = null, {RESTARTED}
+        where document_id = any(:ids) and dead_version is not null returning document_id""")
+    rows = connection.execute(statement, {"ids": list(document_ids)})
     return sorted({row.document_id for row in rows})
 
 
@@ -246,21 +242,17 @@ def finish(connection: Connection, claimed: FillClaim, held: Sequence[Held]) -> 
     """These documents are in the index now; the caller holds their rows."""
     note(connection, claimed.tenant_id, claimed.index, held)
     values = {"index": claimed.index, "ids": [h.document_id for h in held]}
-    connection.execute(
-        text("""
-            update dead_letter set resolved_at = now(), resolution = 'indexed'
-            where index_id = :index and document_id = any(:ids) and resolved_at is null"""),
-        values,
-    )
+    statement = text("""
+        update dead_letter set resolved_at = now(), resolution = 'indexed'
+        where index_id = :index and document_id = any(:ids) and resolved_at is null""")
+    connection.execute(statement, values)
     # If it is the one that is read, answers that were kept from before no longer hold.
-    connection.execute(
-        text("""
-            update document set indexed_version = indexed_version
-            where id in (select id from document where id = any(:ids)
-                         and exists (select from search_index where id = :index and status = 'active')
-                         order by id for update)"""),
-        values,
-    )
+    statement = text("""
+        update document set indexed_version = indexed_version
+        where id in (select id from document where id = any(:ids)
+                     and exists (select from search_index where id = :index and status = 'active')
+                     order by id for update)""")
+    connection.execute(statement, values)
 
 
 def put_back(connection: Connection, claimed: FillClaim, ids: Sequence[UUID]) -> list[Item]:
@@ -296,13 +288,14 @@ def copied(connection: Connection, claimed: FillClaim) -> dict[UUID, list[Chunk]
     keys = [
         (i, w.copy_from, w.document.version) for i, w in claimed.wanted.items() if w.copy_from is not None
     ]
+    statement = text("""
+        select c.document_id, c.ord, c.content, c.context
+        from unnest(cast(:ids as uuid[]), cast(:indexes as integer[]), cast(:versions as integer[]))
+             as k(id, index, version)
+        join chunk c on c.index_id = k.index and c.document_id = k.id and c.version = k.version
+        order by c.document_id, c.ord""")
     rows = connection.execute(
-        text("""
-            select c.document_id, c.ord, c.content, c.context
-            from unnest(cast(:ids as uuid[]), cast(:indexes as integer[]), cast(:versions as integer[]))
-                 as k(id, index, version)
-            join chunk c on c.index_id = k.index and c.document_id = k.id and c.version = k.version
-            order by c.document_id, c.ord"""),
+        statement,
         {"ids": [k[0] for k in keys], "indexes": [k[1] for k in keys], "versions": [k[2] for k in keys]},
     )
     found: dict[UUID, list[Chunk]] = {}

@@ -178,9 +178,8 @@ def submit(
             connection.execute(_JOIN, {"id": found.id, "priority": priority, "seconds": seconds})
             return Asked(id=found.id, new=False)
         if found is not None:
-            connection.execute(
-                text("update enrichment_job set submission = null where id = :id"), {"id": found.id}
-            )
+            statement = text("update enrichment_job set submission = null where id = :id")
+            connection.execute(statement, {"id": found.id})
 
 
 def note_way(connection: Connection, way: str) -> None:
@@ -194,38 +193,28 @@ def note_way(connection: Connection, way: str) -> None:
 
 def get(connection: Connection, job_id: UUID) -> JobRow | None:
     """A job with its result; None if there is none, or no longer."""
-    row = (
-        connection.execute(
-            text("""
-                select id, state, result, degradation_level, attempts, crash_count, code, error, deadline,
-                       created_at, finished_at
-                from enrichment_job where id = :id"""),
-            {"id": job_id},
-        )
-        .mappings()
-        .one_or_none()
-    )
+    statement = text("""
+        select id, state, result, degradation_level, attempts, crash_count, code, error, deadline,
+               created_at, finished_at
+        from enrichment_job where id = :id""")
+    row = connection.execute(statement, {"id": job_id}).mappings().one_or_none()
     return None if row is None else JobRow(**row)
 
 
 def requests_naming(connection: Connection, item: str) -> Sequence[Row[Any]]:
     """Requests of Step 4 for a PBI with this text in one of its fields, newest first: request, project_id, name."""
-    return connection.execute(
-        text("""
-            select j.request, j.project_id, p.name from enrichment_job j left join project p on p.id = j.project_id
-            where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
-              and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
-            order by j.created_at desc"""),
-        {"item": item},
-    ).all()
+    statement = text("""
+        select j.request, j.project_id, p.name from enrichment_job j left join project p on p.id = j.project_id
+        where task = 'larder.enrich' and jsonb_typeof(request -> 'pbi') = 'object'
+          and exists (select from jsonb_each_text(request -> 'pbi') e where trim(e.value) = :item)
+        order by j.created_at desc""")
+    return connection.execute(statement, {"item": item}).all()
 
 
 def ended(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     """Those that need not be waited for any longer: they have ended, or are gone."""
-    rows = connection.execute(
-        text("select id from enrichment_job where id = any(:ids) and state in ('queued', 'running')"),
-        {"ids": list(ids)},
-    )
+    statement = text("select id from enrichment_job where id = any(:ids) and state in ('queued', 'running')")
+    rows = connection.execute(statement, {"ids": list(ids)})
     return set(ids) - {row.id for row in rows}
 
 

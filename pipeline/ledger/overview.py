@@ -79,11 +79,10 @@ _RUN_COUNTS = (
 def _last_runs(connection: Connection) -> dict[UUID, Json]:
     """The newest run of each source with its counts; an open one has those of this moment."""
     columns = ", ".join(("id", "source_id", "state", "trigger", "started_at", "finished_at", *_RUN_COUNTS))
-    rows = connection.execute(
-        text(f"""
-            select distinct on (source_id) {columns} from sync_run
-            order by source_id, started_at desc, id desc"""),
-    ).mappings()
+    statement = text(f"""
+        select distinct on (source_id) {columns} from sync_run
+        order by source_id, started_at desc, id desc""")
+    rows = connection.execute(statement).mappings()
     found = {row["source_id"]: _run(row) for row in rows}
     open_ = [run["run"] for run in found.values() if run["finished_at"] is None]
     live = runs.progress(connection, open_)
@@ -106,29 +105,27 @@ def _run(row: RowMapping) -> Json:
 
 def _problems(connection: Connection) -> dict[UUID, list[Json]]:
     """What the newest run with any problem could not take, by source."""
-    rows = connection.execute(
-        text("""
-            select distinct on (source_id) source_id, problems from sync_run
-            where jsonb_array_length(problems) > 0 order by source_id, started_at desc, id desc"""),
-    )
+    statement = text("""
+        select distinct on (source_id) source_id, problems from sync_run
+        where jsonb_array_length(problems) > 0 order by source_id, started_at desc, id desc""")
+    rows = connection.execute(statement)
     keys = ("item", "reason", "outcome")
     return {row.source_id: [{k: p.get(k, "") for k in keys} for p in row.problems] for row in rows}
 
 
 def backlog(connection: Connection, *, resend: float) -> Json:
     """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent."""
-    row = connection.execute(
-        text("""
-            select count(*) as pending,
-                   cast(extract(epoch from now() - min(due_at) filter (where due_at <= now()))
-                        as double precision) as oldest_due_seconds,
-                   count(*) filter (where enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
-            from document where state = 'pending' and not deleted"""),
-        {"resend": resend},
-    ).mappings()
-    stages = connection.execute(
-        text("select stage, count(*) from document where state = 'pending' and not deleted group by stage")
+    statement = text("""
+        select count(*) as pending,
+               cast(extract(epoch from now() - min(due_at) filter (where due_at <= now()))
+                    as double precision) as oldest_due_seconds,
+               count(*) filter (where enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
+        from document where state = 'pending' and not deleted""")
+    row = connection.execute(statement, {"resend": resend}).mappings()
+    statement = text(
+        "select stage, count(*) from document where state = 'pending' and not deleted group by stage"
     )
+    stages = connection.execute(statement)
     counted = {str(stage): n for stage, n in stages}
     by_stage = {str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE}
     return {**row.one(), "by_stage": by_stage, "dead": dead.count(connection)}
@@ -136,34 +133,30 @@ def backlog(connection: Connection, *, resend: float) -> Json:
 
 def workers(connection: Connection) -> list[Json]:
     """Workers that gave a sign of life in the last minutes, with its age in seconds."""
-    rows = connection.execute(
-        text("""
-            select name, queues, host, pid,
-                   cast(extract(epoch from now() - seen_at) as double precision) as age_seconds
-            from worker where seen_at > now() - make_interval(secs => :most) order by name"""),
-        {"most": WORKERS_SECONDS},
-    )
+    statement = text("""
+        select name, queues, host, pid,
+               cast(extract(epoch from now() - seen_at) as double precision) as age_seconds
+        from worker where seen_at > now() - make_interval(secs => :most) order by name""")
+    rows = connection.execute(statement, {"most": WORKERS_SECONDS})
     return [{**row, "queues": row["queues"].split(",")} for row in rows.mappings()]
 
 
 def canaries(connection: Connection) -> dict[str, float]:
     """Seconds since each queue last did its task of the minute."""
-    rows = connection.execute(
-        text("""
-            select queue, cast(extract(epoch from now() - sung_at) as double precision) as age
-            from canary order by queue"""),
-    )
+    statement = text("""
+        select queue, cast(extract(epoch from now() - sung_at) as double precision) as age
+        from canary order by queue""")
+    rows = connection.execute(statement)
     return {row.queue: row.age for row in rows}
 
 
 def index(connection: Connection) -> Json | None:
     """The search index that is read, else the one being filled; None before the first document."""
-    row = connection.execute(
-        text("""
-            select model, dimensions, status, indexed_rows, keyword_built,
-                   (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks
-            from search_index where status <> 'retired' order by status = 'active' desc, id desc limit 1"""),
-    ).one_or_none()
+    statement = text("""
+        select model, dimensions, status, indexed_rows, keyword_built,
+               (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks
+        from search_index where status <> 'retired' order by status = 'active' desc, id desc limit 1""")
+    row = connection.execute(statement).one_or_none()
     if row is None:
         return None
     return {
@@ -190,17 +183,16 @@ def enrichment(connection: Connection) -> Json:
 
     The level is the worst one of the answers of the last minute; 0 if there were none.
     """
-    row = connection.execute(
-        text("""
-            select count(*) filter (where state = 'queued') as waiting,
-                   count(*) filter (where state = 'running') as running,
-                   cast(extract(epoch from now() - min(created_at) filter (where state = 'queued')) as double precision)
-                       as oldest_seconds,
-                   coalesce(max(degradation_level) filter (where finished_at > now() - interval '1 minute'), 0)
-                       as degradation_level
-            from enrichment_job
-            where state in ('queued', 'running') or finished_at > now() - interval '1 minute'""")
-    ).mappings()
+    statement = text("""
+        select count(*) filter (where state = 'queued') as waiting,
+               count(*) filter (where state = 'running') as running,
+               cast(extract(epoch from now() - min(created_at) filter (where state = 'queued')) as double precision)
+                   as oldest_seconds,
+               coalesce(max(degradation_level) filter (where finished_at > now() - interval '1 minute'), 0)
+                   as degradation_level
+        from enrichment_job
+        where state in ('queued', 'running') or finished_at > now() - interval '1 minute'""")
+    row = connection.execute(statement).mappings()
     return dict(row.one())
 
 
@@ -217,35 +209,32 @@ def vector_version(connection: Connection) -> str | None:
 
 def role(connection: Connection) -> Row[Any]:
     """Who acts and who logged in: acts, login, super, bypass (of the role), strong_login (either of the login)."""
-    return connection.execute(
-        text("""
-            select current_user as acts, session_user as login, r.rolsuper as super, r.rolbypassrls as bypass,
-                   l.rolsuper or l.rolbypassrls as strong_login
-            from pg_roles r, pg_roles l where r.rolname = current_user and l.rolname = session_user""")
-    ).one()
+    statement = text("""
+        select current_user as acts, session_user as login, r.rolsuper as super, r.rolbypassrls as bypass,
+               l.rolsuper or l.rolbypassrls as strong_login
+        from pg_roles r, pg_roles l where r.rolname = current_user and l.rolname = session_user""")
+    return connection.execute(statement).one()
 
 
 def tables_of_tenants(connection: Connection) -> dict[str, bool]:
     """Table with rows of tenants -> whether row-level security is forced on it."""
-    rows = connection.execute(
-        text("""
-            select c.relname, c.relrowsecurity and c.relforcerowsecurity as forced from pg_class c
-            where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
-              and (c.relname = 'tenant' or exists (
-                  select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id'
-                  and not a.attisdropped))
-            order by c.relname""")
-    )
+    statement = text("""
+        select c.relname, c.relrowsecurity and c.relforcerowsecurity as forced from pg_class c
+        where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace
+          and (c.relname = 'tenant' or exists (
+              select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id'
+              and not a.attisdropped))
+        order by c.relname""")
+    rows = connection.execute(statement)
     return {row.relname: row.forced for row in rows}
 
 
 def invalid_indexes(connection: Connection) -> list[str]:
     """Indexes that were left half built."""
-    rows = connection.execute(
-        text("""
-            select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
-            where not i.indisvalid and c.relnamespace = current_schema()::regnamespace order by 1""")
-    )
+    statement = text("""
+        select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
+        where not i.indisvalid and c.relnamespace = current_schema()::regnamespace order by 1""")
+    rows = connection.execute(statement)
     return [row.relname for row in rows]
 
 

@@ -79,12 +79,13 @@ def open_run(
     walk: bool = False,
 ) -> int | None:
     """The id of a new open run; None if the source has one already."""
+    statement = text("""
+        insert into sync_run (tenant_id, source_id, trigger, force, walk, enqueued_at)
+        values (:tenant, :source, :trigger, :force, :walk, now())
+        on conflict (source_id) where finished_at is null do nothing
+        returning id""")
     row = connection.execute(
-        text("""
-            insert into sync_run (tenant_id, source_id, trigger, force, walk, enqueued_at)
-            values (:tenant, :source, :trigger, :force, :walk, now())
-            on conflict (source_id) where finished_at is null do nothing
-            returning id"""),
+        statement,
         {"tenant": tenant_id, "source": source_id, "trigger": trigger, "force": force, "walk": walk},
     ).one_or_none()
     return int(row.id) if row else None
@@ -104,35 +105,29 @@ def get(connection: Connection, run_id: int) -> RunRow | None:
 
 def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
     """The open run of a source, if it has one."""
-    rows = connection.execute(
-        text(f"select {_COLUMNS} from sync_run where source_id = :id and finished_at is null"),
-        {"id": source_id},
-    )
+    statement = text(f"select {_COLUMNS} from sync_run where source_id = :id and finished_at is null")
+    rows = connection.execute(statement, {"id": source_id})
     found = rows.mappings().one_or_none()
     return RunRow(**found) if found else None
 
 
 def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor) -> None:
     """Add a page's counts and keep where the walk stands; a cursor that moved is progress, so tries count anew."""
-    connection.execute(
-        text("""
-            update sync_run set cursor = cast(:cursor as jsonb), error = null,
-                   attempts = case when cursor is distinct from cast(:cursor as jsonb) then 0 else attempts end
-            where id = :id"""),
-        {"id": run_id, "cursor": json.dumps(clean(cursor))},
-    )
+    statement = text("""
+        update sync_run set cursor = cast(:cursor as jsonb), error = null,
+               attempts = case when cursor is distinct from cast(:cursor as jsonb) then 0 else attempts end
+        where id = :id""")
+    connection.execute(statement, {"id": run_id, "cursor": json.dumps(clean(cursor))})
     count(connection, run_id, counts)
 
 
 def count(connection: Connection, run_id: int, counts: dict[str, int], walk_after: str | None = None) -> None:
     """Add to a run's counts; `walk_after` is the last item that its id walk has read again."""
     sums = "".join(f"{name} = {name} + :{name}, " for name in counts)
-    connection.execute(
-        text(f"""
-            update sync_run set {sums} heartbeat_at = now(), walk_after = coalesce(:after, walk_after)
-            where id = :id"""),
-        {**counts, "id": run_id, "after": walk_after},
-    )
+    statement = text(f"""
+        update sync_run set {sums} heartbeat_at = now(), walk_after = coalesce(:after, walk_after)
+        where id = :id""")
+    connection.execute(statement, {**counts, "id": run_id, "after": walk_after})
 
 
 def demand_walk(connection: Connection, run_id: int) -> None:
@@ -144,25 +139,23 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
     """Name items that could not be read or were left out, up to the limit of a run."""
     rows = [clean({**problem.to_json(), "outcome": outcome}) for problem in problems]
     if rows:
+        statement = text("""
+            update sync_run set problems = problems || (
+                select coalesce(jsonb_agg(row order by n), '[]')
+                from jsonb_array_elements(cast(:rows as jsonb)) with ordinality as r(row, n)
+                where n <= :most - jsonb_array_length(problems))
+            where id = :id and jsonb_array_length(problems) < :most""")
         connection.execute(
-            text("""
-                update sync_run set problems = problems || (
-                    select coalesce(jsonb_agg(row order by n), '[]')
-                    from jsonb_array_elements(cast(:rows as jsonb)) with ordinality as r(row, n)
-                    where n <= :most - jsonb_array_length(problems))
-                where id = :id and jsonb_array_length(problems) < :most"""),
-            {"id": run_id, "rows": json.dumps(rows[:MOST_PROBLEMS]), "most": MOST_PROBLEMS},
+            statement, {"id": run_id, "rows": json.dumps(rows[:MOST_PROBLEMS]), "most": MOST_PROBLEMS}
         )
 
 
 def discovered(connection: Connection, run_id: int) -> None:
     """The walk is over; the run closes when its documents are settled."""
-    connection.execute(
-        text("""
-            update sync_run set state = 'processing', discovered_at = now(), heartbeat_at = now()
-            where id = :id and state = 'discovering'"""),
-        {"id": run_id},
-    )
+    statement = text("""
+        update sync_run set state = 'processing', discovered_at = now(), heartbeat_at = now()
+        where id = :id and state = 'discovering'""")
+    connection.execute(statement, {"id": run_id})
 
 
 def postpone(connection: Connection, run_id: int, *, delay: float, error: str, tried: bool = True) -> int:
@@ -170,32 +163,28 @@ def postpone(connection: Connection, run_id: int, *, delay: float, error: str, t
 
     `tried` False is a wait that was asked for, and no failure.
     """
-    row = connection.execute(
-        text("""
-            update sync_run set attempts = attempts + cast(:tried as integer),
-                   due_at = now() + make_interval(secs => :delay), enqueued_at = null, error = :error
-            where id = :id returning attempts"""),
-        {"id": run_id, "delay": delay, "error": error, "tried": int(tried)},
-    )
+    statement = text("""
+        update sync_run set attempts = attempts + cast(:tried as integer),
+               due_at = now() + make_interval(secs => :delay), enqueued_at = null, error = :error
+        where id = :id returning attempts""")
+    row = connection.execute(statement, {"id": run_id, "delay": delay, "error": error, "tried": int(tried)})
     return int(row.scalar_one())
 
 
 def fail(connection: Connection, run_id: int, error: str) -> None:
     """Close a run whose walk cannot go on; its queued documents go their way."""
-    connection.execute(
-        text("""
-            update sync_run set state = 'failed', finished_at = now(), error = :error
-            where id = :id and finished_at is null"""),
-        {"id": run_id, "error": error},
-    )
+    statement = text("""
+        update sync_run set state = 'failed', finished_at = now(), error = :error
+        where id = :id and finished_at is null""")
+    connection.execute(statement, {"id": run_id, "error": error})
 
 
 def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> None:
     """Close what runs still wait for in these documents."""
-    connection.execute(
-        text("update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"),
-        {"ids": list(ids), "outcome": outcome},
+    statement = text(
+        "update run_item set outcome = :outcome where document_id = any(:ids) and outcome is null"
     )
+    connection.execute(statement, {"ids": list(ids), "outcome": outcome})
 
 
 _COUNT = """
@@ -229,13 +218,12 @@ def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, 
 
 def settled(connection: Connection) -> list[Settled]:
     """Runs whose walk is over and whose documents are all settled, not yet closed."""
-    rows = connection.execute(
-        text("""
-            select id, tenant_id, queued + hidden + deleted + restored > 0 as changed
-            from sync_run r where state = 'processing'
-              and not exists (select from run_item i where i.run_id = r.id and i.outcome is null)
-            order by id"""),
-    )
+    statement = text("""
+        select id, tenant_id, queued + hidden + deleted + restored > 0 as changed
+        from sync_run r where state = 'processing'
+          and not exists (select from run_item i where i.run_id = r.id and i.outcome is null)
+        order by id""")
+    rows = connection.execute(statement)
     return [Settled(**row) for row in rows.mappings()]
 
 
@@ -246,31 +234,25 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     """
     ids = list(run_ids)
     sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
-    connection.execute(
-        text(f"""
-            update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}
-            from (select unnest(cast(:runs as bigint[])) as id) w left join ({_COUNT}) c on c.run_id = w.id
-            where r.id = w.id and r.state = 'processing'"""),
-        {"runs": ids},
-    )
-    connection.execute(
-        text("""
-            delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
-              and queued + skipped + failed + hidden + deleted + restored = 0"""),
-        {"runs": ids},
-    )
+    statement = text(f"""
+        update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}
+        from (select unnest(cast(:runs as bigint[])) as id) w left join ({_COUNT}) c on c.run_id = w.id
+        where r.id = w.id and r.state = 'processing'""")
+    connection.execute(statement, {"runs": ids})
+    statement = text("""
+        delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
+          and queued + skipped + failed + hidden + deleted + restored = 0""")
+    connection.execute(statement, {"runs": ids})
 
 
 def sync_due(connection: Connection, *, resend: float) -> list[dict[str, Any]]:
     """Open runs whose walk should go on and has no message under way: never sent, lost, or put back."""
-    rows = connection.execute(
-        text("""
-            update sync_run r set enqueued_at = now()
-            from source s
-            where s.id = r.source_id and r.state = 'discovering' and r.due_at <= now()
-              and (s.sync_lease_until is null or s.sync_lease_until < now())
-              and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend))
-            returning r.id, r.tenant_id, r.source_id"""),
-        {"resend": resend},
-    )
+    statement = text("""
+        update sync_run r set enqueued_at = now()
+        from source s
+        where s.id = r.source_id and r.state = 'discovering' and r.due_at <= now()
+          and (s.sync_lease_until is null or s.sync_lease_until < now())
+          and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend))
+        returning r.id, r.tenant_id, r.source_id""")
+    rows = connection.execute(statement, {"resend": resend})
     return [dict(row) for row in rows.mappings()]

@@ -44,8 +44,11 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
 
     The caller looks whether it is the one that was wanted.
     """
+    statement = text(
+        "select begin_search_index(:provider, :model, :dimensions, :chunker, :pipeline, :strategy)"
+    )
     made = connection.execute(
-        text("select begin_search_index(:provider, :model, :dimensions, :chunker, :pipeline, :strategy)"),
+        statement,
         {
             "provider": wanted.provider,
             "model": wanted.model,
@@ -65,12 +68,11 @@ def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None
     """
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
     if new.strategy != old.strategy:
-        connection.execute(
-            text("""
-                update document set stage = 'fetched', lease_token = null, lease_until = null, enqueued_at = null
-                where id in (select id from document where state = 'pending' and stage <> 'fetched'
-                             order by id for update)"""),
-        )
+        statement = text("""
+            update document set stage = 'fetched', lease_token = null, lease_until = null, enqueued_at = null
+            where id in (select id from document where state = 'pending' and stage <> 'fetched'
+                         order by id for update)""")
+        connection.execute(statement)
 
 
 def drop_index(connection: Connection, index: SearchIndex) -> None:
@@ -87,12 +89,10 @@ def drop_index(connection: Connection, index: SearchIndex) -> None:
 
 def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
     """Indexes that are kept for a rollback and have been for longer than so many days."""
-    rows = connection.execute(
-        text("""
-            select id from search_index
-            where status = 'retired' and retired_at < now() - make_interval(secs => :seconds)"""),
-        {"seconds": days * 86_400},
-    )
+    statement = text("""
+        select id from search_index
+        where status = 'retired' and retired_at < now() - make_interval(secs => :seconds)""")
+    rows = connection.execute(statement, {"seconds": days * 86_400})
     old = {row.id for row in rows}
     return [index for index in indexes(connection) if index.id in old]
 
@@ -122,19 +122,17 @@ class Held:
 
 def note(connection: Connection, tenant_id: UUID, index: int, held: Sequence[Held]) -> None:
     """Write down what was just made searchable; an older version never replaces a newer one."""
-    connection.execute(
-        text("""
-            insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
-            select :tenant, :index, r.id, r.version, r.chunks, cast(r.centroid as halfvec)
-            from unnest(cast(:ids as uuid[]), cast(:versions as integer[]), cast(:chunks as integer[]),
-                        cast(:centroids as text[])) as r(id, version, chunks, centroid) order by r.id
-            on conflict (tenant_id, index_id, document_id) do update set
-                version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
-                dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
-                lease_token = null, lease_until = null
-            where x.version <= excluded.version"""),
-        {"tenant": tenant_id, "index": index, **_columns(held)},
-    )
+    statement = text("""
+        insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
+        select :tenant, :index, r.id, r.version, r.chunks, cast(r.centroid as halfvec)
+        from unnest(cast(:ids as uuid[]), cast(:versions as integer[]), cast(:chunks as integer[]),
+                    cast(:centroids as text[])) as r(id, version, chunks, centroid) order by r.id
+        on conflict (tenant_id, index_id, document_id) do update set
+            version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
+            dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
+            lease_token = null, lease_until = null
+        where x.version <= excluded.version""")
+    connection.execute(statement, {"tenant": tenant_id, "index": index, **_columns(held)})
 
 
 def _columns(held: Sequence[Held]) -> dict[str, Any]:
@@ -172,22 +170,20 @@ class Progress:
 
 def progress(connection: Connection, index: int) -> Progress:
     """The figures of one index; on the control role."""
-    row = connection.execute(
-        text("""
-            select count(*) as total,
-                   count(*) filter (where coalesce(x.version, 0) < d.indexed_version) as missing,
-                   count(*) filter (where x.version between 1 and d.indexed_version - 1) as stale,
-                   count(*) filter (where coalesce(x.version, 0) < d.indexed_version
-                                      and x.dead_version = d.indexed_version) as dead,
-                   cast(coalesce(sum(x.chunk_count), 0) as bigint) as chunks,
-                   cast(extract(epoch from now() - min(d.last_indexed)
-                        filter (where coalesce(x.version, 0) < d.indexed_version)) as double precision) as lag_seconds,
-                   max(x.last_error) filter (where coalesce(x.version, 0) < d.indexed_version) as last_error
-            from document d left join index_document x
-                on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
-            where not d.deleted and d.indexed_version is not null"""),
-        {"index": index},
-    ).mappings()
+    statement = text("""
+        select count(*) as total,
+               count(*) filter (where coalesce(x.version, 0) < d.indexed_version) as missing,
+               count(*) filter (where x.version between 1 and d.indexed_version - 1) as stale,
+               count(*) filter (where coalesce(x.version, 0) < d.indexed_version
+                                  and x.dead_version = d.indexed_version) as dead,
+               cast(coalesce(sum(x.chunk_count), 0) as bigint) as chunks,
+               cast(extract(epoch from now() - min(d.last_indexed)
+                    filter (where coalesce(x.version, 0) < d.indexed_version)) as double precision) as lag_seconds,
+               max(x.last_error) filter (where coalesce(x.version, 0) < d.indexed_version) as last_error
+        from document d left join index_document x
+            on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+        where not d.deleted and d.indexed_version is not null""")
+    row = connection.execute(statement, {"index": index}).mappings()
     return Progress(**row.one())
 
 
@@ -198,23 +194,19 @@ def is_behind(connection: Connection, index: int) -> bool:
 
 def adopt_counts(connection: Connection, index: int) -> None:
     """Let the documents of this tenant tell how many chunks they have in this index, once it is the active one."""
-    connection.execute(
-        text("""
-            update document d set chunk_count = x.chunk_count from index_document x
-            where x.index_id = :index and x.document_id = d.id and x.version = d.indexed_version
-              and d.chunk_count <> x.chunk_count"""),
-        {"index": index},
-    )
+    statement = text("""
+        update document d set chunk_count = x.chunk_count from index_document x
+        where x.index_id = :index and x.document_id = d.id and x.version = d.indexed_version
+          and d.chunk_count <> x.chunk_count""")
+    connection.execute(statement, {"index": index})
 
 
 def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any]]:
     """What each index holds of one document, the active one first."""
-    rows = connection.execute(
-        text("""
-            select i.id as index, i.model, i.status, coalesce(x.version, 0) as version,
-                   coalesce(x.chunk_count, 0) as chunk_count, x.last_error
-            from search_index i left join index_document x on x.index_id = i.id and x.document_id = :id
-            order by i.status = 'active' desc, i.id desc"""),
-        {"id": document_id},
-    )
+    statement = text("""
+        select i.id as index, i.model, i.status, coalesce(x.version, 0) as version,
+               coalesce(x.chunk_count, 0) as chunk_count, x.last_error
+        from search_index i left join index_document x on x.index_id = i.id and x.document_id = :id
+        order by i.status = 'active' desc, i.id desc""")
+    rows = connection.execute(statement, {"id": document_id})
     return [dict(row) for row in rows.mappings()]

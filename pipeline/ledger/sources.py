@@ -86,31 +86,21 @@ class Registration:
 
 
 def ensure_tenant(
-    connection: Connection,
-    tenant_id: UUID,
-    tenant: str,
-    project_id: UUID,
-    project: str,
+    connection: Connection, tenant_id: UUID, tenant: str, project_id: UUID, project: str
 ) -> None:
     """The rows of a tenant and a project, made if missing."""
-    connection.execute(
-        text("insert into tenant (id, name) values (:i, :n) on conflict do nothing"),
-        {"i": tenant_id, "n": tenant},
-    )
-    connection.execute(
-        text("insert into project (id, tenant_id, name) values (:i, :t, :n) on conflict do nothing"),
-        {"i": project_id, "t": tenant_id, "n": project},
-    )
+    statement = text("insert into tenant (id, name) values (:i, :n) on conflict do nothing")
+    connection.execute(statement, {"i": tenant_id, "n": tenant})
+    statement = text("insert into project (id, tenant_id, name) values (:i, :t, :n) on conflict do nothing")
+    connection.execute(statement, {"i": project_id, "t": tenant_id, "n": project})
 
 
 def retire_others(connection: Connection, ids: Sequence[UUID]) -> None:
     """Mark the tenant's sources that the configuration no longer names; what they brought stays searchable."""
-    connection.execute(
-        text("""
-            update source set removed_at = now()
-            where removed_at is null and origin = 'file' and not id = any(cast(:ids as uuid[]))"""),
-        {"ids": list(ids)},
-    )
+    statement = text("""
+        update source set removed_at = now()
+        where removed_at is null and origin = 'file' and not id = any(cast(:ids as uuid[]))""")
+    connection.execute(statement, {"ids": list(ids)})
 
 
 _MOVES = text("select from source where id = :id and project_id <> :project for update")
@@ -131,13 +121,12 @@ def register(connection: Connection, sources: Sequence[Registration]) -> None:
 
 def projects(connection: Connection) -> dict[UUID, str]:
     """Those of the tenant that hold documents, with their names, by name."""
-    rows = connection.execute(
-        text("""
-            select p.id, p.name from project p
-            where exists (select from source s join document d on d.source_id = s.id
-                          where s.project_id = p.id and not d.deleted)
-            order by p.name""")
-    )
+    statement = text("""
+        select p.id, p.name from project p
+        where exists (select from source s join document d on d.source_id = s.id
+                      where s.project_id = p.id and not d.deleted)
+        order by p.name""")
+    rows = connection.execute(statement)
     return {row.id: row.name for row in rows}
 
 
@@ -167,11 +156,10 @@ _READY = """
 
 def due(connection: Connection) -> list[SourceRow]:
     """Sources whose time has come, the longest due first."""
-    rows = connection.execute(
-        text(f"""
-            select {_COLUMNS} from source where (next_sync_at <= now() or next_walk_at <= now()) and {_READY}
-            order by least(next_sync_at, next_walk_at)"""),
-    )
+    statement = text(f"""
+        select {_COLUMNS} from source where (next_sync_at <= now() or next_walk_at <= now()) and {_READY}
+        order by least(next_sync_at, next_walk_at)""")
+    rows = connection.execute(statement)
     return [SourceRow(**row) for row in rows.mappings()]
 
 
@@ -230,12 +218,13 @@ def completed(
     walked: bool = True,
 ) -> None:
     """Note a sync that reached its end; `walked` if it ended with an id walk."""
+    statement = text("""
+        update source set last_sync_at = now(), last_error = null, failures = 0, stamp = :stamp,
+               pipeline_version = :pipeline, next_sync_at = :next,
+               next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
+        where id = :id""")
     connection.execute(
-        text("""
-            update source set last_sync_at = now(), last_error = null, failures = 0, stamp = :stamp,
-                   pipeline_version = :pipeline, next_sync_at = :next,
-                   next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
-            where id = :id"""),
+        statement,
         {
             "id": source_id,
             "stamp": stamp,
@@ -249,31 +238,25 @@ def completed(
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:
     """Note a sync that ended with an error."""
-    connection.execute(
-        text("""
-            update source set last_error = :error, failures = failures + 1, next_sync_at = :next
-            where id = :id"""),
-        {"id": source_id, "error": error, "next": next_sync_at},
-    )
+    statement = text("""
+        update source set last_error = :error, failures = failures + 1, next_sync_at = :next
+        where id = :id""")
+    connection.execute(statement, {"id": source_id, "error": error, "next": next_sync_at})
 
 
 def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
     """Stop or resume the schedule of a source; what is already queued goes on."""
-    connection.execute(
-        text(
-            "update source set paused_at = case when :paused then coalesce(paused_at, now()) end where id = :id"
-        ),
-        {"id": source_id, "paused": paused},
+    statement = text(
+        "update source set paused_at = case when :paused then coalesce(paused_at, now()) end where id = :id"
     )
+    connection.execute(statement, {"id": source_id, "paused": paused})
 
 
 def release_deletions(connection: Connection, source_id: UUID, *, hours: float = 24.0) -> int:
     """Allow the held deletions of a source for some hours; returns how many were held."""
-    row = connection.execute(
-        text("""
-            update source set held = 0, released_until = now() + make_interval(secs => :seconds)
-            from (select held from source where id = :id for update) before
-            where id = :id returning before.held"""),
-        {"id": source_id, "seconds": hours * 3600},
-    )
+    statement = text("""
+        update source set held = 0, released_until = now() + make_interval(secs => :seconds)
+        from (select held from source where id = :id for update) before
+        where id = :id returning before.held""")
+    row = connection.execute(statement, {"id": source_id, "seconds": hours * 3600})
     return int(row.scalar_one())

@@ -42,35 +42,30 @@ def tenants(connection: Connection) -> list[UUID]:
 
 def tenants_to_count(connection: Connection) -> list[UUID]:
     """Those whose documents have changed since their lexemes were counted last."""
-    rows = connection.execute(
-        text("""
-            select d.tenant_id from document d
-            left join (select s.tenant_id, s.refreshed_at as at from index_stat s
-                       join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-            group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')"""),
-    )
+    statement = text("""
+        select d.tenant_id from document d
+        left join (select s.tenant_id, s.refreshed_at as at from index_stat s
+                   join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
+        group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')""")
+    rows = connection.execute(statement)
     return list(rows.scalars())
 
 
 def record_canary(connection: Connection, queue: str) -> None:
     """A queue did its task of the minute just now."""
-    connection.execute(
-        text("""
-            insert into canary (queue) values (:queue)
-            on conflict (queue) do update set sung_at = now()"""),
-        {"queue": queue},
-    )
+    statement = text("""
+        insert into canary (queue) values (:queue)
+        on conflict (queue) do update set sung_at = now()""")
+    connection.execute(statement, {"queue": queue})
 
 
 def record_worker(connection: Connection, name: str, *, queues: str, host: str, pid: int) -> None:
     """A worker lives; `queues` are those it serves, with commas."""
-    connection.execute(
-        text("""
-            insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
-            on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
-                started_at = case when worker.pid = excluded.pid then worker.started_at else now() end"""),
-        {"name": name, "queues": queues, "host": host, "pid": pid},
-    )
+    statement = text("""
+        insert into worker (name, queues, host, pid) values (:name, :queues, :host, :pid)
+        on conflict (name) do update set seen_at = now(), pid = excluded.pid, queues = excluded.queues,
+            started_at = case when worker.pid = excluded.pid then worker.started_at else now() end""")
+    connection.execute(statement, {"name": name, "queues": queues, "host": host, "pid": pid})
 
 
 def forget_worker(connection: Connection, name: str) -> None:
@@ -85,15 +80,10 @@ def append_audit(
 
     Each entry holds the hash of the one before it.
     """
+    statement = text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))")
     connection.execute(
-        text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))"),
-        {
-            "tenant": tenant,
-            "actor": by,
-            "action": action,
-            "subject": subject,
-            "detail": json.dumps(detail),
-        },
+        statement,
+        {"tenant": tenant, "actor": by, "action": action, "subject": subject, "detail": json.dumps(detail)},
     )
 
 
@@ -173,23 +163,19 @@ def requeue_damaged(connection: Connection) -> None:
     """Index those that have a body again, as a new version that replaces whatever is there."""
     ids = [row.id for row in damaged(connection) if row.has_body]
     # Above every version that is stored, or the store would take the new chunks for old ones.
-    connection.execute(
-        text("""
-            update document d set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0,
-                   due_at = now(), enqueued_at = null, lease_token = null, lease_until = null,
-                   desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
-                       (select max(c.version) from chunk c where c.document_id = d.id), 0))
-            where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted
-                           order by id for update)"""),
-        {"ids": ids},
-    )
-    connection.execute(
-        text("""
-            update document_body b set version = d.desired_version from document d
-            where d.id = b.document_id and d.id = any(:ids) and d.state = 'pending'
-              and b.version = (select max(o.version) from document_body o where o.document_id = d.id)"""),
-        {"ids": ids},
-    )
+    statement = text("""
+        update document d set state = 'pending', stage = 'fetched', attempts = 0, crash_count = 0,
+               due_at = now(), enqueued_at = null, lease_token = null, lease_until = null,
+               desired_version = 1 + greatest(d.desired_version, d.indexed_version, coalesce(
+                   (select max(c.version) from chunk c where c.document_id = d.id), 0))
+        where d.id in (select id from document where id = any(:ids) and state = 'done' and not deleted
+                       order by id for update)""")
+    connection.execute(statement, {"ids": ids})
+    statement = text("""
+        update document_body b set version = d.desired_version from document d
+        where d.id = b.document_id and d.id = any(:ids) and d.state = 'pending'
+          and b.version = (select max(o.version) from document_body o where o.document_id = d.id)""")
+    connection.execute(statement, {"ids": ids})
 
 
 _DAMAGED_BESIDE = """
@@ -207,21 +193,17 @@ def count_damaged_beside(connection: Connection) -> int:
 
 def refill_damaged_beside(connection: Connection) -> None:
     """Have them filled in from nothing: chunks of a version that nobody noted would keep the right ones out."""
-    rows = connection.execute(
-        text(f"select x.index_id, x.document_id {_DAMAGED_BESIDE} order by 1, 2 for update of x")
-    ).all()
+    statement = text(f"select x.index_id, x.document_id {_DAMAGED_BESIDE} order by 1, 2 for update of x")
+    rows = connection.execute(statement).all()
     values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
     pairs = "unnest(cast(:indexes as integer[]), cast(:ids as uuid[])) as k(index, id)"
-    connection.execute(
-        text(f"delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id"), values
-    )
-    connection.execute(
-        text(f"""
-            update index_document x set version = 0, chunk_count = 0, centroid = null, enqueued_at = null,
-                   due_at = now(), lease_token = null, lease_until = null
-            from {pairs} where x.index_id = k.index and x.document_id = k.id"""),
-        values,
-    )
+    statement = text(f"delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id")
+    connection.execute(statement, values)
+    statement = text(f"""
+        update index_document x set version = 0, chunk_count = 0, centroid = null, enqueued_at = null,
+               due_at = now(), lease_token = null, lease_until = null
+        from {pairs} where x.index_id = k.index and x.document_id = k.id""")
+    connection.execute(statement, values)
 
 
 def cache_bytes(connection: Connection) -> int:
@@ -232,32 +214,30 @@ def cache_bytes(connection: Connection) -> int:
 
 def statistics_are_old(connection: Connection) -> bool:
     """True if the words of the newest chunks are not counted, and nothing under way will have them counted."""
-    row = connection.execute(
-        text("""
-            select exists (select from (
-                select max(d.last_indexed) as newest, sum(d.chunk_count) as chunks from document d
-                where not d.deleted
-                  and not exists (select from document p where p.state = 'pending' and not p.deleted)
-                  and not exists (select from sync_run r where r.finished_at is null)
-            ) d, search_index i left join index_stat s on s.index_id = i.id
-            where i.status = 'active' and d.chunks > 0
-              and (s.refreshed_at is null or s.refreshed_at < d.newest or s.chunks <> d.chunks))""")
-    )
+    statement = text("""
+        select exists (select from (
+            select max(d.last_indexed) as newest, sum(d.chunk_count) as chunks from document d
+            where not d.deleted
+              and not exists (select from document p where p.state = 'pending' and not p.deleted)
+              and not exists (select from sync_run r where r.finished_at is null)
+        ) d, search_index i left join index_stat s on s.index_id = i.id
+        where i.status = 'active' and d.chunks > 0
+          and (s.refreshed_at is null or s.refreshed_at < d.newest or s.chunks <> d.chunks))""")
+    row = connection.execute(statement)
     return bool(row.scalar_one())
 
 
 def audit_chain(connection: Connection) -> Row[Any]:
     """Of the tenant's audit entries: how many there are, how many do not fit (`broken`), and the first of these."""
     # The same text that audit_append hashes; each entry also names the hash of the one before it.
-    return connection.execute(
-        text("""
-            select count(*) filter (where prev_hash <> before or hash <> again) as broken, count(*) as entries,
-                   min(id) filter (where prev_hash <> before or hash <> again) as first
-            from (select id, prev_hash, hash, lag(hash, 1, '') over (order by id) as before,
-                         encode(sha256(convert_to(concat_ws('|', prev_hash, extract(epoch from at)::text, actor,
-                                                            action, subject, detail::text), 'UTF8')), 'hex') as again
-                  from audit) a""")
-    ).one()
+    statement = text("""
+        select count(*) filter (where prev_hash <> before or hash <> again) as broken, count(*) as entries,
+               min(id) filter (where prev_hash <> before or hash <> again) as first
+        from (select id, prev_hash, hash, lag(hash, 1, '') over (order by id) as before,
+                     encode(sha256(convert_to(concat_ws('|', prev_hash, extract(epoch from at)::text, actor,
+                                                        action, subject, detail::text), 'UTF8')), 'hex') as again
+              from audit) a""")
+    return connection.execute(statement).one()
 
 
 # Over all tenants ---------------------------------------------------------------------------------
@@ -271,37 +251,34 @@ def forgotten(
     A document counts after `due` seconds, a message for `resend` seconds, a lease `lease` seconds after its end;
     with `embedding` False those that wait for the embedder are left out.
     """
+    statement = text("""
+        select count(*) filter (where due_at < now() - make_interval(secs => :due)
+                   and lease_token is null and (stage <> 'chunked' or :embedding)
+                   and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
+               count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
+        from document where state = 'pending' and not deleted""")
     row = connection.execute(
-        text("""
-            select count(*) filter (where due_at < now() - make_interval(secs => :due)
-                       and lease_token is null and (stage <> 'chunked' or :embedding)
-                       and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))) as unsent,
-                   count(*) filter (where lease_until < now() - make_interval(secs => :lease)) as expired
-            from document where state = 'pending' and not deleted"""),
-        {"due": due, "lease": lease, "resend": resend, "embedding": embedding},
+        statement, {"due": due, "lease": lease, "resend": resend, "embedding": embedding}
     ).one()
     return row.unsent, row.expired
 
 
 def sources_being_synced(connection: Connection) -> list[str]:
     """Names of the sources with an open run."""
-    rows = connection.execute(
-        text("""
-            select s.name from sync_run r join source s on s.id = r.source_id
-            where r.finished_at is null order by s.name""")
-    )
+    statement = text("""
+        select s.name from sync_run r join source s on s.id = r.source_id
+        where r.finished_at is null order by s.name""")
+    rows = connection.execute(statement)
     return [row.name for row in rows]
 
 
 def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
     """Queues whose worker did no task of the minute for so long."""
-    rows = connection.execute(
-        text("""
-            select queue from canary where sung_at < now() - make_interval(secs => :late)
-            and exists (select from worker where queue = any(string_to_array(queues, ','))
-                        and started_at < now() - make_interval(secs => :late)) order by queue"""),
-        {"late": seconds},
-    )
+    statement = text("""
+        select queue from canary where sung_at < now() - make_interval(secs => :late)
+        and exists (select from worker where queue = any(string_to_array(queues, ','))
+                    and started_at < now() - make_interval(secs => :late)) order by queue""")
+    rows = connection.execute(statement, {"late": seconds})
     return [row.queue for row in rows]
 
 
@@ -313,7 +290,6 @@ def holds_chunks(connection: Connection) -> bool:
 
 def index_exists(connection: Connection, search_index: int, what: str) -> bool:
     """True if the index of a search index on `what`, lexemes or vector, is there."""
-    found = connection.execute(
-        text("select to_regclass(:name) is not null"), {"name": f"chunk_{search_index}_{what}"}
-    )
+    statement = text("select to_regclass(:name) is not null")
+    found = connection.execute(statement, {"name": f"chunk_{search_index}_{what}"})
     return bool(found.scalar_one())

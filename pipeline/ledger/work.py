@@ -172,23 +172,19 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
     ids = [r.document_id for r in results]
     values = {"ids": ids, "token": claimed.token, "rows": json.dumps(rows, default=str)}
     done = list(connection.execute(_FINISH, values).scalars())
-    connection.execute(
-        text("""
-            update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written,
-                   chunks_kept = r.kept
-            from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, version integer, chunks integer,
-                 written integer, kept integer)
-            where i.document_id = r.document_id and i.document_id = any(:ids) and i.version = r.version
-              and i.outcome is null"""),
-        {**values, "ids": done},
-    )
+    statement = text("""
+        update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written,
+               chunks_kept = r.kept
+        from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, version integer, chunks integer,
+             written integer, kept integer)
+        where i.document_id = r.document_id and i.document_id = any(:ids) and i.version = r.version
+          and i.outcome is null""")
+    connection.execute(statement, {**values, "ids": done})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
-    connection.execute(
-        text("""
-            update dead_letter set resolved_at = now(), resolution = 'indexed'
-            where document_id = any(:ids) and resolved_at is null"""),
-        {"ids": done},
-    )
+    statement = text("""
+        update dead_letter set resolved_at = now(), resolution = 'indexed'
+        where document_id = any(:ids) and resolved_at is null""")
+    connection.execute(statement, {"ids": done})
     return len(done)
 
 
@@ -213,16 +209,14 @@ def count_texts(
         }
         for i, d in claimed.documents.items()
     ]
-    connection.execute(
-        text("""
-            update run_item i set texts_embedded = texts_embedded + r.e, texts_cut = texts_cut + r.c,
-                   -- what this run itself embedded, in an earlier slice or try, comes from the cache now
-                   texts_reused = texts_reused + greatest(r.r - i.texts_embedded, 0)
-            from jsonb_to_recordset(cast(:rows as jsonb))
-                as r(id uuid, version integer, e integer, r integer, c integer)
-            where i.document_id = r.id and i.version = r.version and i.outcome is null"""),
-        {"rows": json.dumps(rows)},
-    )
+    statement = text("""
+        update run_item i set texts_embedded = texts_embedded + r.e, texts_cut = texts_cut + r.c,
+               -- what this run itself embedded, in an earlier slice or try, comes from the cache now
+               texts_reused = texts_reused + greatest(r.r - i.texts_embedded, 0)
+        from jsonb_to_recordset(cast(:rows as jsonb))
+            as r(id uuid, version integer, e integer, r integer, c integer)
+        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
+    connection.execute(statement, {"rows": json.dumps(rows)})
 
 
 def fail(
@@ -243,28 +237,24 @@ def fail(
 
 def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
     """Write dead letters for documents in state dead, and settle them in their runs."""
-    connection.execute(
-        text("""
-            insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                     crash_count)
-            select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
-            from document d where id = any(:ids)
-              and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
-                              and l.version = d.desired_version)"""),
-        {"ids": list(ids), "code": code, "reason": reason},
-    )
+    statement = text("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                 crash_count)
+        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
+        from document d where id = any(:ids)
+          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
+                          and l.version = d.desired_version)""")
+    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
     runs.settle_items(connection, ids, "dead")
 
 
 def wake_waiting(connection: Connection) -> None:
     """Let all that waits try again now: what it waited for may be another one."""
-    connection.execute(
-        text("""
-            update document set due_at = now()
-            where id in (select id from document where state = 'pending' and stage = :stage and waits > 0
-                         and due_at > now() and lease_token is null order by id for update)"""),
-        {"stage": Stage.CHUNKED},
-    )
+    statement = text("""
+        update document set due_at = now()
+        where id in (select id from document where state = 'pending' and stage = :stage and waits > 0
+                     and due_at > now() and lease_token is null order by id for update)""")
+    connection.execute(statement, {"stage": Stage.CHUNKED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,15 +269,13 @@ class Waiting:
 
 def waiting(connection: Connection) -> Waiting | None:
     """What was put back with a reason and is not due yet; None if nothing was."""
-    row = connection.execute(
-        text("""
-            select count(*) as documents, min(due_at) as until,
-                   (array_agg(last_error order by due_at))[1] as reason
-            from document
-            where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
-              and due_at > now() + make_interval(secs => :shown)"""),
-        {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS},
-    ).one()
+    statement = text("""
+        select count(*) as documents, min(due_at) as until,
+               (array_agg(last_error order by due_at))[1] as reason
+        from document
+        where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
+          and due_at > now() + make_interval(secs => :shown)""")
+    row = connection.execute(statement, {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS}).one()
     return Waiting(documents=row.documents, until=row.until, reason=row.reason) if row.documents else None
 
 
@@ -352,12 +340,10 @@ _DUE = text(f"""
 
 def _choose(connection: Connection, limits: Limits, embed: int | None) -> list[Batch]:
     """Due documents up to the room that is left, in batches; those that crashed before travel alone."""
-    flying = connection.execute(
-        text("""
-            select count(*) from document where state = 'pending'
-            and enqueued_at >= now() - make_interval(secs => :resend)"""),
-        {"resend": limits.resend},
-    ).scalar_one()
+    statement = text("""
+        select count(*) from document where state = 'pending'
+        and enqueued_at >= now() - make_interval(secs => :resend)""")
+    flying = connection.execute(statement, {"resend": limits.resend}).scalar_one()
     room = limits.in_flight - int(flying)
     if room <= 0:
         return []

@@ -51,9 +51,8 @@ def upgrade(url: str, *, to: str = "head") -> str:
         with engine.begin() as connection:
             # Two `migrate` at once (two containers starting) must not run the same step twice.
             connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.migrate'))"))
-            available = connection.execute(
-                text("select 1 from pg_available_extensions where name = 'vector'"),
-            ).scalar()
+            statement = text("select 1 from pg_available_extensions where name = 'vector'")
+            available = connection.execute(statement).scalar()
             if not available:
                 raise ConfigurationError(
                     "the database server has no extension 'vector'",
@@ -75,12 +74,10 @@ def give_logins(url: str, passwords: dict[str, str]) -> None:
             for role, password in passwords.items():
                 if role not in ROLES:
                     continue
-                statement = connection.execute(
-                    text(
-                        "select format('alter role %I login password %L', cast(:r as text), cast(:p as text))"
-                    ),
-                    {"r": role, "p": password},
-                ).scalar_one()
+                statement = text(
+                    "select format('alter role %I login password %L', cast(:r as text), cast(:p as text))"
+                )
+                statement = connection.execute(statement, {"r": role, "p": password}).scalar_one()
                 connection.connection.driver_connection.execute(statement)  # type: ignore[union-attr]
     finally:
         engine.dispose()
