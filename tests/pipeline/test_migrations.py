@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from pipeline.database import migrations
+from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, with_database
 from workers import embedded
 
@@ -45,12 +46,12 @@ def current(url: str) -> str | None:
 
 
 def test_a_migrated_database_is_at_the_newest_revision(addresses: Addresses) -> None:
-    assert current(addresses.admin) == migrations.newest()
+    assert current(addresses.admin) == migrations.NEWEST
 
 
 def test_a_second_upgrade_changes_nothing(addresses: Addresses, omniscient: psycopg.Connection[Any]) -> None:
     before = shape(omniscient)
-    assert migrations.upgrade(addresses.admin) == migrations.newest()
+    assert migrations.upgrade(addresses.admin) == migrations.NEWEST
     assert shape(omniscient) == before
     assert len(before) > 100
 
@@ -63,8 +64,8 @@ def test_two_at_once_run_each_step_once(empty: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert reached == [migrations.newest()] * 2
-    assert current(empty) == migrations.newest()
+    assert reached == [migrations.NEWEST] * 2
+    assert current(empty) == migrations.NEWEST
 
 
 def test_logins_are_given_to_the_two_roles_only(
@@ -91,7 +92,7 @@ def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
                 desired_hash, pipeline_version, indexed_version, indexed_pipeline, chunk_count, centroid)
                 select gen_random_uuid(), tenant_id, id, id, 'e', 'text', 'reference', 't', 'h', 'md-1|structure-1|m:3',
                        2, 'md-1|structure-1|m:3', 5, '[1,2,3]' from source""")
-        assert migrations.upgrade(empty) == migrations.newest()
+        assert migrations.upgrade(empty) == migrations.NEWEST
         held = connection.execute("select index_id, version, chunk_count, centroid::text from index_document")
         assert held.fetchall() == [(1, 2, 5, "[1,2,3]")] * 2, "of both tenants, in the index of their model"
         rows = connection.execute("""
@@ -102,3 +103,11 @@ def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
             select bool_and(relforcerowsecurity) from pg_class
             where relname in ('document', 'source', 'index_document')""")
         assert forced.fetchone() == (True,)
+
+
+def test_a_database_of_a_newer_larder_is_left_alone(
+    addresses: Addresses, omniscient: psycopg.Connection[Any]
+) -> None:
+    omniscient.execute("update alembic_version set version_num = '998'")
+    with pytest.raises(ConfigurationError, match="newer Larder"):
+        migrations.upgrade(addresses.admin)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import make_url
 
+from pipeline.database import migrations
 from pipeline.database.engine import TimedConnection, translated
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings
 
 PING_SECONDS = 10.0
-STEPS = Path(__file__).parents[2] / "pipeline" / "database" / "migrations" / "versions"
 
 
 def addresses(settings: Settings) -> Addresses:
@@ -44,8 +43,6 @@ def migrate(settings: Settings, where: Addresses) -> str:
     On servers of your own the two roles also get the passwords that their addresses name; the embedded server
     did that when it started.
     """
-    from pipeline.database import migrations
-
     ping(where.admin)
     with translated():
         revision = migrations.upgrade(where.admin)
@@ -82,9 +79,7 @@ def open_runtime(settings: Settings) -> Runtime:
 
 
 def _migrate_once(settings: Settings, where: Addresses) -> None:
-    """As `migrate`, left out if this data folder has seen these very steps: Alembic alone costs half a second."""
-    steps = " ".join(sorted(path.name for path in STEPS.glob("*.py")))
+    """As `migrate`, left out if this data folder has seen this very revision."""
     seen = settings.data / "schema"
-    if not seen.exists() or seen.read_text(encoding="utf-8") != steps:
-        migrate(settings, where)
-        seen.write_text(steps, encoding="utf-8")
+    if not seen.exists() or seen.read_text(encoding="utf-8") != migrations.NEWEST:
+        seen.write_text(migrate(settings, where), encoding="utf-8")

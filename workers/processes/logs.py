@@ -44,7 +44,6 @@ def configure(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # tells each process start which plugins it has
 
 
 def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDict:

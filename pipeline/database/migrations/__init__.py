@@ -1,26 +1,20 @@
-"""Bringing a database to the current schema with Alembic."""
+"""Bringing a database to the current schema: the numbered files of `sql/`, each run once and in order."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 
+from pipeline.database.engine import driver_of
 from pipeline.errors import ConfigurationError
 
-HERE = Path(__file__).parent
+STEPS = {path.name[:3]: path for path in sorted((Path(__file__).parent / "sql").glob("*.sql"))}
+"""Revision -> what leads to it from the one before."""
+NEWEST = max(STEPS)
+"""The revision this code needs."""
 ROLES = ("larder_app", "larder_control")
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(HERE).replace("%", "%%"))
-    return config
 
 
 def owner_engine(url: str) -> Engine:
@@ -28,40 +22,50 @@ def owner_engine(url: str) -> Engine:
     return create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=1)
 
 
-def newest() -> str:
-    """The revision this code needs."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    return str(head)
-
-
 def current(engine: Engine) -> str | None:
     """The revision the database has; None if it has none."""
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        there = connection.execute(text("select to_regclass('alembic_version')")).scalar()
+        return _revision(connection) if there else None
 
 
-def upgrade(url: str, *, to: str = "head") -> str:
-    """Run what is missing, in one transaction each, and return the newest revision; tests stop at an older one.
+def _revision(connection: Connection) -> str | None:
+    found: str | None = connection.execute(text("select version_num from alembic_version")).scalar()
+    return found
+
+
+def upgrade(url: str, *, to: str = NEWEST) -> str:
+    """Run what is missing, all in one transaction, and return the newest revision; tests stop at an older one.
 
     Raises:
-        ConfigurationError: the extension pgvector is not there and this role may not create it.
+        ConfigurationError: the extension pgvector is not there, or the database is that of a newer Larder.
     """
     engine = owner_engine(url)
     try:
         with engine.begin() as connection:
             # Two `migrate` at once (two containers starting) must not run the same step twice.
             connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.migrate'))"))
-            statement = text("select 1 from pg_available_extensions where name = 'vector'")
-            available = connection.execute(statement).scalar()
-            if not available:
+            available = text("select 1 from pg_available_extensions where name = 'vector'")
+            if not connection.execute(available).scalar():
                 raise ConfigurationError(
                     "the database server has no extension 'vector'",
                     fix="install pgvector 0.8 or newer on the server, for example the package postgresql-17-pgvector",
                 )
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, to)
-        return newest()
+            # Named by the tool that ran the steps at first.
+            table = "create table if not exists alembic_version (version_num varchar(32) primary key)"
+            connection.execute(text(table))
+            found = _revision(connection) or ""
+            if found > NEWEST:
+                raise ConfigurationError(
+                    f"the database is that of a newer Larder: revision {found}, not {NEWEST}"
+                )
+            for revision in (r for r in STEPS if found < r <= to):
+                # By the driver itself: SQLAlchemy would read colons and percent signs as parameters.
+                with driver_of(connection) as driver:
+                    driver.execute(STEPS[revision].read_text(encoding="utf-8"))
+                connection.execute(text("delete from alembic_version"))
+                connection.execute(text("insert into alembic_version values (:r)"), {"r": revision})
+        return NEWEST
     finally:
         engine.dispose()
 
@@ -69,15 +73,13 @@ def upgrade(url: str, *, to: str = "head") -> str:
 def give_logins(url: str, passwords: dict[str, str]) -> None:
     """Let the two roles log in with these passwords (role -> password), as the owner."""
     engine = owner_engine(url)
+    statement = text("select format('alter role %I login password %L', cast(:r as text), cast(:p as text))")
     try:
         with engine.begin() as connection:
-            for role, password in passwords.items():
-                if role not in ROLES:
-                    continue
-                statement = text(
-                    "select format('alter role %I login password %L', cast(:r as text), cast(:p as text))"
-                )
-                statement = connection.execute(statement, {"r": role, "p": password}).scalar_one()
-                connection.connection.driver_connection.execute(statement)  # type: ignore[union-attr]
+            for role in ROLES:
+                if role in passwords:
+                    made = connection.execute(statement, {"r": role, "p": passwords[role]}).scalar_one()
+                    with driver_of(connection) as driver:
+                        driver.execute(made)
     finally:
         engine.dispose()

@@ -98,7 +98,7 @@ def schema(parts: Runtime) -> Diagnosis:
         )
     finally:
         engine.dispose()
-    wanted = migrations.newest()
+    wanted = migrations.NEWEST
     if found == wanted:
         return fine(f"revision {found}")
     return error(f"revision {found or 'none'}, this version needs {wanted}", "larder migrate")
