@@ -36,8 +36,6 @@ export interface EnrichedContext {
   citations: Citation[];
   /** 0 is everything, 4 nothing could be looked up, 5 switched off. */
   degradation_level: number;
-  /** Who worded it: a key of `pipeline.enrichment.wording.GENERATORS`. */
-  generator: "extract" | "gemini";
   /** The project that was searched for it. */
   project: string;
   /** Kind and sources of each of `suggestions`, in the same order. */

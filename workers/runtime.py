@@ -23,7 +23,6 @@ from workers.settings import EmbeddingModel, Settings
 
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
-    from pipeline.enrichment import Rewording, WordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("request_limiter", "caches", "health", "rewording", "allowance"):
+        for name in ("request_limiter", "caches", "health", "allowance"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -182,27 +181,6 @@ class Runtime:
     def reranker(self) -> Reranker | None:
         """That model, loaded; None if it is switched off."""
         return open_reranker(self.rerank_options)
-
-    @cached_property
-    def wording_options(self) -> WordingOptions:
-        """Which model words answers, if one does."""
-        from pipeline.enrichment import WordingOptions
-
-        e = self.rag.enrichment
-        return WordingOptions(
-            generator=e.generator,
-            model=e.model,
-            base_url=e.base_url or "",
-            api_key=e.api_key.get_secret_value() if e.api_key else "",
-            timeout=e.timeout,
-        )
-
-    @cached_property
-    def rewording(self) -> Rewording:
-        """Who words answers, and how this process fared with it."""
-        from pipeline.enrichment import Rewording, open_wording
-
-        return Rewording(open_wording(self.wording_options))
 
 
 _current: list[Runtime] = []

@@ -7,17 +7,12 @@ from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.found import PgTexts
 from pipeline.enrichment.prompt import prompt_block
 from pipeline.enrichment.request import EnrichmentRequest
-from pipeline.enrichment.wording import GENERATORS, Rewording, WordingOptions, open_wording
 
 __all__ = [
-    "GENERATORS",
     "EnrichedContext",
     "Enricher",
     "EnrichmentRequest",
     "PgTexts",
-    "Rewording",
-    "WordingOptions",
-    "open_wording",
     "prompt_block",
     "static_context",
 ]

@@ -9,13 +9,10 @@ from typing import Any
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import DISABLED
 
-EXTRACT = "extract"
-"""Names who words an answer in the words of its sources."""
-
 NO_LINK = "#"
 """Stands for a document that has no address."""
 
-SHAPE = 2
+SHAPE = 3
 """Counts up when `EnrichedContext.to_json` changes, so that answers kept from before are made anew."""
 
 UNKNOWN = "unknown"
@@ -216,8 +213,6 @@ class EnrichedContext:
     """The sources, by number."""
     degradation_level: int = 0
     """0 is everything, 4 nothing could be looked up, 5 switched off."""
-    generator: str = EXTRACT
-    """Who worded it: a key of `pipeline.enrichment.wording.GENERATORS`."""
     project: str = ""
     """The project that was searched for it."""
 

@@ -23,29 +23,29 @@ from pipeline.errors import (
     TextRejected,
 )
 from tests.fakes import gemini_errors as says
-from tests.fakes.gemini_text import FakeGeminiText
+from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.server import Fault
 
 KEY = "AIza-secret-of-the-tests"
+MODEL = "gemini-embedding-001"
 TEXT = "the text nobody may repeat"
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeGeminiText]:
-    with FakeGeminiText(key=KEY) as made:
-        made.write = lambda _asked: "written"
+def fake() -> Iterator[FakeGeminiEmbedding]:
+    with FakeGeminiEmbedding(key=KEY) as made:
         yield made
 
 
-def ask(fake: FakeGeminiText, *, key: str = KEY, model: str = "", timeout: float = 20.0) -> str | None:
+def ask(fake: FakeGeminiEmbedding, *, key: str = KEY, model: str = MODEL, timeout: float = 20.0) -> Any:
     with (
         gemini_client.open_client(key, fake.address, timeout) as client,
-        gemini_client.translating("enrichment"),
+        gemini_client.translating("embedding"),
     ):
-        return client.models.generate_content(model=model or fake.model, contents=TEXT).text
+        return client.models.embed_content(model=model, contents=[TEXT]).embeddings
 
 
-def failure(fake: FakeGeminiText, **how: Any) -> LarderError:
+def failure(fake: FakeGeminiEmbedding, **how: Any) -> LarderError:
     with pytest.raises(LarderError) as caught:
         ask(fake, **how)
     whole = f"{caught.value!s} {caught.value!r} {caught.value.fix}"
@@ -55,13 +55,12 @@ def failure(fake: FakeGeminiText, **how: Any) -> LarderError:
     return caught.value
 
 
-def test_a_call_carries_the_key_in_a_header_and_a_time(fake: FakeGeminiText) -> None:
-    assert ask(fake) == "written"
+def test_a_call_carries_the_key_in_a_header_and_a_time(fake: FakeGeminiEmbedding) -> None:
+    assert len(ask(fake)) == 1
     (seen,) = fake.requests()
     assert seen.headers["x-goog-api-key"] == KEY
     assert KEY not in seen.target
     assert seen.headers["x-server-timeout"] == "20"
-    assert fake.asked[0].prompt == TEXT
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_a_call_carries_the_key_in_a_header_and_a_time(fake: FakeGeminiText) -> 
         (Fault.cut_body(), EmbedderUnavailable, None),
         (Fault.truncated(), EmbedderUnavailable, None),
         (
-            Fault.status(200, body='{"candidates": 7}', content_type="application/json"),
+            Fault.status(200, body='{"embeddings": 7}', content_type="application/json"),
             EmbedderUnavailable,
             None,
         ),
@@ -117,7 +116,7 @@ def test_a_call_carries_the_key_in_a_header_and_a_time(fake: FakeGeminiText) -> 
     ],
 )
 def test_every_answer_becomes_an_error_of_ours(
-    fake: FakeGeminiText, planned: Fault, error: type[LarderError], pause: float | None
+    fake: FakeGeminiEmbedding, planned: Fault, error: type[LarderError], pause: float | None
 ) -> None:
     fake.faults.next(planned)
     found = failure(fake)
@@ -127,18 +126,22 @@ def test_every_answer_becomes_an_error_of_ours(
     assert len(fake.requests()) == 1, "tried once"
 
 
-def test_the_fake_refuses_a_wrong_key_and_a_wrong_model_as_the_service_does(fake: FakeGeminiText) -> None:
+def test_the_fake_refuses_a_wrong_key_and_a_wrong_model_as_the_service_does(
+    fake: FakeGeminiEmbedding,
+) -> None:
     assert "the key is refused" in str(failure(fake, key="another"))
-    assert "no such model" in str(failure(fake, model="gemini-1.0-pro"))
+    assert "no such model" in str(failure(fake, model="gemini-embedding-0"))
 
 
-def test_a_server_that_is_not_there(fake: FakeGeminiText) -> None:
+def test_a_server_that_is_not_there(fake: FakeGeminiEmbedding) -> None:
     fake.stop()
     assert isinstance(failure(fake), EmbedderUnavailable)
 
 
 @pytest.mark.parametrize("planned", [Fault.slow(240), Fault.dripping(240)])
-def test_a_late_answer_is_given_up_in_time_also_when_it_drips(fake: FakeGeminiText, planned: Fault) -> None:
+def test_a_late_answer_is_given_up_in_time_also_when_it_drips(
+    fake: FakeGeminiEmbedding, planned: Fault
+) -> None:
     fake.faults.next(planned)
     begun = time.monotonic()
     found = failure(fake, timeout=1.0)
@@ -196,11 +199,11 @@ def test_a_key_that_cannot_be_sent_is_a_wrong_configuration(key: str) -> None:
     assert "clé" not in str(caught.value)
 
 
-def test_the_environment_changes_nothing(fake: FakeGeminiText) -> None:
+def test_the_environment_changes_nothing(fake: FakeGeminiEmbedding) -> None:
     code = f"""
 from pipeline.embedding import gemini_client as gemini
 client = gemini.open_client({KEY!r}, {fake.address!r}, 20)
-print(client.models.generate_content(model={fake.model!r}, contents="x").text)
+print(len(client.models.embed_content(model={MODEL!r}, contents=["x"]).embeddings))
 """
     surprising = {
         "HTTP_PROXY": "http://127.0.0.1:9",
@@ -220,5 +223,5 @@ print(client.models.generate_content(model={fake.model!r}, contents="x").text)
         text=True,
         check=False,
     )
-    assert done.stdout == "written\n", done.stderr
+    assert done.stdout == "1\n", done.stderr
     assert KEY not in done.stderr

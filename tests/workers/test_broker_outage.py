@@ -95,15 +95,15 @@ def test_a_database_that_is_away_as_well_is_waited_for(
         worker.database.close()
 
 
-def test_the_ledger_is_told_how_answers_are_worded_as_soon_as_it_is_there(
+def test_the_ledger_is_told_how_answers_are_made_as_soon_as_it_is_there(
     parts: Runtime, addresses: Addresses
 ) -> None:
     with TcpProxy.to(addresses.control) as store, Client(addresses.app) as client:
         first = client.submit(PBI)
         enriching.run(parts, client.tenant, first)
         assert client.submit(PBI) == first
-        e = parts.rag.enrichment.model_copy(update={"generator": "gemini", "model": "another"})
-        settings = replace(parts.settings, rag=parts.rag.model_copy(update={"enrichment": e}))
+        r = parts.rag.retrieval.model_copy(update={"candidates": 77})
+        settings = replace(parts.settings, rag=parts.rag.model_copy(update={"retrieval": r}))
         worker = Runtime(settings, replace(parts.addresses, control=store.url(addresses.control)))
         line = LedgerPoller(worker, look=0.1)
         store.cut()

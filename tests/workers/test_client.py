@@ -18,7 +18,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 import redis
-from pydantic import SecretStr
 
 from pipeline.errors import (
     ConfigurationError,
@@ -112,14 +111,14 @@ def test_the_same_question_is_one_message(client: Client, broker: redis.Redis) -
     assert client.submit(PBI, projects="*") == client.submit({"pbi": PBI, "Projects": ["*"]})
 
 
-def test_what_one_worker_worded_is_not_given_again_where_another_wording_serves(
+def test_what_one_worker_answered_is_not_given_again_where_another_way_serves(
     client: Client, parts: Runtime
 ) -> None:
     first = client.submit(PBI)
     work(parts, first)
     assert client.submit(PBI) == first
-    section = parts.rag.enrichment.model_copy(update={"generator": "gemini", "api_key": SecretStr("k")})
-    rag = parts.rag.model_copy(update={"enrichment": section})
+    section = parts.rag.retrieval.model_copy(update={"candidates": 77})
+    rag = parts.rag.model_copy(update={"retrieval": section})
     other = Runtime(replace(parts.settings, rag=rag), parts.addresses)
     work(other, client.submit({"title": "another"}))
     other.database.close()

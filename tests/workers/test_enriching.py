@@ -178,7 +178,6 @@ def test_a_wrong_request_is_told_to_whoever_asks(enrich: Callable[[Json], Json])
         "retrieval: {weights: {vector: 0.5, keyword: 0.5}}",
         "retrieval: {synonyms: ./synonyms.yaml}",
         "retrieval: {rerank: {enabled: true}}",
-        "enrichment: {generator: gemini, apiKey: x}",
         "language: german",
     ],
 )
@@ -203,6 +202,6 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
-    assert way_of_answering(wrong) == "2 extract"
+    assert way_of_answering(wrong) == "3"
     with pytest.raises(ConfigurationError, match="synonyms"):
         job.enricher(wrong, wrong.settings.tenant_id)({"pbi": PBI})

@@ -66,7 +66,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
         try:
             with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
                 work = enrich or partial(enricher(parts, tenant), project=claimed.project_id)
-                found = parts.rewording.reworded(work(claimed.request), claimed.request, claimed.deadline)
+                found = work(claimed.request)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
             metrics.ended("done", found.get("degradation_level"))
@@ -184,15 +184,14 @@ def renewed(
 
 @lru_cache(maxsize=4)
 def way_of_answering(parts: Runtime) -> str:
-    """Equal where the same request finds and words the same: how is searched, looked again, worded and written."""
+    """Equal where the same request finds the same: how is searched, looked again and written."""
     from pipeline.enrichment.context import SHAPE
     from workers.search import options_of
 
-    worded = f"{SHAPE} {parts.wording_options.identity}"
     try:
-        return f"{worded} {options_of(parts)!r} {parts.rerank_options!r}"
+        return f"{SHAPE} {options_of(parts)!r} {parts.rerank_options!r}"
     except LarderError:  # whoever answers a request will say so
-        return worded
+        return str(SHAPE)
 
 
 def announce(parts: Runtime) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from connectors.documents.options import DecisionRules
 from connectors.sections import (
@@ -14,16 +14,12 @@ from connectors.sections import (
     Expected,
     Flag,
     Folder,
-    Mismatch,
     Number,
     OneOf,
-    Secret,
     Text,
-    WebUrl,
     Whole,
     Zone,
     refusal,
-    refuse,
 )
 from pipeline.languages import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
@@ -173,29 +169,17 @@ class FlowerSettings(ConfigSection):
     """Path before all its pages."""
 
 
-GENERATORS: Mapping[str, str] = {
-    "extract": "sentences as they stand in the sources",
-    "gemini": "the same sentences in the words of a model, each checked against what it cites",
-}
-"""One line per generator that this version knows."""
-
-Generator = Annotated[str, OneOf(GENERATORS)]
+def _quotes(value: Any) -> Any:
+    if value != "extract":
+        raise refusal("extract", "suggestions quote what people wrote: remove the key")
+    return value
 
 
 class EnrichmentSettings(ConfigSection):
     """How Step 4 is answered."""
 
-    generator: Generator = Field(
-        default="extract", description="Who words learnings and suggestions: " + ", ".join(GENERATORS) + "."
-    )
-    model: Text = "gemini-2.5-flash"
-    """Model of the generator gemini."""
-    api_key: Secret | None = Field(default=None, examples=["${GEMINI_API_KEY}"])
-    """Key of the generator gemini."""
-    base_url: WebUrl | None = Field(default=None, examples=["https://gemini.example.com"])
-    """Address of the generator gemini. Empty: its public one."""
-    timeout: Number = Field(default=20, gt=0, le=600)
-    """Seconds the generator gemini may take; less if the deadline is nearer."""
+    generator: Annotated[Text, BeforeValidator(_quotes)] = "extract"
+    """Learnings and suggestions quote what people wrote; there is nothing else to choose."""
     results_kept_hours: Number = Field(default=24, gt=0, le=8760)
     """Hours an answer is kept; the same question gets it again."""
     deadline_seconds: Number = Field(default=120, gt=0, le=86_400)
@@ -206,12 +190,6 @@ class EnrichmentSettings(ConfigSection):
     """How long a silent worker keeps a request."""
     resend_seconds: Number = Field(default=15, ge=1, le=3600)
     """When a request whose message was not heard is sent again."""
-
-    @model_validator(mode="after")
-    def _with_a_key(self) -> Self:
-        if self.generator == "gemini" and self.api_key is None:
-            refuse(self, [Mismatch(key="api_key", expected="the key of the generator gemini")])
-        return self
 
 
 class Configuration(ConfigSection):

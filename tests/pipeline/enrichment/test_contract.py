@@ -15,7 +15,6 @@ from pipeline.errors import LarderError, RequestRejected
 from pipeline.step4 import EnrichContextStep
 from tests.pipeline.enrichment.everything import EVERYTHING
 from tests.pipeline.enrichment.library import answer, stocked
-from tests.pipeline.enrichment.worded import ANSWER
 from tests.pipeline.workshop import Workshop
 from tests.step4_contract import SCHEMA, TYPES, complaints, objects, schema, written
 from tests.typescript import declarations
@@ -56,8 +55,8 @@ def test_answers_of_a_real_search_keep_the_contract(shop: Workshop) -> None:
     assert complaints(found) == []
 
 
-@pytest.mark.parametrize("given", [ANSWER, static_context(4).to_json(), static_context(5).to_json()])
-def test_worded_answers_and_those_without_a_search_keep_the_contract(given: Json) -> None:
+@pytest.mark.parametrize("given", [static_context(4).to_json(), static_context(5).to_json()])
+def test_answers_without_a_search_keep_the_contract(given: Json) -> None:
     assert complaints(given) == []
 
 

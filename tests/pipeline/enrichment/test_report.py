@@ -211,7 +211,7 @@ def _assert_same_build(form: Form, text: str) -> None:
 
 def _saying(text: str) -> Json:
     """An item all of whose texts are this one; a criterion has a word before it, since marks alone are none."""
-    fixed = {"link", "updated_at", "date", "type", "outcome", "generator"}
+    fixed = {"link", "updated_at", "date", "type", "outcome"}
     criteria = {"acceptance_criteria", "given", "then"}
 
     def said(key: str, old: str) -> str:
