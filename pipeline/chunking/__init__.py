@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from pipeline.chunking.splitting import Characters, ChunkingOptions, Ruler, Tokens
+from pipeline.chunking.splitting import ChunkingOptions, Ruler, Tokens
 from pipeline.chunking.strategies import (
     FixedChunker,
     PbiChunker,
@@ -48,7 +48,7 @@ def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | 
     Raises:
         ConfigurationError: the strategy or the unit is unknown.
     """
-    rulers: Mapping[str, Ruler] = {"characters": Characters(), "tokens": Tokens(count_tokens)}
+    rulers: Mapping[str, Ruler] = {"characters": Ruler(), "tokens": Tokens(count_tokens)}
     for key, value, known in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
         if value not in known:
             raise ConfigurationError(

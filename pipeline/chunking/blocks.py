@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from io import StringIO
 
@@ -19,11 +19,7 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
 _FENCE = re.compile(r"[ \t]*([-*+][ \t]+)?(`{3,}|~{3,})")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t\r\n]|\Z)")
 _QUOTE = re.compile(r" {0,3}>")
-_MARKED = re.compile(r"[ \t]*[`~#=\-*+>0-9]")
-"""Most lines start with a letter; one look spares them all the rules."""
-_INDENT = re.compile(r"[ \t]*")
 _MOST_TOP_INDENT = 3
-_GAPS = {True: "\n\n", False: "\n"}
 
 
 class BlockKind(StrEnum):
@@ -58,7 +54,7 @@ class Block:
     """The blocks a joined list item is made of."""
 
 
-def scan(text: str, *, preserve: bool = False) -> Iterator[Block]:
+def scan(text: str, *, preserve: bool = False) -> list[Block]:
     """All blocks in order; `text` and `gap` of all together are the document.
 
     Unless `preserve` is set, line ends become line feeds, and outside code blanks at line ends are dropped
@@ -69,11 +65,8 @@ def scan(text: str, *, preserve: bool = False) -> Iterator[Block]:
     scanner = _BlockScanner(preserve=preserve)
     for line in StringIO(text, newline=""):
         scanner.feed(line)
-        if scanner.blocks:
-            yield from scanner.blocks
-            scanner.blocks.clear()
     scanner.finish()
-    yield from scanner.blocks
+    return scanner.blocks
 
 
 def normalise(text: str, *, preserve: bool = False) -> str:
@@ -83,46 +76,20 @@ def normalise(text: str, *, preserve: bool = False) -> str:
 
 def join_items(blocks: Iterable[Block]) -> Iterator[Block]:
     """A list item and all that is indented below it become one block, with the old ones as its parts."""
-    held: list[Block] = []
+    groups: list[list[Block]] = []
     for block in blocks:
-        if held and not (block.indent > held[0].indent and block.kind is not BlockKind.HEADING):
-            yield _joined(held)
-            held = []
-        if held or block.kind is BlockKind.ITEM:
-            held.append(block)
+        item = groups[-1][0] if groups and groups[-1][0].kind is BlockKind.ITEM else None
+        if item and block.indent > item.indent and block.kind is not BlockKind.HEADING:
+            groups[-1].append(block)
         else:
-            yield block
-    if held:
-        yield _joined(held)
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    last = blocks[-1]
-    if len(blocks) == 1:
-        return last
-    text = "".join(f"{block.text}{block.gap}" for block in blocks[:-1]) + last.text
-    return Block(
-        kind=BlockKind.ITEM,
-        text=text,
-        gap=last.gap,
-        apart=last.apart,
-        indent=blocks[0].indent,
-        parts=tuple(blocks),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Fence:
-    """An open code fence."""
-
-    mark: str
-    length: int
-    nested: bool
-
-    def closes(self, line: str) -> bool:
-        """A line of at least as many of the same marks and nothing else."""
-        body = line.strip()
-        return len(body) >= self.length and not body.strip(self.mark)
+            groups.append([block])
+    for *before, last in groups:
+        if before:
+            text = "".join(f"{block.text}{block.gap}" for block in before) + last.text
+            indent, parts = before[0].indent, (*before, last)
+            yield replace(last, kind=BlockKind.ITEM, text=text, indent=indent, parts=parts)
+        else:
+            yield last
 
 
 class _BlockScanner:
@@ -130,35 +97,38 @@ class _BlockScanner:
 
     def __init__(self, *, preserve: bool) -> None:
         self.blocks: list[Block] = []
-        """Finished ones; `scan` takes them away."""
         self._preserve = preserve
         self._kind: BlockKind | None = None
         self._lines: list[str] = []
         self._gap: list[str] = []
         self._level = 0
         self._in_list = False
-        self._fence: _Fence | None = None
-        self._rules = (
-            self._open_fence,
-            self._atx_heading,
-            self._underline,
-            self._table,
-            self._item,
-            self._quote,
-        )
+        self._fence = ""
+        """The marks that opened the code we are in."""
+        self._nested = False
+        """Whether that code stands in a list item."""
 
     def feed(self, line: str) -> None:
         """Take the next line with its end."""
+        body = line.strip()
         if self._fence:
-            if not self._leaves_list(line):
-                self._in_fence(self._fence, line)
+            closes = body.startswith(self._fence) and not body.strip(self._fence[0])
+            if closes or not self._nested or line[0].isspace():
+                self._lines.append(line)
+                self._fence = "" if closes else self._fence
                 return
-            self._fence = None
+            # A fence inside a list item ends with the item, even if nobody closed it.
+            self._fence = ""
             self.finish()
-        if line.isspace():
+        if not body:
             self._gap.append(line)
-        elif not (_MARKED.match(line) or "|" in line) or not any(rule(line) for rule in self._rules):
-            self._text(line)
+        elif not self._is_marked(line, body):
+            if self._open in {BlockKind.PARAGRAPH, BlockKind.ITEM, BlockKind.QUOTE}:
+                self._lines.append(line)
+                return
+            if not line[0].isspace():
+                self._in_list = False
+            self._begin(BlockKind.PARAGRAPH, line)
 
     def finish(self) -> None:
         """Turn what is open into a block."""
@@ -176,7 +146,7 @@ class _BlockScanner:
             Block(
                 kind=kind,
                 text=text,
-                gap=gap if self._preserve else _GAPS[apart],
+                gap=gap if self._preserve else "\n\n" if apart else "\n",
                 apart=apart,
                 indent=_indent(text),
                 level=self._level,
@@ -185,107 +155,83 @@ class _BlockScanner:
         )
         self._kind, self._lines, self._gap, self._level = None, [], [], 0
 
-    def _begin(self, kind: BlockKind, *lines: str) -> bool:
+    def _begin(self, kind: BlockKind, *lines: str) -> None:
         self.finish()
         self._kind, self._lines = kind, list(lines)
-        return True
 
-    def _extend(self, line: str) -> bool:
-        self._lines.append(line)
-        return True
+    def _extend(self, kind: BlockKind, line: str) -> None:
+        """One more line of a block of this kind, or the first."""
+        if self._open is kind:
+            self._lines.append(line)
+        else:
+            self._begin(kind, line)
 
     @property
     def _open(self) -> BlockKind | None:
         """The kind of a block that the next line may still belong to."""
         return None if self._gap else self._kind
 
-    def _leaves_list(self, line: str) -> bool:
-        """A fence inside a list item ends with the item, even if nobody closed it."""
-        fence = self._fence
-        return bool(fence and fence.nested and not line[0].isspace() and not fence.closes(line))
+    def _is_marked(self, line: str, body: str) -> bool:
+        """Whether the line's marks said where it belongs, and it was put there."""
+        item = _ITEM.match(line)
+        if self._opens_fence(line):
+            self._begin(BlockKind.CODE, line)
+        elif match := _ATX.match(line):
+            self._in_list = False
+            self._begin(BlockKind.HEADING, line)
+            self._level = len(match[1])
+        elif body[0] in "=-" and not body.strip(body[0]) and not item:
+            self._underline(line, body[0])
+        elif "|" in line and self._is_table(line, body):
+            return True
+        elif item:
+            self._in_list = True
+            self._begin(BlockKind.ITEM, line)
+        elif _QUOTE.match(line):
+            self._extend(BlockKind.QUOTE, line)
+        else:
+            return False
+        return True
 
-    def _in_fence(self, fence: _Fence, line: str) -> None:
-        self._lines.append(line)
-        if fence.closes(line):
-            self._fence = None
-
-    def _open_fence(self, line: str) -> bool:
+    def _opens_fence(self, line: str) -> bool:
         match = _FENCE.match(line)
         if not match or (match[2][0] == "`" and "`" in line[match.end() :]):
             return False
         indent = _indent(line)
         if indent > _MOST_TOP_INDENT and not self._in_list:
             return False
-        nested = bool(match[1]) or (self._in_list and indent > 1)
-        self._in_list = nested
-        self._fence = _Fence(mark=match[2][0], length=len(match[2]), nested=nested)
-        return self._begin(BlockKind.CODE, line)
-
-    def _atx_heading(self, line: str) -> bool:
-        match = _ATX.match(line)
-        if not match:
-            return False
-        self._in_list = False
-        self._begin(BlockKind.HEADING, line)
-        self._level = len(match[1])
+        self._nested = self._in_list = bool(match[1]) or (self._in_list and indent > 1)
+        self._fence = match[2]
         return True
 
-    def _underline(self, line: str) -> bool:
+    def _underline(self, line: str, mark: str) -> None:
         """A setext heading, or a rule.
 
         Several lines above an underline are a heading to the letter of Markdown, but nearly always a
         paragraph that somebody put a rule under.
         """
-        body = line.strip()
-        if body[0] not in "=-" or body.strip(body[0]) or _ITEM.match(line):
-            return False
-        if self._open is BlockKind.PARAGRAPH and len(self._lines) == 1 and not self._is_rule():
-            self._kind, self._level = BlockKind.HEADING, 1 if body[0] == "=" else 2
-            return self._extend(line)
-        return self._begin(BlockKind.PARAGRAPH, line)
+        single = self._open is BlockKind.PARAGRAPH and len(self._lines) == 1
+        if single and self._lines[0].strip().strip("=-"):
+            self._kind, self._level = BlockKind.HEADING, 1 if mark == "=" else 2
+            self._lines.append(line)
+        else:
+            self._begin(BlockKind.PARAGRAPH, line)
 
-    def _is_rule(self) -> bool:
-        return not self._lines[0].strip().strip("=-")
-
-    def _table(self, line: str) -> bool:
-        if "|" not in line:
-            return False
-        if self._open is BlockKind.TABLE:
-            return self._extend(line)
-        if line.lstrip()[0] == "|":
-            return self._begin(BlockKind.TABLE, line)
+    def _is_table(self, line: str, body: str) -> bool:
+        if self._open is BlockKind.TABLE or body[0] == "|":
+            self._extend(BlockKind.TABLE, line)
+            return True
         if self._open is BlockKind.PARAGRAPH and "|" in self._lines[-1] and not line.strip("|-: \t\r\n"):
             head = self._lines.pop()
             if not self._lines:
                 self._kind = None
-            return self._begin(BlockKind.TABLE, head, line)
+            self._begin(BlockKind.TABLE, head, line)
+            return True
         return False
-
-    def _item(self, line: str) -> bool:
-        if not _ITEM.match(line):
-            return False
-        self._in_list = True
-        return self._begin(BlockKind.ITEM, line)
-
-    def _quote(self, line: str) -> bool:
-        if not _QUOTE.match(line):
-            return False
-        if self._open is BlockKind.QUOTE:
-            return self._extend(line)
-        return self._begin(BlockKind.QUOTE, line)
-
-    def _text(self, line: str) -> None:
-        if self._open in {BlockKind.PARAGRAPH, BlockKind.ITEM, BlockKind.QUOTE}:
-            self._extend(line)
-            return
-        if not line[0].isspace():
-            self._in_list = False
-        self._begin(BlockKind.PARAGRAPH, line)
 
 
 def _indent(text: str) -> int:
-    match = _INDENT.match(text)
-    return len(match[0].expandtabs(4)) if match else 0
+    return len(text[: len(text) - len(text.lstrip(" \t"))].expandtabs(4))
 
 
 def _heading(text: str) -> str:
@@ -310,16 +256,11 @@ _ARROW = " > "
 class MarkdownSection:
     """A heading and the text up to the next heading; the first section may have none."""
 
-    blocks: tuple[Block, ...]
-    level: int
+    blocks: list[Block] = field(default_factory=list)
+    level: int = 0
     """1 to 6; 0 for text before the first heading."""
-    path: tuple[str, ...]
+    path: tuple[str, ...] = ()
     """The headings above and its own."""
-
-    @property
-    def heading(self) -> str:
-        """The words of its own heading, empty if it has none."""
-        return self.path[-1] if self.level else ""
 
     @property
     def bare(self) -> bool:
@@ -327,27 +268,19 @@ class MarkdownSection:
         return all(block.kind is BlockKind.HEADING for block in self.blocks)
 
 
-def split_sections(blocks: Iterable[Block]) -> Iterator[MarkdownSection]:
+def split_sections(blocks: Iterable[Block]) -> list[MarkdownSection]:
     """All blocks in order, a new section at each heading; list items come joined."""
     path: list[tuple[int, str]] = []
-    held: list[Block] = []
+    sections: list[MarkdownSection] = []
     for block in join_items(blocks):
         if block.kind is BlockKind.HEADING:
-            if held:
-                yield _section(held, path)
-            held = []
-            while path and path[-1][0] >= block.level:
-                path.pop()
+            path = [(level, heading) for level, heading in path if level < block.level]
             path.append((block.level, block.heading))
-        held.append(block)
-    if held:
-        yield _section(held, path)
-
-
-def _section(blocks: Sequence[Block], path: Sequence[tuple[int, str]]) -> MarkdownSection:
-    return MarkdownSection(
-        blocks=tuple(blocks), level=path[-1][0] if path else 0, path=tuple(heading for _, heading in path)
-    )
+            sections.append(MarkdownSection(level=block.level, path=tuple(heading for _, heading in path)))
+        elif not sections:
+            sections.append(MarkdownSection())
+        sections[-1].blocks.append(block)
+    return sections
 
 
 def context_of(title: str, path: Sequence[str] = ()) -> str:

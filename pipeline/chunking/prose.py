@@ -208,33 +208,24 @@ def _read(text: str, *, links: bool) -> Iterator[Line]:
 
 def _kept(line: str, above: str, below: str, *, links: bool) -> str:
     bare = line.replace(_GONE, "").strip()
-    core = bare[_marks(bare) :].strip("*_ ")
+    core = _MARK.sub("", bare, count=1).strip("*_ ")
     if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
         return f"{_GONE}\n"
-    if bare.strip(">") and _is_noise(core, links=links) and not _goes_on(above, core, below):
-        named = dict.fromkeys(_NAMED.findall(core)) if _LINKS.fullmatch(core) else ()
+    link = _LINKS.fullmatch(core)
+    noise = not core or NOISE.fullmatch(core) or (link and not links)
+    if bare.strip(">") and noise and not _goes_on(above, core, below.strip()):
+        named = dict.fromkeys(_NAMED.findall(core)) if link else ()
         return f"{', '.join(named)}.\n" if named else _GONE
     return line.lstrip(f"{_GONE} ") if line.startswith(_GONE) else line
-
-
-def _is_noise(core: str, *, links: bool) -> bool:
-    """True for a line that says nothing; one of bare links is such a line unless links are kept."""
-    return bool(not core or NOISE.fullmatch(core) or (not links and _LINKS.fullmatch(core)))
 
 
 def _goes_on(above: str, core: str, below: str) -> bool:
     """True for the underline of a heading, and for a link in the middle of a sentence that was wrapped."""
     if _UNDERLINE.fullmatch(core):
         return bool(above)
-    below = below.strip()
     if not _LINK.match(core) or _LINK.match(below):
         return False
     return above[-1:].isalnum() or above.endswith((",", "(")) or below[:1].islower()
-
-
-def _marks(line: str) -> int:
-    match = _MARK.match(line)
-    return match.end() if match else 0
 
 
 def _words(match: re.Match[str]) -> str:
@@ -255,25 +246,16 @@ def _quoted(attribute: re.Pattern[str], markup: str) -> str:
     return (found[1] or found[2] or "") if found else ""
 
 
-def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
+def _without_licence(lines: Iterable[Line]) -> Iterator[Line]:
     """Paragraphs of licences go as long as nothing but them and headings has been seen."""
-    at = 0
-    while at < len(lines):
-        end = at
-        while end < len(lines) and not lines[end][1] and lines[end][0].strip(_BLANK):
-            end += 1
-        if end == at:
-            if lines[at][1]:
-                break
-            yield lines[at]
-            at += 1
-            continue
-        own = _own_lines(lines[at:end])
-        yield from own or [(_GONE, False)]
-        at = end
-        if any(not _HEADING.match(line) for line, _ in own):
-            break
-    yield from lines[at:]
+    seen = False
+    for (verbatim, filled), run in groupby(lines, key=lambda line: (line[1], bool(line[0].strip(_BLANK)))):
+        paragraph: Sequence[Line] = list(run)
+        if filled and not verbatim and not seen:
+            paragraph = _own_lines(paragraph)
+            seen = any(not _HEADING.match(line) for line, _ in paragraph)
+        seen = seen or verbatim
+        yield from paragraph or [(_GONE, False)]
 
 
 def _own_lines(paragraph: Sequence[Line]) -> Sequence[Line]:
@@ -309,16 +291,14 @@ def _levels(lines: Iterable[Line]) -> Iterator[tuple[str, int, int]]:
     """Each line with its level, 0 of a blank one, and the level of the heading above it."""
     above = 0
     for line, verbatim in lines:
-        heading = None if verbatim else _HEADING.match(line)
-        level = (
-            _FENCED_TEXT if verbatim else len(heading[1]) if heading else _TEXT if line.strip(_BLANK) else 0
-        )
-        above = level if heading else above
+        level = _FENCED_TEXT if verbatim else _TEXT if line.strip(_BLANK) else 0
+        if not verbatim and (heading := _HEADING.match(line)):
+            level = above = len(heading[1])
         yield line, level, above
 
 
 def _label_place(line: str) -> int:
     """How deep a label stands, a plain one deeper than a bold one; -1 for any other line."""
     bare = line.strip(_BLANK)
-    label = bare[_marks(bare) :]
+    label = _MARK.sub("", bare, count=1)
     return 2 * (len(line) - len(line.lstrip())) + (label[0] not in "*_") if is_label(label) else -1

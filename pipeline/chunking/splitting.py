@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,62 +34,48 @@ MOST_CHARACTERS_PER_TOKEN = 16
 """Some tokenizers make one unknown token of a word of any length; without this bound it would never be cut."""
 
 
-class Ruler(Protocol):
-    """A measure of text. The size of a whole is at most the sum of the sizes of its parts."""
+class Ruler:
+    """A measure of text: Unicode code points. The size of a whole is at most the sum of the sizes of its parts."""
 
-    name: str
+    name = "characters"
     """Part of a chunker's version."""
 
     def size(self, text: str) -> int:
         """How long `text` is."""
-        ...
-
-    def reach(self, text: str, start: int, room: int) -> int:
-        """The end of a piece from `start` that fits into `room`; at least one character further."""
-        ...
-
-    def back(self, text: str, end: int, room: int) -> int:
-        """The start of a piece before `end` that fits into `room`; `end` itself if nothing fits."""
-        ...
-
-
-class Characters:
-    """Sizes are Unicode code points."""
-
-    name = "characters"
-
-    def size(self, text: str) -> int:
-        """The number of code points."""
         return len(text)
 
     def reach(self, text: str, start: int, room: int) -> int:
-        """Exactly `room` characters, fewer only at the end of the text."""
+        """The end of a piece from `start` that fits into `room`; at least one character further."""
         return min(len(text), start + max(1, room))
 
-    def back(self, text: str, end: int, room: int) -> int:  # noqa: ARG002 - the port names the text
-        """Exactly `room` characters, fewer only at the start of the text."""
+    def back(self, text: str, end: int, room: int) -> int:  # noqa: ARG002 - tokens look at the text
+        """The start of a piece before `end` that fits into `room`; `end` itself if nothing fits."""
         return max(0, end - room)
 
 
-class Tokens:
-    """Sizes are tokens, counted by the embedder's tokenizer or estimated."""
+class Tokens(Ruler):
+    """Sizes are tokens, counted by the embedder's tokenizer or estimated.
+
+    A size is a sixteenth of the characters if that is more. Pieces are within about 3 % of the longest that fits:
+    finding that exactly costs twice the counting.
+    """
 
     def __init__(self, count: Callable[[str], int] | None) -> None:
         """`count` leaves out special tokens; None estimates four characters a token."""
         self.name = "tokens" if count else f"tokens/{CHARACTERS_PER_TOKEN}"
-        self._count = count or _estimate
+        self._count = count or (lambda text: -(-len(text) // CHARACTERS_PER_TOKEN))
 
     def size(self, text: str) -> int:
-        """The number of tokens, or a sixteenth of the characters if that is more."""
+        """See `Ruler`."""
         return max(self._count(text), len(text) // MOST_CHARACTERS_PER_TOKEN)
 
     def reach(self, text: str, start: int, room: int) -> int:
-        """Within about 3 % of the longest piece that fits; finding it exactly costs twice the counting."""
+        """See `Ruler`."""
         most = self._most(room, len(text) - start, lambda n: text[start : start + n])
         return min(len(text), start + max(1, most))
 
     def back(self, text: str, end: int, room: int) -> int:
-        """Within about 3 % of the longest piece that fits."""
+        """See `Ruler`."""
         return end - self._most(room, end, lambda n: text[end - n : end])
 
     def _most(self, room: int, limit: int, piece: Callable[[int], str]) -> int:
@@ -108,17 +94,6 @@ class Tokens:
         return fits
 
 
-def _estimate(text: str) -> int:
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
-
-
-def version_of(name: str, options: ChunkingOptions, ruler: Ruler) -> str:
-    """Such as `structure-2:100/1000/200:characters`; `name` carries the number of the code's version."""
-    sizes = f"{options.min_size}/{options.max_size}/{options.overlap}"
-    kept = ":preserve" if options.preserve_whitespace else ""
-    return f"{name}:{sizes}:{ruler.name}{kept}"
-
-
 _BLANKS = re.compile(r"\s*")
 _BLANK_RUN = re.compile(r"\s+")
 # One mark at a time: a repetition here would read a long row of dots again from each of its dots.
@@ -132,37 +107,20 @@ class Piece(NamedTuple):
     gap: str
 
 
-class Seam(Protocol):
-    """A kind of place where a text may be cut."""
-
-    def last(self, text: str, low: int, high: int) -> int | None:
-        """The largest end of a part, `low < end <= high`; `high` lies inside the text."""
-        ...
-
-    def first(self, text: str, low: int, high: int) -> int | None:
-        """The smallest start of a part, `low <= start < high`."""
-        ...
-
-
 class Sentences:
     """Behind a full stop, question or exclamation mark that a blank follows."""
 
     def last(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
-        best = None
-        for match in _SENTENCE_END.finditer(text, low, high + 1):
-            if low < match.end() <= high:
-                best = match.end()
-        return best
+        ends = (match.end() for match in _SENTENCE_END.finditer(text, low, high + 1))
+        return max((end for end in ends if low < end <= high), default=None)
 
     def first(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
         # Two back: the mark and the blank before a sentence that starts exactly at `low`.
-        for match in _SENTENCE_END.finditer(text, max(0, low - 2), high):
-            start = skip_blanks(text, match.end())
-            if low <= start < high:
-                return start
-        return None
+        marks = _SENTENCE_END.finditer(text, max(0, low - 2), high)
+        starts = (skip_blanks(text, match.end()) for match in marks)
+        return next((start for start in starts if low <= start < high), None)
 
 
 class Words:
@@ -178,11 +136,9 @@ class Words:
 
     def first(self, text: str, low: int, high: int) -> int | None:
         """See `Seam`."""
-        if low == 0 or text[low - 1].isspace():
-            start = skip_blanks(text, low)
-        else:
-            match = _BLANK_RUN.search(text, low, high)
-            start = match.end() if match else high
+        blanks = _BLANKS if low == 0 or text[low - 1].isspace() else _BLANK_RUN
+        match = blanks.search(text, low, high)
+        start = match.end() if match else high
         return start if start < high else None
 
 
@@ -205,6 +161,12 @@ class Separator:
         return start if low <= start < high else None
 
 
+Seam = Sentences | Words | Separator
+"""A kind of place where a text may be cut.
+
+`last` is the largest end of a part, `low < end <= high`, with `high` inside the text; `first` the smallest start of a
+part, `low <= start < high`.
+"""
 Seams = Sequence[tuple[Seam, float]]
 """Best first, each with the share of a window that must be full before a cut there is worth it."""
 
@@ -253,30 +215,16 @@ def split_windows(
             start = fresh
             continue
         high = max(min(high, spare), start + (high - start) // 2, fresh + 1)
-        cut, hard = _cut(text, (start, fresh, high), seams)
+        # At the best seam, else in the middle of a word.
+        lows = ((seam, max(fresh, start + int((high - start) * share))) for seam, share in seams)
+        found = next((at for seam, low in lows if (at := seam.last(text, low, high)) is not None), None)
+        cut = high if found is None else found
         body = text[start:cut].rstrip()
         cut = start + len(body)
         fresh = skip_blanks(text, cut)
         yield Piece(body, text[cut:fresh])
+        # The next piece starts at the first seam between `tail` and `cut`, else at the tail itself.
         tail = max(start, ruler.back(text, fresh, options.overlap))
-        start = _resume(text, tail, cut, () if hard else seams)
+        starts = (seam.first(text, tail, cut) for seam, _ in seams if found is not None)
+        start = next((at for at in starts if at is not None), skip_blanks(text, tail))
         room = options.max_size
-
-
-def _cut(text: str, window: tuple[int, int, int], seams: Seams) -> tuple[int, bool]:
-    """Where to end the piece, and whether that is in the middle of a word."""
-    start, fresh, high = window
-    for seam, share in seams:
-        found = seam.last(text, max(fresh, start + int((high - start) * share)), high)
-        if found is not None:
-            return found, False
-    return high, True
-
-
-def _resume(text: str, tail: int, cut: int, seams: Seams) -> int:
-    """Where the next piece starts: at the first seam between `tail` and `cut`, else at the tail itself."""
-    for seam, _ in seams:
-        found = seam.first(text, tail, cut)
-        if found is not None:
-            return found
-    return skip_blanks(text, tail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar
 from zlib import crc32
@@ -27,7 +27,6 @@ from pipeline.chunking.splitting import (
     Words,
     split_rows,
     split_windows,
-    version_of,
 )
 from pipeline.documents import Chunk, Document
 
@@ -57,37 +56,27 @@ class Packer:
 
     def add(self, block: Block, context: str) -> None:
         """Put `block` into the open chunk if it fits, else into new ones."""
-        size = self._ruler.size(block.text)
-        fits_alone = size <= self._options.max_size
-        if not self._fits(size):
-            if fits_alone and not (block.kind in _PROSE and self._is_slight()):
-                self.flush()
-            else:
+        size, limit = self._ruler.size(block.text), self._options.max_size
+        if self._filled() + size > limit:
+            if size > limit or (block.kind in _PROSE and self._is_slight()):
                 self._split(block, context)
                 return
-        self._append(Piece(block.text, block.gap), size, context)
-        self._bare = self._bare and block.kind is BlockKind.HEADING
+            self.flush()
+        self._append(Piece(block.text, block.gap), size, context, bare=block.kind is BlockKind.HEADING)
 
     def flush(self) -> None:
-        """Close the open chunk; a blank one is dropped."""
+        """Close the open chunk; a blank one is dropped, and of a longer one than its parts were come several."""
         content, limit = "".join(self._parts), self._options.max_size
         if content.strip():
             if self._options.preserve_whitespace and self._ruler.size(content + self._gap) <= limit:
                 content += self._gap
-            self._emit(content)
+            contents = [content]
+            if self._ruler.size(content) > limit:  # a tokenizer may find more in the whole than in its parts
+                plain = replace(self._options, overlap=0, min_size=0)
+                contents = [piece.text for piece in split_windows(content, plain, self._ruler, PROSE)]
+            for text in contents:
+                self.chunks.append(Chunk(ord=len(self.chunks), content=text, context=self._context))
         self._parts, self._gap, self._size, self._context, self._bare = [], "", 0, "", True
-
-    def _emit(self, content: str) -> None:
-        """Add a chunk, or several where a tokenizer finds the whole longer than the sum of its parts."""
-        contents = [content]
-        if self._ruler.size(content) > self._options.max_size:
-            plain = replace(self._options, overlap=0, min_size=0)
-            contents = [piece.text for piece in split_windows(content, plain, self._ruler, PROSE)]
-        for text in contents:
-            self.chunks.append(Chunk(ord=len(self.chunks), content=text, context=self._context))
-
-    def _fits(self, size: int) -> bool:
-        return self._filled() + size <= self._options.max_size
 
     def _filled(self) -> int:
         """The size of the open chunk, with the gap that the next text would make part of it."""
@@ -98,7 +87,7 @@ class Packer:
         small = self._bare or self._size < self._options.min_size
         return bool(self._parts) and small and self._filled() <= self._options.max_size // 2
 
-    def _append(self, piece: Piece, size: int, context: str) -> None:
+    def _append(self, piece: Piece, size: int, context: str, *, bare: bool = False) -> None:
         if self._parts:
             self._size = self._filled()
             self._parts.append(self._gap)
@@ -107,19 +96,18 @@ class Packer:
         self._parts.append(piece.text)
         self._size += size
         self._gap = piece.gap
+        self._bare = self._bare and bare
 
     def _split(self, block: Block, context: str) -> None:
         if not self._is_slight():
             self.flush()
+        for part in block.parts:
+            self.add(part, context)
         if block.parts:
-            for part in block.parts:
-                self.add(part, context)
-        elif block.kind in _ROWS:
-            self._add_rows(block, context)
-        else:
+            return
+        if block.kind not in _ROWS:
             self._add_windows(Piece(block.text, block.gap), PROSE, context)
-
-    def _add_rows(self, block: Block, context: str) -> None:
+            return
         for row in split_rows(block.text + block.gap):
             size = self._ruler.size(row.text)
             if size > self._options.max_size:
@@ -127,10 +115,9 @@ class Packer:
                     self.flush()
                 self._add_windows(row, _ROWS[block.kind], context)
                 continue
-            if not self._fits(size):
+            if self._filled() + size > self._options.max_size:
                 self.flush()
             self._append(row, size, context)
-            self._bare = False
 
     def _add_windows(self, whole: Piece, seams: Seams, context: str) -> None:
         """The last piece stays open, so that what follows can join it."""
@@ -140,7 +127,6 @@ class Packer:
             if number:
                 self.flush()
             self._append(piece, self._ruler.size(piece.text), context)
-            self._bare = False
 
 
 class _Strategy:
@@ -150,11 +136,12 @@ class _Strategy:
     """Its own name and the number of the code's version."""
 
     def __init__(self, options: ChunkingOptions, ruler: Ruler) -> None:
-        self.version = version_of(self.name, options, ruler)
+        sizes = f"{options.min_size}/{options.max_size}/{options.overlap}"
+        self.version = f"{self.name}:{sizes}:{ruler.name}{':preserve' * options.preserve_whitespace}"
         self._options = options
         self._ruler = ruler
 
-    def _sections(self, document: Document) -> Iterator[MarkdownSection]:
+    def _sections(self, document: Document) -> list[MarkdownSection]:
         return split_sections(scan(document.text, preserve=self._options.preserve_whitespace))
 
 
@@ -180,48 +167,41 @@ class StructureChunker(_Strategy):
 
     def _groups(self, sections: Iterable[MarkdownSection]) -> list[_Group]:
         """Sections that share chunks: first slight ones with what follows, then leftovers with what precedes."""
-        groups: list[_Group] = []
+        groups, size = list[_Group](), self._ruler.size
         for section in sections:
-            group = self._group(section)
-            if groups and groups[-1].text < self._options.min_size and self._may_join(groups[-1], group):
-                groups[-1].take(group)
-            else:
-                groups.append(group)
-        settled: list[_Group] = []
-        for group in groups:
-            slight = group.text < self._options.min_size
-            if slight and settled and self._may_join(settled[-1], group):
-                settled[-1].take(group)
-            else:
-                settled.append(group)
-        return settled
-
-    def _group(self, section: MarkdownSection) -> _Group:
-        size = self._ruler.size
-        text = sum(size(b.text) for b in section.blocks if b.kind is not BlockKind.HEADING)
-        heading = sum(size(b.text) for b in section.blocks if b.kind is BlockKind.HEADING)
-        gaps = sum(size(b.gap) for b in section.blocks)
-        return _Group(section, text, text + heading + gaps)
+            text = sum(size(b.text) for b in section.blocks if b.kind is not BlockKind.HEADING)
+            headings = sum(size(b.text) for b in section.blocks if b.kind is BlockKind.HEADING)
+            gaps = sum(size(b.gap) for b in section.blocks)
+            groups.append(_Group([section], text, text + headings + gaps, section.bare))
+        for slight in (0, 1):
+            joined: list[_Group] = []
+            for group in groups:
+                pair = (joined[-1], group) if joined else ()
+                if pair and pair[slight].text < self._options.min_size and self._may_join(*pair):
+                    pair[0].take(group)
+                else:
+                    joined.append(group)
+            groups = joined
+        return groups
 
     def _may_join(self, before: _Group, after: _Group) -> bool:
         """Below or beside `before` in the outline and small enough; a bare heading joins whatever follows."""
-        related = after.level >= before.level
+        related = after.sections[0].level >= before.sections[0].level
         return related and (before.bare or before.size + after.size <= self._options.max_size)
 
 
+@dataclass
 class _Group:
     """Neighbouring sections that are packed together."""
 
-    def __init__(self, section: MarkdownSection, text: int, size: int) -> None:
-        self.sections = [section]
-        self.text = text
-        """Size without headings and gaps."""
-        self.size = size
-        self.level = section.level
-        self.bare = section.bare
+    sections: list[MarkdownSection]
+    text: int
+    """Size without headings and gaps."""
+    size: int
+    bare: bool
 
     def take(self, other: _Group) -> None:
-        """Append `other`; the level stays that of the first section."""
+        """Append `other`."""
         self.sections += other.sections
         self.text += other.text
         self.size += other.size
@@ -265,22 +245,18 @@ class PbiChunker(_Strategy):
     def chunk(self, document: Document) -> list[Chunk]:
         """See `Chunker`."""
         packer = Packer(self._options, self._ruler)
-        fields = list(_fields(self._sections(document)))
+        fields = _fields(self._sections(document))
         for group in [fields] if self._fit(fields) else self._groups(fields):
             whole = len(group) == len(fields)
             names = [] if whole else [field.name for field in group if field.name]
             context = context_of(document.title, [", ".join(names)])
-            for field in group:
-                for section in field.sections:
-                    for block in section.blocks:
-                        packer.add(block, context)
+            for block in _blocks(group):
+                packer.add(block, context)
             packer.flush()
         return packer.chunks
 
     def _fit(self, fields: Sequence[_Field]) -> bool:
-        size = self._ruler.size
-        sections = [section for field in fields for section in field.sections]
-        blocks = [block for section in sections for block in section.blocks]
+        size, blocks = self._ruler.size, _blocks(fields)
         last = size(blocks[-1].gap) if blocks else 0
         return sum(size(b.text) + size(b.gap) for b in blocks) - last <= self._options.max_size
 
@@ -294,39 +270,31 @@ class PbiChunker(_Strategy):
                 yield from ([member] for member in members)
 
 
+@dataclass
 class _Field:
     """A `##` heading with everything below it, and a title above it that has no text of its own."""
 
-    def __init__(self, section: MarkdownSection) -> None:
-        self.sections: list[MarkdownSection] = []
-        self.name = ""
-        self._bare = True
-        self.take(section)
-
-    def take(self, section: MarkdownSection) -> None:
-        """Append a section; a title alone takes the name of the field that joins it."""
-        if section.level == _FIELD_LEVEL and not self.name:
-            self.name = section.heading.replace("_", " ")
-        self.sections.append(section)
-        self._bare = self._bare and section.bare
-
-    def holds(self, section: MarkdownSection) -> bool:
-        """True if `section` does not begin a field of its own."""
-        title_alone = self._bare and not self.name
-        return section.level > _FIELD_LEVEL or title_alone
+    sections: list[MarkdownSection] = field(default_factory=list)
+    name: str = ""
+    bare: bool = True
 
 
-def _fields(sections: Iterable[MarkdownSection]) -> Iterator[_Field]:
-    held: _Field | None = None
+def _fields(sections: Iterable[MarkdownSection]) -> list[_Field]:
+    fields: list[_Field] = []
     for section in sections:
-        if held and held.holds(section):
-            held.take(section)
-            continue
-        if held:
-            yield held
-        held = _Field(section)
-    if held:
-        yield held
+        title_alone = bool(fields) and fields[-1].bare and not fields[-1].name
+        if not (fields and (section.level > _FIELD_LEVEL or title_alone)):
+            fields.append(_Field())
+        last = fields[-1]
+        if section.level == _FIELD_LEVEL and not last.name:
+            last.name = section.path[-1].replace("_", " ")
+        last.sections.append(section)
+        last.bare = last.bare and section.bare
+    return fields
+
+
+def _blocks(fields: Sequence[_Field]) -> list[Block]:
+    return [block for field in fields for section in field.sections for block in section.blocks]
 
 
 _NEAR = 0.8

@@ -9,8 +9,8 @@ import pytest
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.chunking.splitting import (
     PROSE,
-    Characters,
     Piece,
+    Ruler,
     Sentences,
     Separator,
     Tokens,
@@ -109,7 +109,7 @@ def test_fixed_pays_no_attention_to_sentences() -> None:
 
 def pieces(text: str, most: int, overlap: int, least: int = 0, first: int | None = None) -> list[Piece]:
     options = ChunkingOptions(min_size=least, max_size=most, overlap=overlap)
-    return list(split_windows(text, options, Characters(), PROSE, first=first))
+    return list(split_windows(text, options, Ruler(), PROSE, first=first))
 
 
 def test_pieces_and_gaps_without_overlap_are_the_text() -> None:
@@ -197,4 +197,4 @@ def test_a_piece_is_never_empty_even_without_room() -> None:
     tokens = Tokens(lambda piece: 10 * len(piece))
     assert tokens.reach("abc", 1, 3) == 2
     assert tokens.back("abc", 2, 3) == 2
-    assert Characters().reach("abc", 1, 0) == 2
+    assert Ruler().reach("abc", 1, 0) == 2
