@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,22 +11,17 @@ from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, ref
 from pipeline.chunking import STRATEGIES, ChunkingOptions
 from workers.settings.values import Separators
 
-STRATEGY_SIZES: Mapping[str, Mapping[str, int]] = {
-    "semantic": {"min_size": 100, "max_size": 500, "overlap": 50}
-}
-"""Sizes a strategy has if the file gives none; the other strategies take the defaults of the fields."""
-
-Strategy = Annotated[str, OneOf(STRATEGIES)]
-Unit = Annotated[Literal["characters", "tokens"], OneOf(("characters", "tokens"))]
+SEMANTIC_SIZES = {"minSize": 100, "maxSize": 500, "overlap": 50}
+"""Sizes of the strategy semantic if the file gives none; the others take the defaults of the fields."""
 
 
 class ChunkingSettings(ConfigSection):
     """How a document is cut into chunks."""
 
-    strategy: Strategy = Field(
+    strategy: Annotated[str, OneOf(STRATEGIES)] = Field(
         default=ChunkingOptions.strategy, description=f"How texts are cut: {', '.join(STRATEGIES)}."
     )
-    unit: Unit = ChunkingOptions.unit
+    unit: Literal["characters", "tokens"] = ChunkingOptions.unit
     """What sizes count: characters, or tokens of the model."""
     min_size: Whole = Field(default=ChunkingOptions.min_size, ge=0, le=100_000)
     """Smaller leftovers join their neighbour."""
@@ -43,11 +37,10 @@ class ChunkingSettings(ConfigSection):
     @model_validator(mode="before")
     @classmethod
     def _sizes_of_strategy(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or str(value.get("strategy")).lower() != "semantic":
             return value
-        sizes = STRATEGY_SIZES.get(str(value.get("strategy", "")).lower(), {})
-        missing = {n: v for n, v in sizes.items() if n not in value and to_camel(n) not in value}
-        return {**value, **missing}
+        given = {to_camel(key) for key in value}
+        return value | {key: size for key, size in SEMANTIC_SIZES.items() if key not in given}
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

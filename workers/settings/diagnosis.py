@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,7 @@ from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import KeyPath, SettingsProblem, Tree
 
 _LONGEST = 60
-_MISSING = object()
+_GROUPS = {group for source in SOURCE_TYPES.values() for group in source.groups}
 
 
 def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> None:
@@ -25,120 +25,85 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
 
     Keys that already have a problem, such as a variable that is not set, get no second one.
     """
+    written = {_plain(path): path for path in tree.places}
     for detail in error.errors(include_url=False, include_input=False):
-        path = written(detail["loc"], tree.data)
-        if path not in tree.problems:
-            tree.complain(path, _problem(detail["type"], detail.get("ctx", {}), path, tree, model))
+        loc, context = _plain(detail["loc"]), detail.get("ctx", {})
+        end = next(end for end in range(len(loc), -1, -1) if loc[:end] in written or end == 0)
+        path = written.get(loc[:end], ())
+        if len(loc) > end and isinstance(tree.at(path), dict):
+            path = (
+                *path,
+                loc[end],
+            )  # a key that is missing; what follows any other value are steps inside it
+        if path in tree.problems:
+            continue
+        section, field = _located(loc, tree, model)
+        if detail["type"] == "extra_forbidden":
+            tree.complain(path, _unknown_key(str(path[-1]), section))
+            continue
+        words = described(field) if field else "a mapping"
+        if field and path and isinstance(path[-1], int):
+            words = "a mapping" if inner_section(field) else "text"
+        found = _found(path, tree, field) or context.get("found", "nothing")
+        allowed = context["expected"] if detail["type"] == "larder" else words
+        tree.complain(path, SettingsProblem(found=found, allowed=allowed, fix=context.get("fix", "")))
 
 
-def _problem(
-    kind: str, context: Mapping[str, Any], path: KeyPath, tree: Tree, model: type[ConfigSection]
-) -> SettingsProblem:
-    section, field = locate(model, path, tree.data)
-    if kind == "extra_forbidden":
-        return _unknown_key(str(path[-1]), section)
-    words = "a mapping" if field is None else described(field)
-    if field and isinstance(path[-1], int):
-        words = "a mapping" if inner_section(field) else "text"
-    found = _found(path, tree, field) or context.get("found", "nothing")
-    expected = context["expected"] if kind == "larder" else words
-    return SettingsProblem(found=found, allowed=expected, fix=context.get("fix", ""))
+def _plain(path: Iterable[str | int]) -> KeyPath:
+    """Keys in camelCase, and those of a source's groups beside the others, as validation has them."""
+    parts = [to_camel(part) if isinstance(part, str) else part for part in path]
+    return (*parts[:3], *parts[4:]) if len(parts) > 4 and parts[3] in _GROUPS else tuple(parts)  # noqa: PLR2004 (rag.sources[0].auth.x)
+
+
+def _located(
+    loc: KeyPath, tree: Tree, model: type[ConfigSection]
+) -> tuple[type[ConfigSection], FieldInfo | None]:
+    """The section that holds the last key of a path, and that key's field if there is one."""
+    section, field = model, None
+    for index, part in enumerate(loc):
+        inner = inner_section(field) if field else model
+        if isinstance(part, int) or inner is None:
+            continue
+        section = inner
+        if inner is SourceSettings:
+            section = SOURCE_TYPES.get(str(tree.at(loc[:index]).get("type")), inner)
+        field = next((f for f in section.model_fields.values() if to_camel(str(f.alias)) == part), None)
+    return section, field
 
 
 def _unknown_key(key: str, section: type[ConfigSection]) -> SettingsProblem:
-    allowed = [*(str(f.alias) for f in section.model_fields.values()), *_groups(section)]
+    allowed = [str(field.alias) for field in section.model_fields.values()]
+    allowed += section.groups if issubclass(section, SourceSettings) else ()
     lowered = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(to_camel(key).lower(), lowered, n=1)
     fix = f"did you mean {lowered[near[0]]}?" if near else ""
     return SettingsProblem(found="an unknown key", allowed="one of " + ", ".join(allowed), fix=fix)
 
 
-def _groups(section: type[ConfigSection]) -> tuple[str, ...]:
-    return section.groups if issubclass(section, SourceSettings) else ()
-
-
-def written(loc: Iterable[int | str], data: Any) -> KeyPath:
-    """The path of a validation error, with keys spelled and grouped as in the file."""
-    path: list[int | str] = []
-    for part in loc:
-        if isinstance(data, dict):
-            group = next((g for g, inner in _inside(data) if part in _spellings(inner)), None)
-            if group is not None and part not in _spellings(data):
-                path.append(group)
-                data = data[group]
-            key = _spellings(data).get(str(part), part)
-            path.append(key)
-            data = data.get(str(key), _MISSING)
-        elif isinstance(data, list) and isinstance(part, int):
-            path.append(part)
-            data = data[part] if part < len(data) else _MISSING
-        # Anything else is a step inside a single value, such as an item of a text with commas.
-    return tuple(path)
-
-
-def _spellings(data: Mapping[Any, Any]) -> dict[str, str]:
-    """Keys by their camelCase, and by themselves."""
-    return {to_camel(str(key)): str(key) for key in data} | {str(key): str(key) for key in data}
-
-
-def _inside(source: Mapping[Any, Any]) -> Iterable[tuple[str, Mapping[Any, Any]]]:
-    """The groups of a source, whose keys are read as if they stood beside them."""
-    groups = _groups(SOURCE_TYPES.get(str(source.get("type")), ConfigSection))
-    return [(k, v) for k, v in source.items() if to_camel(str(k)) in groups and isinstance(v, dict)]
-
-
-def locate(
-    model: type[ConfigSection], path: KeyPath, data: Any
-) -> tuple[type[ConfigSection], FieldInfo | None]:
-    """The section that holds the last key of a path, and that key's field if there is one."""
-    section, field = model, None
-    for part in path:
-        inner = inner_section(field) if field else None
-        if inner and not isinstance(data, list):
-            of_type = SOURCE_TYPES.get(str(_step(data, "type"))) if inner is SourceSettings else None
-            section = of_type or inner
-        data = _step(data, part)
-        if isinstance(part, str):
-            fields = section.model_fields
-            field = next((f for name, f in fields.items() if part in (name, f.alias)), None)
-    return section, field
-
-
-def _step(data: Any, part: int | str) -> Any:
-    try:
-        return data[part]
-    except (KeyError, IndexError, TypeError):
-        return _MISSING
-
-
 def inner_section(field: FieldInfo) -> type[ConfigSection] | None:
     """The section a field holds, alone or in a list."""
-    return next((t for t in types_of(field.annotation) if issubclass(t, ConfigSection)), None)
+    return next((t for t in _types_of(field.annotation) if issubclass(t, ConfigSection)), None)
 
 
-def types_of(annotation: Any) -> list[type]:
+def _types_of(annotation: Any) -> list[type]:
     """Every class an annotation mentions."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return [annotation]
-    inside = [found for part in get_args(annotation) for found in types_of(part)]
-    return inside or [NoneType]
+    return [found for part in get_args(annotation) for found in _types_of(part)]
 
 
 def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
     """The value in words; empty if the file has none."""
-    value: Any = tree.data
-    for part in path:
-        value = _step(value, part)
-    if value is _MISSING:
+    try:
+        value = tree.at(path)
+    except (LookupError, TypeError):
         return ""
     variable = tree.variables.get(path)
-    if field is not None and SecretStr in types_of(field.annotation) and isinstance(value, str):
+    if field is not None and SecretStr in _types_of(field.annotation) and isinstance(value, str):
         # Of an address its scheme, which tells the wrong service from a wrong address.
         scheme = re.match(r"[a-z][a-z0-9+]{1,20}://", value)
         return f"{scheme[0]} and a rest that is not shown" if scheme else "a text that is not shown"
-    if variable and variable.secret:
-        return f"the value of {_shortened(variable.origin)}"
-    return shown(value)
+    return f"the value of {_shortened(variable.origin)}" if variable and variable.secret else shown(value)
 
 
 def shown(value: Any) -> str:
@@ -166,22 +131,21 @@ def _described(annotation: Any, metadata: Iterable[Any]) -> str:
     words = next((m.text for m in reversed(metadata) if isinstance(m, Expected | OneOf)), "")
     if words:
         return words + _bounds(metadata)
-    if get_origin(annotation) is Annotated:
-        inner, *more = get_args(annotation)
-        return _described(inner, [*more, *metadata])
-    if get_origin(annotation) in (Union, UnionType):
-        parts = [_described(a, metadata) for a in get_args(annotation) if a is not NoneType]
-        return " or ".join(parts) + (", or nothing" if NoneType in get_args(annotation) else "")
-    return "a list of mappings" if get_origin(annotation) is tuple else "a mapping"
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _described(inside[0], [*inside[1:], *metadata])
+    if origin is Literal:
+        return "one of " + ", ".join(inside)
+    if origin in (Union, UnionType):
+        parts = [_described(part, metadata) for part in inside if part is not NoneType]
+        return " or ".join(parts) + (", or nothing" if NoneType in inside else "")
+    return "a list of mappings" if origin is tuple else "a mapping"
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
     words = {"ge": "{} or more", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
     limits = {kind: getattr(m, kind) for m in metadata for kind in words if hasattr(m, kind)}
-    if set(limits) == {"ge", "le"}:
-        return f" from {_number(limits['ge'])} to {_number(limits['le'])}"
-    return "".join(f", {words[kind].format(_number(limit))}" for kind, limit in limits.items())
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    told = {kind: f"{n:g}" if isinstance(n, float) else str(n) for kind, n in limits.items()}
+    if set(told) == {"ge", "le"}:
+        return f" from {told['ge']} to {told['le']}"
+    return "".join(f", {words[kind].format(limit)}" for kind, limit in told.items())

@@ -28,20 +28,13 @@ from pipeline.embedding.known_models import KNOWN, misfits
 EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
 """One line per embedder that this version knows."""
 
-DEVICES = ("cpu", "cuda")
-OVERSIZES = ("split", "refuse", "cut")
-
-EmbeddingProvider = Annotated[str, OneOf(EMBEDDING_PROVIDERS)]
-Oversize = Annotated[Literal["split", "refuse", "cut"], OneOf(OVERSIZES)]
-Device = Annotated[str, OneOf(DEVICES)]
-
 _OWN = "Left out: the provider's own."
 
 
 class EmbeddingModel(ConfigSection):
     """A provider and one of its models."""
 
-    provider: EmbeddingProvider = Field(
+    provider: Annotated[str, OneOf(EMBEDDING_PROVIDERS)] = Field(
         default="minilm",
         description="Who embeds. "
         + "; ".join(f"{name}: {about}" for name, about in EMBEDDING_PROVIDERS.items())
@@ -50,7 +43,7 @@ class EmbeddingModel(ConfigSection):
     model: Text = Field(default="all-MiniLM-L6-v2", description=f"Name of the model. {_OWN}")
     dimensions: Whole = Field(default=384, ge=1, le=4000)
     """Length of its vectors. Left out: the model's own; needed for a model not known to Larder."""
-    device: Device = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """cpu or cuda, for the provider transformers."""
     model_path: Folder | None = Field(default=None, examples=["./models/minilm"])
     """Folder with model.onnx and tokenizer.json of another model, for the provider minilm."""
@@ -64,7 +57,7 @@ class EmbeddingModel(ConfigSection):
     """Tokens of a text that the model reads, where Larder does not know it or the server allows others;
     longer texts are embedded in parts."""
 
-    oversize: Oversize | None = Field(default=None, examples=["split"])
+    oversize: Literal["split", "refuse", "cut"] | None = Field(default=None, examples=["split"])
     """What becomes of a text that is longer than the model reads: split, the mean of its parts; refuse, a
     dead letter; cut, its beginning alone (minilm only). Empty: cut for minilm, else split."""
 
@@ -76,9 +69,8 @@ class EmbeddingModel(ConfigSection):
         facts = KNOWN.get(str(given.get("provider", "minilm")).lower()) if isinstance(given, dict) else None
         if facts is None:
             return given
-        known = facts.of(str(given.get("model", "")))
         own = {"model": facts.model, "batch_size": facts.batch, "timeout": facts.timeout}
-        if known is not None:
+        if known := facts.of(str(given.get("model", ""))):
             own["dimensions"] = known.dimensions
         return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -17,14 +17,13 @@ from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.languages import as_metadata
 from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
-from workers.settings.models import Configuration
+from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
-from workers.settings.yamlfile import KeyPath, Tree, read, scalar
+from workers.settings.yamlfile import ROOT, KeyPath, SettingsProblem, Tree, read, spelled
 
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
 
-ROOT = "rag"
 FILE = "larder.yaml"
 
 UNUSED: Mapping[str, str] = {
@@ -117,65 +116,48 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: with everything that is wrong.
     """
-    file = _file(path, environ)
-    tree = read(file, root=ROOT, lookup=lookup(environ), unused=_unused) if file else Tree(file="defaults")
+    file = path or Path(environ.get(CONFIG) or FILE)
+    given = bool(path or environ.get(CONFIG)) or file.exists()
+    tree = Tree(file="defaults", data={ROOT: {}})
+    if given:
+        tree = read(file, lookup=lookup(environ), unused=_unused)
     override(tree, environ)
-    sources = tree.data.get("sources")
-    for index, source in enumerate(sources if isinstance(sources, list) else []):
-        _type_free_values(tree, index, source)
-        _forgive_disabled(tree, index, source)
-    rag = _validated(tree)
-    if rag is None or tree.problems:
+    _check_sources(tree)
+    try:
+        rag = ConfigurationFile.model_validate(tree.data).rag
+    except ValidationError as error:
+        explain(error, tree, ConfigurationFile)
+    if tree.problems:
         raise tree.error()
     if not rag.embedding.cache.enabled:
-        key, why = "embedding.cache.enabled", "embedding hands vectors on through their cache"
-        tree.notes.append(f"{tree.place(tuple(key.split('.')))}: {key}: not used: {why}")
-    absolute = file.resolve() if file else None
-    folder = absolute.parent if absolute else Path.cwd()
-    return Settings(rag=rag, path=absolute, folder=folder, notes=tuple(tree.notes))
+        key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
+        tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
+    absolute = file.resolve()
+    folder = absolute.parent if given else Path.cwd()
+    return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
 
 
-def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
-    named = path or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    if named is not None:
-        return named
-    return Path(FILE) if Path(FILE).exists() else None
-
-
-def _validated(tree: Tree) -> Configuration | None:
+def _check_sources(tree: Tree) -> None:
+    """Names are there once; a source that is switched off needs no values for its variables, as if left out."""
     try:
-        return Configuration.model_validate(tree.data)
-    except ValidationError as error:
-        explain(error, tree, Configuration)
-        return None
-
-
-def _type_free_values(tree: Tree, index: int, source: Any) -> None:
-    """Metadata of one's own has no type to ask for: what is one variable becomes what YAML would have read."""
-    for path, variable in tree.variables.items():
-        if path[:3] == ("sources", index, "metadata") and variable.whole:
-            holder = _at(source, path[2:-1])
-            if path[3] not in ("category", "sourceType", "source_type"):
-                holder[path[-1]] = scalar(holder[path[-1]])
-
-
-def _forgive_disabled(tree: Tree, index: int, source: Any) -> None:
-    """A source that is switched off needs no values for its variables: such keys count as left out."""
-    if not is_off(source):
+        sources = tree.at((ROOT, "sources"))
+    except (LookupError, TypeError):
         return
-    for path in [p for p, found in tree.problems.items() if p[:2] == ("sources", index) and found[0].unset]:
-        del tree.problems[path]
-        holder = _at(source, path[2:-1])
-        if isinstance(holder, dict):
-            del holder[path[-1]]
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    """The value at a path that is there."""
-    for part in path:
-        data = data[part]
-    return data
+    names = set()
+    for index, source in enumerate(sources if isinstance(sources, list) else ()):
+        if not isinstance(source, dict):
+            continue
+        here: KeyPath = (ROOT, "sources", index)
+        name = source.get("name")
+        if name is not None and str(name) in names:
+            fault = SettingsProblem(found=repr(name), allowed="a name that no other source has")
+            tree.complain((*here, "name"), fault)
+        names.add(str(name))
+        for path in [p for p, found in tree.problems.items() if p[:3] == here and found[0].unset]:
+            if is_off(source):
+                del tree.problems[path]
+                del tree.at(path[:-1])[path[-1]]
 
 
 def _unused(path: KeyPath) -> str:
-    return UNUSED.get(".".join("*" if isinstance(part, int) else to_camel(part) for part in path), "")
+    return UNUSED.get(".".join("*" if isinstance(part, int) else to_camel(part) for part in path[1:]), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ from connectors.sections import (
     Flag,
     Folder,
     Number,
-    OneOf,
     Text,
     Whole,
     Zone,
@@ -23,25 +21,26 @@ from connectors.sections import (
 )
 from pipeline.languages import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
-from workers.settings.embedding import (
-    EmbeddingSettings,
-)
+from workers.settings.embedding import EmbeddingSettings
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
 from workers.settings.sources import Sources, SourceSettings
 from workers.settings.values import BrokerUrl, DatabaseUrl, Language, Similarity
 
-PROVIDERS: Mapping[str, str] = {"pgvector": "PostgreSQL with pgvector"}
-_FOREIGN_STORES = ("memory", "chroma", "pinecone", "faiss", "weaviate")
+
+def _only(name: str, why: str) -> BeforeValidator:
+    """The one value that a key of other versions and tools may have."""
+
+    def checked(value: Any) -> str:
+        if str(value).lower() != name:
+            raise refusal(name, why)
+        return name
+
+    return BeforeValidator(checked)
 
 
-def _own_store(value: Any) -> Any:
-    if value in _FOREIGN_STORES:
-        raise refusal("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
-    return value
-
-
-Provider = Annotated[str, OneOf(PROVIDERS), BeforeValidator(_own_store)]
+_PGVECTOR = _only("pgvector", "Larder stores in PostgreSQL with pgvector: write provider: pgvector")
+_EXTRACT = _only("extract", "suggestions quote what people wrote: remove the key")
 
 
 class FeatureFlags(ConfigSection):
@@ -169,16 +168,10 @@ class FlowerSettings(ConfigSection):
     """Path before all its pages."""
 
 
-def _quotes(value: Any) -> Any:
-    if value != "extract":
-        raise refusal("extract", "suggestions quote what people wrote: remove the key")
-    return value
-
-
 class EnrichmentSettings(ConfigSection):
     """How Step 4 is answered."""
 
-    generator: Annotated[Text, BeforeValidator(_quotes)] = "extract"
+    generator: Annotated[str, _EXTRACT, Expected("extract")] = "extract"
     """Learnings and suggestions quote what people wrote; there is nothing else to choose."""
     results_kept_hours: Number = Field(default=24, gt=0, le=8760)
     """Hours an answer is kept; the same question gets it again."""
@@ -197,9 +190,8 @@ class Configuration(ConfigSection):
 
     enabled: Flag = True
     """Master switch: false answers as if nothing were known."""
-    provider: Provider = Field(
-        default="pgvector", description="Where chunks are kept: " + ", ".join(PROVIDERS) + "."
-    )
+    provider: Annotated[str, _PGVECTOR, Expected("pgvector")] = "pgvector"
+    """Where chunks are kept: PostgreSQL with pgvector."""
     rollout_percentage: Number = Field(default=100, ge=0, le=100)
     """Share of backlog items that are enriched."""
     feature_flags: FeatureFlags = FeatureFlags()
@@ -250,3 +242,29 @@ class Configuration(ConfigSection):
         if source.strategy is None:
             return self.chunking
         return self.chunking.model_copy(update={"strategy": source.strategy})
+
+
+class ConfigurationFile(ConfigSection):
+    """The configuration file: all of it stands under the root key `rag`.
+
+    It is the file given with `--config`, else the one `LARDER_CONFIG` names, else `./larder.yaml`; without a file
+    all defaults hold. Relative paths start at the folder of the file. Keys are written in camelCase; snake_case is
+    read too. An unknown key, a key written twice or a value of the wrong type is an error.
+
+    ## Variables in values
+
+    | written | becomes |
+    |---|---|
+    | `${NAME}` | the value of the variable; an error if it is not set |
+    | `${NAME:-default}` | the default if the variable is not set or empty |
+    | `$${` | `${` as text |
+
+    Variables are replaced after the YAML is read, so a value may hold any character. A value that is one variable
+    and nothing else gets the type its key asks for (`false`, `5`), becomes a list at its commas where a list is
+    asked for, and counts as left out if it is empty; among metadata of your own it is text. What a variable holds is
+    not searched for variables. Where `NAME` is not set and `NAME_FILE` names a file, the value is read from that
+    file, as containers mount secrets.
+    """
+
+    rag: Configuration
+    """Everything."""

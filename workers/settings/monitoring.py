@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from connectors.sections import (
     ConfigSection,
@@ -19,34 +18,14 @@ from connectors.sections import (
     Size,
     Text,
     Whole,
-    refusal,
     refuse,
 )
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
-SEVERITIES = ("info", "warning", "error", "critical")
-CHANNELS = ("console", "file")
-CONDITIONS: Mapping[str, str] = {
-    "slow_query": "milliseconds a search takes",
-    "indexing_failure": "failures one after another",
-    "store_unreachable": "attempts to reach the database",
-}
-"""What may raise an alert, and what its threshold counts."""
-
-
-def _endpoint(value: str) -> str:
-    if not value.startswith("/"):
-        raise refusal(_ENDPOINT)
-    return value
-
-
-_ENDPOINT = "a path that begins with /"
 
 Level = Annotated[str, OneOf(LEVELS)]
-Severity = Annotated[str, OneOf(SEVERITIES)]
-Channel = Annotated[str, OneOf(CHANNELS)]
-Condition = Annotated[str, OneOf(CONDITIONS)]
-Endpoint = Annotated[Text, AfterValidator(_endpoint), Expected(_ENDPOINT)]
+Severity = Literal["info", "warning", "error", "critical"]
+Endpoint = Annotated[Text, Field(pattern="^/"), Expected("a path that begins with /")]
 
 
 class MetricsSettings(ConfigSection):
@@ -88,7 +67,7 @@ class HealthCheckSettings(ConfigSection):
 class AlertChannel(ConfigSection):
     """Where alerts go."""
 
-    type: Channel
+    type: Literal["console", "file"]
     """console or file."""
     path: Folder | None = None
     """The file, for the type file."""
@@ -105,7 +84,7 @@ class AlertChannel(ConfigSection):
 class AlertCondition(ConfigSection):
     """What raises an alert."""
 
-    name: Condition
+    name: Literal["slow_query", "indexing_failure", "store_unreachable"]
     """slow_query, indexing_failure or store_unreachable."""
     threshold: Number = Field(gt=0)
     """Alert above this."""

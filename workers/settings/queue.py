@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -33,7 +32,12 @@ class DeletionGuardSettings(ConfigSection):
 
 
 class QueueSettings(ConfigSection):
-    """Leases, limits and retries. In order: leaseSeconds / 3, leaseSeconds, resendSeconds, visibilityTimeout."""
+    """Leases, limits and retries.
+
+    These must be in order, or the file is refused: `leaseSeconds / 3` (how often a lease is renewed) <
+    `leaseSeconds` < `resendSeconds` < `visibilityTimeout`, and `softTimeLimit` < `timeLimit` <
+    `visibilityTimeout`.
+    """
 
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)
     """How long a silent worker keeps its work."""
@@ -79,29 +83,27 @@ class QueueSettings(ConfigSection):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        refuse(self, [*self._resend_out_of_order(), *self._limits_out_of_order()])
-        return self
-
-    def _resend_out_of_order(self) -> Iterator[Mismatch]:
-        timeout = f"visibilityTimeout ({self.visibility_timeout})"
+        lease, resend, timeout, limit = (
+            f"leaseSeconds ({self.lease_seconds:g})",
+            "lease_seconds" if self.resend_seconds is None else "resend_seconds",
+            f"visibilityTimeout ({self.visibility_timeout})",
+            f"timeLimit ({self.time_limit:g})",
+        )
+        half = "half of " if self.resend_seconds is None else ""
+        twice = "else the broker delivers a task again that is still running"
         early = "else work is sent again while its worker still has it"
         late = "else the broker delivers a message again before the ledger looks after it"
-        if self.resend_after >= self.visibility_timeout:
-            if self.resend_seconds is None:
-                yield Mismatch(key="lease_seconds", expected=f"less than half of {timeout}", fix=late)
-            else:
-                yield Mismatch(key="resend_seconds", expected=f"less than {timeout}", fix=late)
-        if self.resend_after <= self.lease_seconds:
-            more = f"more than leaseSeconds ({self.lease_seconds:g})"
-            yield Mismatch(key="resend_seconds", expected=more, fix=early)
-
-    def _limits_out_of_order(self) -> Iterator[Mismatch]:
-        if self.time_limit >= self.visibility_timeout:
-            less = f"less than visibilityTimeout ({self.visibility_timeout})"
-            twice = "else the broker delivers a task again that is still running"
-            yield Mismatch(key="time_limit", expected=less, fix=twice)
-        if self.soft_time_limit >= self.time_limit:
-            yield Mismatch(key="soft_time_limit", expected=f"less than timeLimit ({self.time_limit:g})")
-        if self.retry_base_seconds > self.retry_max_seconds:
-            most = f"at most retryMaxSeconds ({self.retry_max_seconds:g})"
-            yield Mismatch(key="retry_base_seconds", expected=most)
+        rules = (
+            (self.resend_after < self.visibility_timeout, resend, f"less than {half}{timeout}", late),
+            (self.lease_seconds < self.resend_after, "resend_seconds", f"more than {lease}", early),
+            (self.time_limit < self.visibility_timeout, "time_limit", f"less than {timeout}", twice),
+            (self.soft_time_limit < self.time_limit, "soft_time_limit", f"less than {limit}", ""),
+            (
+                self.retry_base_seconds <= self.retry_max_seconds,
+                "retry_base_seconds",
+                f"at most retryMaxSeconds ({self.retry_max_seconds:g})",
+                "",
+            ),
+        )
+        refuse(self, [Mismatch(key=k, expected=text, fix=fix) for holds, k, text, fix in rules if not holds])
+        return self

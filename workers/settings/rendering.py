@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import yaml
@@ -17,9 +17,10 @@ from connectors import SOURCES
 from connectors.sections import ConfigSection
 from workers.settings.diagnosis import described, inner_section
 from workers.settings.environment import CONFIG, OVERRIDES
-from workers.settings.loading import FILE, ROOT, UNUSED, Settings
-from workers.settings.models import Configuration
+from workers.settings.loading import UNUSED, Settings
+from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.yamlfile import ROOT
 
 _HEAD = """\
 # Configuration of Larder. Every key is here with its default; a key left out has the same value.
@@ -35,7 +36,7 @@ def initial_file() -> str:
 
 def effective(settings: Settings) -> dict[str, Any]:
     """The values in force as JSON in the shape of the file, with secrets masked."""
-    return {ROOT: _json(settings.rag)}
+    return ConfigurationFile(rag=settings.rag).model_dump(mode="json", by_alias=True)
 
 
 def show(settings: Settings) -> str:
@@ -44,12 +45,9 @@ def show(settings: Settings) -> str:
     return text.replace("${", "$${")
 
 
-_json = partial(to_jsonable_python, by_alias=True)
-
-
 def text_of(value: Any) -> str:
     """A value as it stands behind a key, on one line."""
-    plain = _json(value)
+    plain = to_jsonable_python(value, by_alias=True)
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
     text = text.removesuffix("\n").removesuffix("\n...")
     # YAML would break the line inside a text with line breaks; JSON, which is YAML too, does not.
@@ -72,50 +70,34 @@ def _keys(
         yield from textwrap.wrap(
             str(field.description), 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
-        inner = inner_section(field)
-        if key == "sources":
-            yield f"{indent}{key}:"
-            yield from _sources(indent + "  ")
-        elif inner is not None and isinstance(default_of(field), ConfigSection):
-            yield f"{indent}{key}:"
-            yield from _keys(inner, given, indent + "  ")
-        elif inner is not None and default_of(field):
-            yield f"{indent}{key}:"
-            yield from (f"{indent}  - {text_of(item)}" for item in default_of(field))
+        inner, value = inner_section(field), given.get(key, default_of(field))
+        if value is None:
+            yield f"{indent}# {key}:" + (f" {text_of(field.examples[0])}" if field.examples else "")
+        elif inner is None or (value == () and inner is not SourceSettings):
+            yield f"{indent}{key}: {text_of(value)}"
         else:
-            yield indent + _line(key, field, given)
-
-
-def _line(key: str, field: FieldInfo, given: Mapping[str, Any]) -> str:
-    value = given.get(key, default_of(field))
-    if value is not None:
-        return f"{key}: {text_of(value)}"
-    example = f" {text_of(field.examples[0])}" if field.examples else ""
-    return f"# {key}:{example}"
+            yield f"{indent}{key}:"
+            if inner is SourceSettings:
+                yield from _sources(indent + "  ")
+            elif isinstance(value, tuple):
+                yield from (f"{indent}  - {text_of(item)}" for item in value)
+            else:
+                yield from _keys(inner, {}, indent + "  ")
 
 
 def _sources(indent: str) -> Iterator[str]:
     """An example of each type that has one; the first shows all keys, the others those that it has not."""
-    known: Mapping[str, FieldInfo] = {}
+    known: Iterable[str] = ()
     for kind, source in SOURCES.items():
         given = source.options.example
         if given.get("type") == kind:
-            yield from _item(_keys(SOURCE_TYPES[kind], given, indent + "  ", known), indent)
+            text = "\n".join(_keys(SOURCE_TYPES[kind], given, indent + "  ", known))
+            # The first line that is no comment carries the dash of the list.
+            yield re.sub(r"^( *)  (?=\w)", r"\1- ", text, count=1, flags=re.MULTILINE)
             known = known or SOURCE_TYPES[kind].model_fields
 
 
-def _item(lines: Iterator[str], indent: str) -> Iterator[str]:
-    """The lines of one list item: the first one that is no comment carries the dash."""
-    dashed = False
-    for line in lines:
-        if dashed or line.lstrip().startswith("#"):
-            yield line
-        else:
-            yield f"{indent}- {line.lstrip()}"
-            dashed = True
-
-
-_PAGE_HEAD = f"""\
+_PAGE_HEAD = """\
 # Configuration
 
 This page is generated from the sections in `workers/settings` and the `options.py` of each connector.
@@ -123,91 +105,61 @@ This page is generated from the sections in `workers/settings` and the `options.
 once with their lines, and `larder config show` prints the values in force with secrets masked.
 
 ## The file
-
-One YAML file with the root key `{ROOT}`. It is the file given with `--config`, else the one `{CONFIG}` names,
-else `./{FILE}`; without a file all defaults hold. Relative paths start at the folder of the file. Keys are
-written in camelCase; snake_case is read too. An unknown key, a key written twice or a value of the wrong
-type is an error.
-
-## Variables in values
-
-| written | becomes |
-|---|---|
-| `${{NAME}}` | the value of the variable; an error if it is not set |
-| `${{NAME:-default}}` | the default if the variable is not set or empty |
-| `$${{` | `${{` as text |
-
-Variables are replaced after the YAML is read, so a value may hold any character. A value that is one variable
-and nothing else gets the type its key asks for (`false`, `5`), becomes a list at its commas where a list is
-asked for, and counts as left out if it is empty. What a variable holds is not searched for variables. Where
-`NAME` is not set and `NAME_FILE` names a file, the value is read from that file, as containers mount secrets.
 """
 
-_ORDER = """\
-These must be in order, or the file is refused: `leaseSeconds / 3` (how often a lease is renewed) <
-`leaseSeconds` < `resendSeconds` < `visibilityTimeout`, and `softTimeLimit` < `timeLimit` <
-`visibilityTimeout`.
+
+_ENVIRONMENT = """\
+## Environment
+
+These override the file; an empty one counts as not set. The key of a provider itself, such as `HF_TOKEN`, is taken
+only where the file gives none and names no other address.
 """
 
 
 def reference() -> str:
     """`docs/configuration.md`."""
+    variables = [(f"`{CONFIG}`", ""), *((f"`{v.name}`", f"`{v.key}`") for v in OVERRIDES)]
+    names: dict[type[SourceSettings], list[str]] = {}
+    for kind, section in SOURCE_TYPES.items():
+        names.setdefault(section, []).append(kind)
     parts = [
         _PAGE_HEAD,
-        *_environment(),
+        f"{inspect.getdoc(ConfigurationFile)}\n",
+        _ENVIRONMENT,
+        _table(("variable", "key"), variables),
         "## Keys\n",
         *_section(Configuration, ROOT),
-        *_source_tables(),
-        *_unused(),
+        f"### {ROOT}.sources\n\nA list; `type` decides which keys a source has.\n",
+    ]
+    for section, kinds in names.items():
+        parts += _section(section, f"{ROOT}.sources of type {' or '.join(kinds)}")
+    parts += [
+        "## Accepted and not used\n",
+        "Files written for other tools may hold these keys; Larder reports them and goes on.\n",
+        _table(("key", "why"), [(f"`{key}`", f"{why}.") for key, why in UNUSED.items()]),
     ]
     return "\n".join(parts)
 
 
-def _environment() -> Iterator[str]:
-    rows = [(f"`{v.name}`", f"`{v.key}`", v.meaning) for v in OVERRIDES]
-    yield "## Environment\n\nThese override the file; an empty one counts as not set.\n"
-    yield _table(("variable", "key", "meaning"), [(f"`{CONFIG}`", "", "The configuration file."), *rows])
-
-
 def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
-    yield f"### {name}\n"
-    yield f"{inspect.getdoc(section)}\n"
-    if name == f"{ROOT}.queue":
-        yield _ORDER
-    fields = section.model_fields.values()
-    yield _table(("key", "type", "default", "meaning"), [_row(f, name) for f in fields])
-    for field in fields:
-        inner = inner_section(field)
-        if inner is not None and not issubclass(inner, SourceSettings) and default_of(field) is not None:
-            yield from _section(inner, f"{name}.{field.alias}")
-
-
-def _row(field: FieldInfo, name: str) -> tuple[str, str, str, str]:
-    inner = inner_section(field)
-    whole = inner is not None and not isinstance(default_of(field), tuple)
-    if field.is_required():
-        default = "required"
-    elif default_of(field) is None:
-        default = "none"
-    else:
-        default = f"see {name}.{field.alias}" if whole else f"`{text_of(default_of(field))}`"
-    return f"`{field.alias}`", described(field), default, " ".join(str(field.description).split())
-
-
-def _source_tables() -> Iterator[str]:
-    yield f"### {ROOT}.sources\n"
-    yield "A list; `type` decides which keys a source has.\n"
-    names: dict[type[SourceSettings], list[str]] = {}
-    for kind, section in SOURCE_TYPES.items():
-        names.setdefault(section, []).append(kind)
-    for section, kinds in names.items():
-        yield from _section(section, f"{ROOT}.sources of type {' or '.join(kinds)}")
-
-
-def _unused() -> Iterator[str]:
-    yield "## Accepted and not used\n"
-    yield "Files written for other tools may hold these keys; Larder reports them and goes on.\n"
-    yield _table(("key", "why"), [(f"`{key}`", f"{why}.") for key, why in UNUSED.items()])
+    yield f"### {name}\n\n{inspect.getdoc(section)}\n"
+    rows = []
+    below: list[str] = []
+    for field in section.model_fields.values():
+        inner, value = inner_section(field), default_of(field)
+        default = f"`{text_of(value)}`"
+        if field.is_required():
+            default = "required"
+        elif value is None:
+            default = "none"
+        elif isinstance(value, ConfigSection):
+            default = f"see {name}.{field.alias}"
+        if inner is not None and inner is not SourceSettings and value is not None:
+            below += _section(inner, f"{name}.{field.alias}")
+        meaning = " ".join(str(field.description).split())
+        rows.append((f"`{field.alias}`", described(field), default, meaning))
+    yield _table(("key", "type", "default", "meaning"), rows)
+    yield from below
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

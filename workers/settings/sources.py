@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
@@ -83,8 +82,6 @@ def _of_type(value: Any) -> SourceSettings:
     """The source's own section, chosen by its `type`."""
     if isinstance(value, SourceSettings):
         return value
-    if isinstance(value, _Repeated):
-        raise mismatched([Mismatch(key="name", expected="a name that no other source has")])
     if not isinstance(value, dict):
         raise refusal("a source with at least name, type and paths")
     kind = value.get("type")
@@ -103,26 +100,9 @@ def is_off(source: Any) -> bool:
     return isinstance(source, dict) and str(source.get("enabled")).lower() in {"false", "no", "off", "0"}
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    """Stands for a source whose name an earlier one has."""
-
-
-def _once(value: Any) -> Any:
-    items = listed(value)
-    if not isinstance(items, list | tuple):
-        return items
-    names = [item.get("name") if isinstance(item, dict) else getattr(item, "name", None) for item in items]
-    first = {str(name): index for index, name in reversed(list(enumerate(names)))}
-    return [
-        item if name is None or first[str(name)] == index else _Repeated()
-        for index, (item, name) in enumerate(zip(items, names, strict=True))
-    ]
-
-
 Sources = Annotated[
     tuple[Annotated[SerializeAsAny[SourceSettings], BeforeValidator(_of_type)], ...],
-    BeforeValidator(_once),
+    BeforeValidator(listed),
     Expected("a list of sources"),
 ]
-"""Sources of any type, each with a name of its own."""
+"""Sources of any type."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -39,16 +38,15 @@ def _separators(value: Any) -> Any:
     return [s.replace("\\n", "\n").replace("\\t", "\t") if isinstance(s, str) else s for s in items]
 
 
-@dataclass(frozen=True)
-class _Scheme:
-    allowed: tuple[str, ...]
-
-    def __call__(self, value: SecretStr) -> SecretStr:
+def _scheme(*allowed: str) -> AfterValidator:
+    def checked(value: SecretStr) -> SecretStr:
         url = urlsplit(value.get_secret_value())
         _ = url.port
-        if url.scheme not in self.allowed or not (url.netloc or url.path or url.query):
+        if url.scheme not in allowed or not (url.netloc or url.path or url.query):
             raise ValueError
         return value
+
+    return AfterValidator(checked)
 
 
 def _masked(secret: SecretStr) -> str:
@@ -75,12 +73,12 @@ Similarity = Annotated[
 DatabaseUrl = Annotated[
     SecretStr,
     _Masked,
-    AfterValidator(_Scheme(("postgresql", "postgres", "postgresql+psycopg"))),
+    _scheme("postgresql", "postgres", "postgresql+psycopg"),
     Expected("a URL such as postgresql://USER:PASSWORD@HOST:5432/larder"),
 ]
 BrokerUrl = Annotated[
     SecretStr,
     _Masked,
-    AfterValidator(_Scheme(("redis", "rediss", "redis+socket"))),
+    _scheme("redis", "rediss", "redis+socket"),
     Expected("a URL such as redis://:PASSWORD@HOST:6379/0"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +19,16 @@ MOST_VALUES = 50_000
 """Counted after aliases are followed, so that a few lines cannot become a gigabyte."""
 MOST_LEVELS = 24
 
+ROOT = "rag"
 KeyPath = tuple[str | int, ...]
-"""Keys and list positions from the root key `rag` (not included) to a value."""
+"""Keys and list positions from the file's root to a value."""
 Lookup = Callable[[str], str | None]
-"""The value of a variable, None if it is not set; raises `VariableFault` if it cannot be read."""
+"""The value of a variable, None if it is not set; raises `SettingsError` if it cannot be read."""
 
 _TAG = "tag:yaml.org,2002:"
 _TYPED = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
 _SCALARS = _TYPED | {_TAG + name for name in ("str", "timestamp", "value")}
-_TOKEN = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
-_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_TOKEN = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\})?")
 
 
 class Location(NamedTuple):
@@ -41,7 +42,7 @@ class Location(NamedTuple):
     """From 1; 0 if the line says enough."""
 
     def __str__(self) -> str:
-        return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
+        return ":".join(str(part) for part in self if part)
 
 
 _NOWHERE = Location("")
@@ -79,14 +80,6 @@ class SettingsError(ConfigurationError):
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
-class VariableFault(ValueError):
-    """Variables of one value that are not set, cannot be read or are written wrongly."""
-
-    def __init__(self, *faults: SettingsProblem) -> None:
-        super().__init__("; ".join(f.found for f in faults))
-        self.faults = faults
-
-
 class Variable(NamedTuple):
     """How a value that came out of variables was written."""
 
@@ -100,14 +93,25 @@ class Variable(NamedTuple):
 
 @dataclass(kw_only=True)
 class Tree:
-    """What a file says; paths begin behind the root key."""
+    """What a file says."""
 
     file: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Any = field(default_factory=dict)
     places: dict[KeyPath, Location] = field(default_factory=dict)
     variables: dict[KeyPath, Variable] = field(default_factory=dict)
     problems: dict[KeyPath, list[SettingsProblem]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def at(self, path: KeyPath) -> Any:
+        """The value at `path`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        value = self.data
+        for part in path:
+            value = value[part]
+        return value
 
     def place(self, path: KeyPath) -> Location:
         """Where the value at `path` was written, else what surrounds it, else the file."""
@@ -116,8 +120,7 @@ class Tree:
 
     def complain(self, path: KeyPath, *faults: SettingsProblem, at: Location | None = None) -> None:
         """Add problems with the value at `path`."""
-        where = at or self.place(path)
-        found = [replace(fault, at=where, key=spelled(path)) for fault in faults]
+        found = [replace(fault, at=at or self.place(path), key=spelled(path)) for fault in faults]
         self.problems.setdefault(path, []).extend(found)
 
     def error(self) -> SettingsError:
@@ -126,9 +129,9 @@ class Tree:
 
 
 def spelled(path: Sequence[str | int]) -> str:
-    """`("sources", 0, "paths")` as a person writes it: `sources[0].paths`."""
+    """`("rag", "sources", 0, "paths")` as a person writes it: `sources[0].paths`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    return text.removeprefix(f".{ROOT}.").removeprefix(".")
 
 
 def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, Variable | None]:
@@ -137,7 +140,7 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
     What variables hold is not searched for variables again. `plain` False is a quoted value.
 
     Raises:
-        VariableFault: with every fault of this text.
+        SettingsError: with every fault of this text.
     """
     faults: list[SettingsProblem] = []
     looked_up: list[bool] = []
@@ -145,235 +148,156 @@ def substitute(text: str, lookup: Lookup, *, plain: bool = True) -> tuple[str, V
     def replaced(match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
-        try:
-            value, from_outside = _value(match[1] or "", lookup)
-        except VariableFault as error:
-            faults.extend(error.faults)
+        name, default = match.groups()
+        if name is None:
+            # What stands in the braces may be a mistyped secret, so the message does not repeat it.
+            found, fix = "a '${' that begins no variable", "write $${ for a literal ${; variables do not nest"
+            faults.append(SettingsProblem(found=found, allowed="${NAME} or ${NAME:-default}", fix=fix))
             return ""
-        looked_up.append(from_outside)
-        return value
+        try:
+            value = lookup(name)
+        except SettingsError as error:
+            faults.extend(error.problems)
+            return ""
+        if value is None and default is None:
+            fix = f"set the variable {name} or write ${{{name}:-default}}"
+            found = f"${{{name}}}, which is not set"
+            faults.append(SettingsProblem(found=found, allowed="a value", fix=fix, unset=True))
+        # As in a shell, `:-` also replaces a variable that is set and empty.
+        looked_up.append(bool(value) or default is None)
+        return value or default or ""
 
     result = _TOKEN.sub(replaced, text)
     if faults:
-        raise VariableFault(*faults)
+        raise SettingsError(faults)
     whole = plain and _TOKEN.fullmatch(text) is not None
     return result, Variable(text, any(looked_up), whole) if looked_up else None
 
 
-def _value(written: str, lookup: Lookup) -> tuple[str, bool]:
-    """The value of `NAME` or `NAME:-default`, and whether it came from outside."""
-    inside = _INSIDE.fullmatch(written)
-    if inside is None or "${" in (inside[2] or ""):
-        # What stands in the braces may be a mistyped secret, so the message does not repeat it.
-        found, fix = "a '${' that begins no variable", "write $${ for a literal ${; variables do not nest"
-        raise VariableFault(SettingsProblem(found=found, allowed="${NAME} or ${NAME:-default}", fix=fix))
-    name, default = inside[1], inside[2]
-    value = lookup(name)
-    if value is None and default is None:
-        found, fix = (
-            f"${{{name}}}, which is not set",
-            f"set the variable {name} or write ${{{name}:-default}}",
-        )
-        raise VariableFault(SettingsProblem(found=found, allowed="a value", fix=fix, unset=True))
-    # As in a shell, `:-` also replaces a variable that is set and empty.
-    return (default, False) if default is not None and not value else (value or "", True)
-
-
-def scalar(text: str, tag: str | None = None) -> Any:
-    """What YAML makes of an unquoted text: a number, true or false, nothing, or the text.
-
-    Dates stay text, and so do infinity and NaN: neither has a place in JSON.
-    """
-    if tag is None:
-        tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    if tag not in _TYPED:
-        return text
-    try:
-        value = yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
-    except (ValueError, yaml.YAMLError):
-        return text
-    return text if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read(path: Path, *, root: str, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tree:
-    """The mapping under the key `root` of a file.
+def read(path: Path, *, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tree:
+    """What a file says.
 
     Subtrees for which `unused` gives a reason are left out unread, with a note. Wrong variables and
     duplicate keys are collected in `problems`.
 
     Raises:
-        SettingsError: the file cannot be read, is no YAML or has another root.
+        SettingsError: the file cannot be read, or is no YAML.
     """
     tree = Tree(file=str(path))
-    _Reader(tree, lookup, unused).document(_composed(_text(path), tree), root)
+    text = _text(path)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            tree.data = _Reader(tree, lookup, unused).value(node, ())
+    except yaml.MarkedYAMLError as error:
+        line, column = (mark.line, mark.column) if (mark := error.problem_mark) else (0, 0)
+        found = ", ".join(part for part in (error.context, error.problem) if part)
+        fix = "inside { } and [ ] a variable needs quotes" if "${" in text.split("\n")[line] else ""
+        raise _refused(path, f"broken YAML ({found})", "valid YAML", line + 1, column + 1, fix) from None
+    except yaml.reader.ReaderError as error:
+        found = f"a character YAML forbids (#x{ord(str(error.character)):04x})"
+        raise _refused(path, found, "printable text", text.count("\n", 0, error.position) + 1) from None
+    except RecursionError:
+        found = "lists or mappings nested too deeply, or too much (aliases repeat their values)"
+        allowed = f"at most {MOST_LEVELS} levels and {MOST_VALUES:,} values"
+        raise _refused(path, found, allowed) from None
     return tree
 
 
 def _text(path: Path) -> str:
-    def refused(found: str, allowed: str, line: int = 0) -> SettingsError:
-        return SettingsError([SettingsProblem(at=Location(str(path), line), found=found, allowed=allowed)])
-
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise refused("no such file", "a configuration file; `larder config init` writes one") from None
     except OSError as error:
-        raise refused(f"a file that cannot be read ({error.strerror})", "a readable file") from None
+        found = f"a file that cannot be read ({error.strerror})"
+        raise _refused(path, found, "a configuration file; `larder config init` writes one") from None
     if len(content) > MOST_BYTES:
-        raise refused(f"more than {MOST_BYTES:,} bytes", "a smaller file")
+        raise _refused(path, f"more than {MOST_BYTES:,} bytes", "a smaller file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise refused("bytes that are not UTF-8", "text in UTF-8", line) from None
+        raise _refused(path, "bytes that are not UTF-8", "text in UTF-8", line) from None
 
 
-def _composed(text: str, tree: Tree) -> yaml.Node | None:
-    try:
-        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        found = ", ".join(part for part in (error.context, error.problem) if part)
-        at = Location(tree.file, mark.line + 1, mark.column + 1) if mark else None
-        line = (text.split("\n")[mark.line : mark.line + 1] or [""])[0] if mark else ""
-        fix = "inside { } and [ ] a variable needs quotes" if "${" in line else ""
-        tree.complain(
-            (), SettingsProblem(found=f"broken YAML ({found})", allowed="valid YAML", fix=fix), at=at
-        )
-    except yaml.reader.ReaderError as error:
-        at = Location(tree.file, text.count("\n", 0, error.position) + 1)
-        found = f"a character YAML forbids (#x{ord(str(error.character)):04x})"
-        tree.complain((), SettingsProblem(found=found, allowed="printable text"), at=at)
-    except RecursionError:
-        tree.complain((), SettingsProblem(found="lists or mappings nested too deeply", allowed=_LEVELS))
-    if tree.problems:
-        raise tree.error()
-    return node
+def _refused(
+    path: Path, found: str, allowed: str, line: int = 0, column: int = 0, fix: str = ""
+) -> SettingsError:
+    at = Location(str(path), line, column)
+    return SettingsError([SettingsProblem(at=at, found=found, allowed=allowed, fix=fix)])
 
 
-_LEVELS = f"at most {MOST_LEVELS} levels"
-
-
-class _TooMuchError(Exception):
-    """The walk is over: whatever follows is more of the same."""
-
-
+@dataclass
 class _Reader:
     """Builds values from nodes; every fault is noted and the walk goes on."""
 
-    def __init__(self, tree: Tree, lookup: Lookup, unused: Callable[[KeyPath], str]) -> None:
-        self.tree = tree
-        self.lookup = lookup
-        self.unused = unused
-        self.left = MOST_VALUES
-
-    def complain(
-        self, path: KeyPath, found: str, allowed: str, fix: str = "", *, at: yaml.Node | None
-    ) -> None:
-        """Add a problem with the value at `path`, written at a node."""
-        problem = SettingsProblem(found=found, allowed=allowed, fix=fix)
-        self.tree.complain(path, problem, at=self.line_of(at) if at else None)
+    tree: Tree
+    lookup: Lookup
+    unused: Callable[[KeyPath], str]
+    left: int = MOST_VALUES
 
     def line_of(self, node: yaml.Node) -> Location:
         """Where a node begins."""
         return Location(self.tree.file, node.start_mark.line + 1)
 
-    def document(self, node: yaml.Node | None, root: str) -> None:
-        """Fill the tree from the mapping under `root`."""
-        wanted = f"one mapping under the key {root}"
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        if root not in [key.value for key, _ in pairs]:
-            self.complain((), f"no root key {root}", wanted, at=pairs[0][0] if pairs else None)
-            raise self.tree.error()
-        seen = False
-        for key, value in pairs:
-            if key.value == root and not seen:
-                seen = True
-                self.under_root(key, value, wanted)
-            else:
-                found = f"a second root key {root}" if key.value == root else "another root key"
-                path = (str(key.value),) if isinstance(key, yaml.ScalarNode) else ()
-                self.complain(path, found, wanted, at=key)
-
-    def under_root(self, key: yaml.Node, value: yaml.Node, wanted: str) -> None:
-        """The root's own value: a mapping, or nothing, which means all defaults."""
-        self.tree.places[()] = self.line_of(key)
-        try:
-            data = self.value(value, ())
-        except _TooMuchError:
-            return
-        if data is None or isinstance(data, dict):
-            self.tree.data = data or {}
-        else:
-            self.complain((), "no mapping", wanted, at=key)
-
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The node as a plain value."""
-        self.count(path)
+        self.left -= 1
+        if self.left < 0 or len(path) > MOST_LEVELS:
+            raise RecursionError  # whatever follows is more of the same
+        self.tree.places.setdefault(path, self.line_of(node))
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.item(item, (*path, index)) for index, item in enumerate(node.value)]
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self.scalar(node, path)
-        self.complain(path, f"the YAML tag {node.tag}", "a value without a tag", at=None)
+        fault = SettingsProblem(found=f"the YAML tag {node.tag}", allowed="a value without a tag")
+        self.tree.complain(path, fault)
         return None
 
-    def count(self, path: KeyPath) -> None:
-        """Count one more value, and end the walk at one too many or too deep."""
-        self.left -= 1
-        if self.left < 0 or len(path) > MOST_LEVELS:
-            limit = _LEVELS if len(path) > MOST_LEVELS else f"at most {MOST_VALUES:,} values"
-            self.complain(path[:3], "too much (aliases repeat their values)", limit, at=None)
-            raise _TooMuchError
-
-    def item(self, node: yaml.Node, path: KeyPath) -> Any:
-        """One of a list; each keeps its own line."""
-        self.tree.places[path] = self.line_of(node)
-        return self.value(node, path)
-
     def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        """A text, a number, true or false, or nothing."""
+        """A text, a number, true or false, or nothing.
+
+        Dates stay text, and so do infinity and NaN: neither has a place in JSON.
+        """
         text = str(node.value)
-        if "${" not in text:
-            return scalar(text, node.tag)
-        try:
-            result, variable = substitute(text, self.lookup, plain=node.style is None)
-        except VariableFault as error:
-            self.tree.complain(path, *error.faults, at=self.line_of(node))
-            return None
-        if variable:
-            self.tree.variables[path] = variable
-        return result
+        if "${" in text:
+            try:
+                text, variable = substitute(text, self.lookup, plain=node.style is None)
+            except SettingsError as error:
+                self.tree.complain(path, *error.problems, at=self.line_of(node))
+                return None
+            if variable:
+                self.tree.variables[path] = variable
+        elif node.tag in _TYPED:
+            with suppress(ValueError, yaml.YAMLError):
+                value = yaml.constructor.SafeConstructor().construct_object(node)
+                if not isinstance(value, float) or math.isfinite(value):
+                    return value
+        return text
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         """A mapping with text keys, each of them once. A key that is one empty variable is a key left out."""
         result: dict[str, Any] = {}
         for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-            here = (*path, name)
-            if self.refused(key, here):
+            wrong = None
+            here = (*path, str(key.value) if isinstance(key, yaml.ScalarNode) else "")
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _TAG + "merge":
+                found = "a key that is no text, or a merge key"
+                wrong = SettingsProblem(found=found, allowed="a text key", fix="repeat merged keys here")
+            elif here in self.tree.places:
+                fix = f"the first is on line {self.tree.place(here).line}"
+                wrong = SettingsProblem(found="the key a second time", allowed="each key once", fix=fix)
+            if wrong:
+                self.tree.complain(here, wrong, at=self.line_of(key))
                 continue
             self.tree.places[here] = self.line_of(key)
             if reason := self.unused(here):
                 self.tree.notes.append(f"{self.line_of(key)}: {spelled(here)}: not used: {reason}")
                 continue
-            found = self.value(value, here)
+            taken = self.value(value, here)
             variable = self.tree.variables.get(here)
-            if found or not (variable and variable.whole):
-                result[name] = found
+            if taken or not (variable and variable.whole):
+                result[str(key.value)] = taken
         return result
-
-    def refused(self, key: yaml.Node, path: KeyPath) -> bool:
-        """Complain about a key that cannot be taken."""
-        if not isinstance(key, yaml.ScalarNode):
-            self.complain(path, "a key that is no text", "a text key", at=key)
-        elif key.tag == _TAG + "merge":
-            self.complain(path, "a merge key", "the keys themselves", "repeat them here", at=key)
-        elif path in self.tree.places:
-            fix = f"the first is on line {self.tree.place(path).line}"
-            self.complain(path, "the key a second time", "each key once", fix, at=key)
-        else:
-            return False
-        return True

@@ -87,12 +87,12 @@ WRONG = [
     ("rag:\n  enabled: !!python/name:os.system x\n", 2, ("the YAML tag",)),
     ("rag:\n  ? [a, b]\n  : 5\n", 2, ("a key that is no text",)),
     ("a: &a {topK: 5}\nrag:\n  retrieval:\n    <<: *a\n", 4, ("a merge key",)),
-    ("rag: {}\nrug: {}\n", 2, ("rug: found another root key",)),
-    ("rag: {}\nrag: {}\n", 2, ("a second root key",)),
-    ("rug: {}\n", 1, ("found no root key rag",)),
-    ("rag: 5\n", 1, ("one mapping under the key rag",)),
-    ("- rag\n", 0, ("found no root key rag",)),
-    ("", 0, ("found no root key rag",)),
+    ("rag: {}\nrug: {}\n", 2, ("rug: found an unknown key", "one of rag")),
+    ("rag: {}\nrag: {}\n", 2, ("rag: found the key a second time",)),
+    ("rug: {}\n", 1, ("rag: found nothing, expected a mapping",)),
+    ("rag: 5\n", 1, ("rag: found 5, expected a mapping",)),
+    ("- rag\n", 1, ("found a list, expected a mapping",)),
+    ("", 0, ("rag: found nothing, expected a mapping",)),
 ]
 
 
@@ -170,6 +170,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(problems: Pr
         (5, "chunking.overlap"),
         (7, "sources[0].type"),
         (8, "sources[1].name"),
+        (8, "sources[1].paths"),
         (9, "sources[2].paths"),
         (9, "sources[2].watch"),
         (10, "queue.leaseSeconds"),
@@ -195,7 +196,7 @@ def test_the_error_is_a_configuration_error_with_exit_code_2(here: Path) -> None
         load(Path("missing.yaml"), {})
     assert isinstance(caught.value, SettingsError)
     assert caught.value.exit_code == 2
-    assert str(caught.value).startswith("missing.yaml: found no such file")
+    assert str(caught.value).startswith("missing.yaml: found a file that cannot be read (No such file")
 
 
 @pytest.mark.req("001-027")

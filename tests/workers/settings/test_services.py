@@ -185,7 +185,7 @@ def test_projects_are_one_or_many(
         ),
         (
             CONFLUENCE + ", pageSize: 20, syncOptions: {pageSize: 30}",
-            "sources[0].pageSize: found 20, expected each key once; it stands beside syncOptions as well",
+            "pageSize: found 30, expected each key once; it stands beside syncOptions as well",
         ),
         (CONFLUENCE + ", syncOptions: {timezone: Mars}", "auto, or the name of a time zone"),
         (CONFLUENCE + ", deployment: onprem", "deployment"),

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workers.settings import Settings, load
-from workers.settings.yamlfile import Lookup, Variable, VariableFault, scalar, substitute
+from workers.settings import Settings, SettingsError, load
+from workers.settings.yamlfile import Lookup, Variable, substitute
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]
@@ -61,46 +60,35 @@ def test_texts_and_variables_in_any_order(parts: list[tuple[str, str]]) -> None:
     "text", ["${", "${}", "${1A}", "${A B}", "${A:default}", "${A:-${B}}", "x ${A", "${A-}"]
 )
 def test_what_looks_like_a_variable_and_is_none_is_refused(text: str) -> None:
-    with pytest.raises(VariableFault) as caught:
+    with pytest.raises(SettingsError) as caught:
         substitute(text, {"A": "1", "B": "2"}.get)
-    assert "begins no variable" in caught.value.faults[0].found
+    assert "begins no variable" in caught.value.problems[0].found
 
 
 def test_every_unset_variable_of_a_value_is_named() -> None:
-    with pytest.raises(VariableFault) as caught:
+    with pytest.raises(SettingsError) as caught:
         substitute("${A}-${B:-x}-${C}", no_variables)
-    assert [f.found for f in caught.value.faults] == ["${A}, which is not set", "${C}, which is not set"]
+    assert [f.found for f in caught.value.problems] == ["${A}, which is not set", "${C}, which is not set"]
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("5", 5),
-        ("-3", -3),
         ("0.7", 0.7),
         ("false", False),
-        ("", None),
-        ("~", None),
         ("text", "text"),
         ("2024-01-02", "2024-01-02"),
         (".inf", ".inf"),
         (".nan", ".nan"),
-        ("a: b", "a: b"),
-        ("[1]", "[1]"),
-        ("*x", "*x"),
+        ("!!int x", "x"),
     ],
 )
-def test_a_scalar_is_typed_as_yaml_would_without_dates_and_without_structure(
-    text: str, value: object
-) -> None:
-    assert scalar(text) == value
-    assert type(scalar(text)) is type(value)
-
-
-@given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
-def test_every_number_and_flag_survives_being_a_variable(value: float) -> None:
-    text = yaml.safe_dump(value).splitlines()[0]
-    assert scalar(text) == value
+def test_a_value_has_the_type_of_yaml_without_dates(loaded: Loaded, text: str, value: object) -> None:
+    source = f"{{name: a, type: text, paths: b, metadata: {{own: {text}}}}}"
+    found = loaded(f"rag:\n  sources:\n    - {source}\n").rag.sources[0].metadata.fixed()["own"]
+    assert found == value
+    assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +130,6 @@ def test_variables_and_defaults_in_a_file(loaded: Loaded) -> None:
     assert source.model_dump()["paths"] == ("a/*.md", "b/*.md")
     assert source.model_dump()["exclude"] == ("x,y",)
     assert source.metadata.fixed() == {"rank": "7", "weight": 3, "label": "${K}"}
-
-
-def test_free_metadata_takes_the_type_of_a_plain_variable(loaded: Loaded) -> None:
-    text = "rag:\n  sources:\n    - {name: a, type: text, paths: b}\n"
-    text = text.replace(
-        "{name: a, type: text, paths: b}",
-        "name: a\n      type: text\n      paths: b\n      metadata:\n        rank: ${K}\n        category: ${K}",
-    )
-    metadata = loaded(text, {"K": "7"}).rag.sources[0].metadata
-    assert metadata.fixed() == {"category": "7", "rank": 7}
 
 
 def test_a_secret_of_digits_stays_text(loaded: Loaded) -> None:

@@ -27,9 +27,7 @@ from connectors.sections import (
     Zone,
     refuse,
 )
-from workers.settings.diagnosis import described, locate, shown, types_of, written
-from workers.settings.models import Configuration, RetrievalSettings
-from workers.settings.sources import SOURCE_TYPES, SourceSettings
+from workers.settings.diagnosis import described, shown
 from workers.settings.values import BrokerUrl, Cron, DatabaseUrl
 from workers.settings.yamlfile import Location, SettingsError, SettingsProblem, spelled
 
@@ -183,7 +181,7 @@ class TestWords:
 
     def test_of_paths(self) -> None:
         assert spelled(()) == ""
-        assert spelled(("sources", 0, "paths", 1)) == "sources[0].paths[1]"
+        assert spelled(("rag", "sources", 0, "paths", 1)) == "sources[0].paths[1]"
 
     def test_of_places(self) -> None:
         assert str(Location("a.yaml")) == "a.yaml"
@@ -202,42 +200,6 @@ def test_mismatches_of_a_section_come_together_with_their_defaults() -> None:
         (("highEnd",), {"expected": "y", "fix": "z", "found": "nothing"}),
     ]
     refuse(Pair(), [])
-
-
-class TestPaths:
-    """From the place of a validation error to a key of the file."""
-
-    def test_keys_are_spelled_as_in_the_file(self) -> None:
-        data = {"retrieval": {"top_k": 5}, "sources": [{"maxBytes": 1}]}
-        assert written(("retrieval", "topK"), data) == ("retrieval", "top_k")
-        assert written(("sources", 0, "maxBytes"), data) == ("sources", 0, "maxBytes")
-        assert written(("retrieval", "minSimilarity"), data) == ("retrieval", "minSimilarity")
-
-    def test_keys_of_a_group_are_found_in_it(self) -> None:
-        source = {"type": "confluence", "sync_options": {"maxPages": 1}, "metadata": {"paths": 1}}
-        data = {"sources": [source]}
-        assert written(("sources", 0, "maxPages"), data) == ("sources", 0, "sync_options", "maxPages")
-        assert written(("sources", 0, "paths"), data) == ("sources", 0, "paths")
-
-    def test_steps_inside_a_value_are_left_out(self) -> None:
-        assert written(("a", 0), {"a": "x,y"}) == ("a",)
-        assert written(("a", "float"), {"a": 5}) == ("a",)
-
-    def test_a_key_leads_to_its_section_and_field(self) -> None:
-        section, field = locate(Configuration, ("retrieval", "topK"), {"retrieval": {"topK": 1}})
-        assert section is RetrievalSettings
-        assert field is RetrievalSettings.model_fields["top_k"]
-
-    def test_a_source_is_looked_up_by_its_type(self) -> None:
-        for kind, wanted in (("pbi_json", SOURCE_TYPES["pbi_json"]), ("wiki", SourceSettings)):
-            section, _ = locate(Configuration, ("sources", 0, "name"), {"sources": [{"type": kind}]})
-            assert section is wanted
-
-    def test_an_unknown_key_has_a_section_and_no_field(self) -> None:
-        assert locate(Configuration, ("retrieval", "nope"), {"retrieval": {}}) == (RetrievalSettings, None)
-
-    def test_types_of_an_annotation(self) -> None:
-        assert set(types_of(dict[str, tuple[int, ...]])) >= {str, int}
 
 
 def test_problems_are_sorted_by_file_line_and_key() -> None:
