@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, SecretStr
 
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
@@ -24,6 +27,8 @@ from workers.settings import EmbeddingModel, Settings
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
 
+_Options = TypeVar("_Options")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
@@ -33,6 +38,14 @@ class Addresses:
     control: str
     admin: str
     broker: str
+
+
+def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:
+    """The options of a part: what a section of the settings has under the same names, and `own`; empty is left out."""
+    given = {name: getattr(section, name, None) for name in signature(kind).parameters} | own
+    if isinstance(key := given.get("api_key"), SecretStr):
+        given["api_key"] = key.get_secret_value()
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 class Runtime:
@@ -107,23 +120,13 @@ class Runtime:
     @cached_property
     def embedding_options(self) -> EmbeddingOptions:
         """Which model makes the vectors."""
-        e = self.rag.embedding
-        options = self._options_of(e)
-        return replace(options, batch_size=e.batch_size if e.provider != "hashing" else None)
+        return self._options_of(self.rag.embedding)
 
     def _options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
-        return EmbeddingOptions(
-            provider=e.provider,
-            model=e.model if e.provider != "hashing" else "",
-            dimensions=e.dimensions,
-            model_path=self.settings.resolve(e.model_path) if e.model_path else None,
-            base_url=e.base_url or "",
-            api_key=e.api_key.get_secret_value() if e.api_key else "",
-            timeout=e.timeout,
-            device=e.device,
-            max_tokens=e.max_tokens,
-            oversize=e.oversize,
-        )
+        named: dict[str, Any] = {"model_path": self.settings.resolve(e.model_path) if e.model_path else None}
+        if e.provider == "hashing":
+            named |= {"model": "", "batch_size": None}
+        return options_from(EmbeddingOptions, e, **named)
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -168,14 +171,7 @@ class Runtime:
         """Which model looks at the best results once more."""
         r = self.rag.retrieval.rerank
         folder = self.settings.resolve(Path(r.model))
-        return RerankOptions(
-            enabled=r.enabled,
-            model=r.model,
-            model_path=folder if folder.is_dir() else None,
-            candidates=r.candidates,
-            batch_size=r.batch_size,
-            seconds=r.seconds,
-        )
+        return options_from(RerankOptions, r, model_path=folder if folder.is_dir() else None)
 
     @cached_property
     def reranker(self) -> Reranker | None:

@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import get_args
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from pipeline.database.tenancy import ALL, SHARED, project_id
-from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import documents, sources
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
-from pipeline.search.records import Filter, Mode
+from pipeline.search.records import Mode
 from pipeline.search.validity import age_days, remark
-from workers.runtime import Runtime
+from workers.runtime import Runtime, options_from
 
 logger = logging.getLogger(__name__)
 
 DISABLED = 5
 """Degradation level of an installation that is switched off."""
-
-_Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilterWords:
-    """A filter in a person's words."""
-
-    source_types: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    sources: Sequence[str] = ()
-    projects: Sequence[str] = ()
-    """Ids or names; all of the tenant's if none is named."""
-    since: str | None = None
-    until: str | None = None
-    metadata: Sequence[str] = ()
-    """`key=value`."""
-    security_levels: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    """Ids of documents."""
 
 
 def retriever(parts: Runtime, tenant: UUID) -> Retriever:
@@ -69,21 +45,10 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
 def options_of(parts: Runtime) -> RetrievalOptions:
     """How the configuration asks to search."""
     r = parts.rag.retrieval
-    return RetrievalOptions(
-        top_k=r.top_k,
-        max_top_k=r.max_top_k,
-        candidates=r.candidates,
-        min_similarity=r.min_similarity,
-        max_distance=r.max_distance,
-        weights=Weights(
-            vector=r.weights.vector,
-            keyword=r.weights.keyword,
-            title=r.weights.title,
-            covered=r.weights.covered,
-            centroid=r.weights.centroid,
-            outdated=r.weights.outdated,
-        ),
-        exact_below=r.exact_below,
+    return options_from(
+        RetrievalOptions,
+        r,
+        weights=options_from(Weights, r.weights),
         synonyms=synonyms_of(parts),
         languages=parts.rag.languages,
     )
@@ -102,49 +67,40 @@ def synonyms_of(parts: Runtime) -> Synonyms:
 MOST_SYNONYM_BYTES = 1_000_000
 
 
+_GROUPS = TypeAdapter(list[list[str | int]])
+
+
 def read_synonyms(path: Path) -> Synonyms:
     """The groups in `path`: a list of lists of words, or words with a list of what else they are called.
 
     Raises:
         ConfigurationError: there is no such file, it is too long, or it has another form.
     """
+    why = f"is larger than {MOST_SYNONYM_BYTES:,} bytes"
     try:
-        if path.stat().st_size > MOST_SYNONYM_BYTES:
-            raise ConfigurationError(
-                f"retrieval.synonyms: {path} is larger than {MOST_SYNONYM_BYTES:,} bytes",
-                fix="make it shorter",
-            )
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigurationError(
-            f"retrieval.synonyms: {path} cannot be read: {why}", fix="correct the path or the file"
-        ) from None
+        if path.stat().st_size <= MOST_SYNONYM_BYTES:
+            given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+            if isinstance(given, dict):
+                given = [
+                    [word, *(more if isinstance(more, list) else [more])] for word, more in given.items()
+                ]
+            groups = _GROUPS.validate_python(given, strict=True)
+            return Synonyms.of([[str(word) for word in group] for group in groups])
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        why = "cannot be read: it is not UTF-8"
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(
-            f"retrieval.synonyms: {path}{line} is no YAML", fix="write one list of words per group"
-        ) from None
-    return Synonyms.of(_groups(given, path))
-
-
-def _groups(given: Any, path: Path) -> list[list[str]]:
-    def words_of(row: Any) -> list[Any]:
-        return row if isinstance(row, list) else [row]
-
-    if isinstance(given, dict):
-        groups = [(repr(key), [key, *words_of(row)]) for key, row in given.items()]
-    else:
-        rows = given if isinstance(given, list) else [None] * bool(given)
-        groups = [(f"entry {number}", words_of(row)) for number, row in enumerate(rows, 1)]
-    for name, group in groups:
-        if not all(isinstance(word, str | int) for word in group):
-            raise ConfigurationError(
-                f"retrieval.synonyms: {path}: {name} is no list of words",
-                fix="write for example - [k8s, kubernetes]",
-            )
-    return [[str(word) for word in group] for _, group in groups]
+        why = f"is no YAML, see line {mark.line + 1}" if mark else "is no YAML"
+    except ValidationError as error:
+        where = error.errors()[0]["loc"]
+        why = (
+            f"has an entry that is no list of words: {int(where[0]) + 1}" if where else "is no list of groups"
+        )
+    raise ConfigurationError(
+        f"retrieval.synonyms: {path} {why}", fix="write one list of words per group: - [k8s, kubernetes]"
+    )
 
 
 def _reranker(parts: Runtime) -> Reranker | None:
@@ -161,17 +117,6 @@ def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResult
     if not parts.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
     return retriever(parts, tenant).search(request)
-
-
-def asked(text: str) -> str:
-    """What a person asks.
-
-    Raises:
-        ConfigurationError: nothing.
-    """
-    if not text.strip():
-        raise ConfigurationError("the question is empty", fix="write what is to be found")
-    return text
 
 
 def holds_documents(parts: Runtime, tenant: UUID) -> bool:
@@ -191,78 +136,6 @@ def mode_of(word: str) -> Mode:
         if mode == word.strip().lower():
             return mode
     raise ConfigurationError(f"unknown mode {word!r}", fix=f"use one of {', '.join(known)}")
-
-
-def condition(parts: Runtime, tenant: UUID, wanted: FilterWords, now: datetime | None = None) -> Filter:
-    """The filter that `wanted` asks for.
-
-    Raises:
-        ConfigurationError: a word means nothing; the message says which and what is known.
-    """
-    zone = ZoneInfo(parts.rag.timezone)
-    now = now or datetime.now(UTC)
-    since = moment("--since", wanted.since, now, zone) if wanted.since else None
-    until = moment("--until", wanted.until, now, zone, end=True) if wanted.until else None
-    if since and until and since >= until:
-        raise ConfigurationError(
-            f"--since {wanted.since} is not before --until {wanted.until}: nothing lies between them",
-            fix="change one of them",
-        )
-    return Filter(
-        source_types=_known("--source-type", wanted.source_types, SourceType.parse),
-        kinds=_known("--kind", wanted.kinds, _kind),
-        tags=tuple(wanted.tags),
-        sources=_sources(parts, tenant, wanted.sources),
-        projects=tuple(sorted({project_id(tenant, name) for name in wanted.projects})),
-        since=since,
-        until=until,
-        texts=tuple(_pair(word) for word in wanted.metadata),
-        security_levels=tuple(wanted.security_levels),
-        exclude=_known("--exclude", wanted.exclude, _id),
-    )
-
-
-def _known(option: str, words: Iterable[str], parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
-    try:
-        return tuple(parse(word) for word in words)
-    except ValueError as error:
-        raise ConfigurationError(f"{option}: {error}", fix="use one of the known values") from None
-
-
-def _kind(word: str) -> Kind:
-    try:
-        return Kind(word.strip().lower())
-    except ValueError:
-        raise ValueError(f"unknown kind {word!r}; known are {', '.join(Kind)}") from None
-
-
-def _id(word: str) -> UUID:
-    """A document's id, or that of one of its hits."""
-    try:
-        return UUID(word.strip().partition(":")[0])
-    except ValueError:
-        raise ValueError(f"{word!r} is no id of a document") from None
-
-
-def _sources(parts: Runtime, tenant: UUID, names: Sequence[str]) -> tuple[str, ...]:
-    if names:
-        with parts.database.tenant(tenant) as connection:
-            known = [row.name for row in sources.listed(connection)]
-        for name in names:
-            if name not in known:
-                listed = ", ".join(known) or "no source is known yet"
-                raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
-    return tuple(names)
-
-
-def _pair(word: str) -> tuple[str, str]:
-    key, mark, value = word.partition("=")
-    if not mark or not key.strip():
-        raise ConfigurationError(
-            f"--metadata {word!r} is not of the form KEY=VALUE",
-            fix="write for example --metadata team=search",
-        )
-    return key.strip(), value
 
 
 MOST_NAMED = 5
@@ -286,36 +159,6 @@ def unknown_projects(parts: Runtime, tenant: UUID, names: Iterable[str]) -> list
 def listed(names: Sequence[str]) -> str:
     """The first few names, divided by commas."""
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-
-
-_AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-
-
-def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool = False) -> datetime:
-    """The moment that `word` means: 2025-01-31, an RFC 3339 time, or how long ago (12h, 7d).
-
-    A day is one of `zone`; with `end` it is the day's end, so that a day given as the last one counts whole. A time
-    without an offset is one of `zone`, too.
-
-    Raises:
-        ConfigurationError: it is none of these.
-    """
-    short = word.strip()
-    ago = _AGO.fullmatch(short.lower())
-    try:
-        if ago:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        found = datetime.fromisoformat(short)
-        if _DAY.fullmatch(short) and end:
-            found += timedelta(days=1)
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ConfigurationError(
-            f"{option}: {word!r} is no date",
-            fix="write 2025-01-31, 2025-01-31T08:00:00Z, or how long ago: 7d, 12h",
-        ) from None
 
 
 def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:

@@ -19,10 +19,10 @@ from tests.pipeline.reranking import tiny_model
 from tests.workers.indexed import index
 from workers import embedded, runtime
 from workers import search as searching
+from workers.cli.search import SearchOptions
 from workers.control import sync
 from workers.queue.app import configure
 from workers.runtime import Runtime
-from workers.search import FilterWords
 from workers.settings import load
 
 CONFIG = """
@@ -76,7 +76,7 @@ def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> 
         text=words,
         k=3,
         mode=mode,
-        filter=searching.condition(parts, parts.settings.tenant_id, FilterWords(**wanted)),
+        filter=SearchOptions(**wanted).filter(parts, parts.settings.tenant_id),
     )
     results: list[dict[str, Any]] = searching.to_json(
         parts,
@@ -96,7 +96,7 @@ def test_what_is_asked_for_is_found_first_and_a_filter_holds(parts: Runtime) -> 
         assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
     assert found[0]["score"] > 0.7, "of likeness; the score of both searches together has no such scale"
     assert {one["metadata"]["source_type"] for one in search(parts, "database migration")} > {"pbi"}
-    only = search(parts, "database migration", source_types=["pbi"])
+    only = search(parts, "database migration", source_type=["pbi"])
     assert only[0]["metadata"]["title"] == PBIS[0][1]
     assert {one["metadata"]["source_type"] for one in only} == {"pbi"}
 

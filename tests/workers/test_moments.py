@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.errors import ConfigurationError
-from workers import search
+from workers.cli import search
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -44,10 +44,9 @@ def test_other_words_are_no_moments(word: str) -> None:
 
 def test_an_empty_span_is_told_and_a_day_is_none() -> None:
     parts = Runtime(load(None, {}), Addresses(database="", control="", admin="", broker=""))
-    day = search.condition(
-        parts, parts.settings.tenant_id, search.FilterWords(since="2026-01-31", until="2026-01-31")
-    )
+    tenant = parts.settings.tenant_id
+    day = search.SearchOptions(since="2026-01-31", until="2026-01-31").filter(parts, tenant)
     assert day.since is not None
     assert day.until == day.since + timedelta(days=1)
     with pytest.raises(ConfigurationError, match="--since 7d is not before --until 30d"):
-        search.condition(parts, parts.settings.tenant_id, search.FilterWords(since="7d", until="30d"))
+        search.SearchOptions(since="7d", until="30d").filter(parts, tenant)

@@ -20,6 +20,7 @@ from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded, search
+from workers.cli.search import SearchOptions
 from workers.client import Client
 from workers.control import sync
 from workers.enrichment import job as enriching
@@ -318,11 +319,11 @@ def test_projects_that_the_items_of_a_file_name_are_told_of(parts: Runtime, tmp_
 @pytest.mark.req("001-120")
 def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime) -> None:
     def found(*projects: str) -> set[str]:
-        wanted = search.FilterWords(projects=projects)
+        wanted = SearchOptions(project=list(projects))
         request = SearchRequest(
             text="pay an open invoice by card",
             k=20,
-            filter=search.condition(parts, parts.settings.tenant_id, wanted),
+            filter=wanted.filter(parts, parts.settings.tenant_id),
         )
         return {
             hit.document.title.split()[0]

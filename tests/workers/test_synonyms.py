@@ -30,11 +30,11 @@ def test_both_forms_are_read(tmp_path: Path, content: str, groups: tuple[tuple[s
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"- [a, [b]]\n- x", "entry 1 is no list of words"),
-        (b"- [a, b]\n- {c: d}", "entry 2 is no list of words"),
-        (b"just words", "entry 1 is no list of words"),
-        (b"a: {b: c}", "'a' is no list of words"),
-        (b"- [a, b\n", "line 2 is no YAML"),
+        (b"- [a, [b]]\n- [x]", "no list of words: 1"),
+        (b"- [a, b]\n- {c: d}", "no list of words: 2"),
+        (b"just words", "no list of groups"),
+        (b"a: {b: c}", "no list of words: 1"),
+        (b"- [a, b\n", "no YAML, see line 2"),
         (b"\xff\xfe\xff", "it is not UTF-8"),
         (b"- [a]\n" * 200_000, "larger than"),
     ],

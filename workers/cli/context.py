@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from uuid import UUID
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
@@ -99,14 +100,27 @@ class CommandContext:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
         return Console(stderr=self.as_json, highlight=False)
 
-    def answer(self, data: Any, text: str | Callable[[], None] | None = None) -> None:
+    def answer(self, data: Any, text: str | RenderableType | Callable[[], None] | None = None) -> None:
         """Print the result: the document with --json, else `text`, which may be a function that prints it."""
         if self.as_json:
             print(to_stdout_json(data))
+        elif isinstance(text, str):
+            self.console.print(Text(text), soft_wrap=True)
         elif callable(text):
             text()
         elif text is not None:
-            print(text)
+            self.console.print(text)
+
+    @contextmanager
+    def workers(self, *queues: Sequence[str]) -> Iterator[None]:
+        """Workers for the length of the command, if none run; of the queues that a sync needs, or of those given."""
+        from workers.admin import sync_now
+
+        with sync_now.borrowed_workers(self.parts, *queues) as borrowed:
+            if borrowed:
+                said = "no workers are running: started some for this command (see `larder up`)"
+                print(said, file=sys.stderr)
+            yield
 
     def refuse_without_yes(self, would: str, done: str, **facts: Any) -> NoReturn:
         """End a command that was not given --yes.
@@ -135,76 +149,66 @@ _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json"
 
 
 def command(
-    *, answer_timeout: float | None = ANSWER_TIMEOUT, without: Collection[str] = ()
+    group: typer.Typer | None = None,
+    called: str | None = None,
+    *,
+    answer_timeout: float | None = ANSWER_TIMEOUT,
+    without: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that takes a context first and then its own options.
+    """Make a command of a function that takes a context first and then its own options; in `group`, if one is given.
 
     --config, --data and --json are added behind them, but for those in `without`. A parameter that is a dataclass
     stands for its fields, each an option. Errors become a sentence and an exit code, never a traceback.
     """
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
-        @wraps(run)
-        def wrapped(
-            *args: Any,
-            config: Path | None = None,
-            data: Path | None = None,
-            as_json: bool = False,
-            **own: Any,
-        ) -> None:
-            for name, kind in groups.items():
-                own[name] = kind(**{option.name: own.pop(option.name) for option in fields(kind)})
-            with command_context(config, as_json, data, answer_timeout=answer_timeout) as context:
-                run(context, *args, **own)
-
         given = list(signature(run, eval_str=True).parameters.values())[1:]
-        groups: dict[str, Any] = {one.name: one.annotation for one in given if is_dataclass(one.annotation)}
-        options = [option for one in given for option in _options_of(one)]
+        kinds: dict[str, Any] = {one.name: one.annotation for one in given if is_dataclass(one.annotation)}
+        fields = {name: signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
+        options = [option for one in given for option in fields.get(one.name, {one.name: one}).values()]
         options += [
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for name, (kind, default) in _SHARED.items()
             if name not in without
         ]
-        wrapped.__signature__ = Signature(options)  # type: ignore[attr-defined]
+
+        @wraps(run)
+        def wrapped(
+            config: Path | None = None, data: Path | None = None, as_json: bool = False, **own: Any
+        ) -> None:
+            for name, kind in kinds.items():
+                own[name] = kind(**{option: own.pop(option) for option in fields[name]})
+            context = CommandContext(config, as_json, data, answer_timeout)
+            try:
+                run(context, **own)
+            except LarderError as error:
+                _refuse(context, error)
+            except BrokenPipeError:
+                raise  # whoever read stdout has left: typer ends without a word
+            except OSError as error:
+                what = f"{error.filename}: " if error.filename else ""
+                fix = "see whether it is there, and what this user may do with it"
+                _refuse(context, LarderError(f"{what}{error.strerror or error}", fix=fix))
+            except KeyboardInterrupt:
+                print("stopped", file=sys.stderr)
+                raise typer.Exit(INTERRUPTED) from None
+
+        keyword_only = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
+        wrapped.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {option.name: option.annotation for option in options}
-        return wrapped
+        return group.command(called)(wrapped) if group else wrapped
 
     return decorate
 
 
-def _options_of(parameter: Parameter) -> Iterator[Parameter]:
-    """The parameter itself, or one for each field of its dataclass."""
-    kind = parameter.annotation
-    if not is_dataclass(kind):
-        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
-        return
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        annotation = hints[field.name]
-        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
-
-
-@contextmanager
-def command_context(
-    config: Path | None,
-    as_json: bool,
-    data: Path | None = None,
-    *,
-    answer_timeout: float | None = ANSWER_TIMEOUT,
-) -> Iterator[CommandContext]:
-    """Run a command's body; errors become a sentence and an exit code, never a traceback."""
-    context = CommandContext(config, as_json, data, answer_timeout)
-    try:
-        yield context
-    except LarderError as error:
-        _refuse(context, error)
-    except BrokenPipeError:
-        raise  # whoever read stdout has left: typer ends without a word
-    except OSError as error:
-        _refuse(context, _of_system(error))
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
+    problems = [str(problem) for problem in getattr(error, "problems", ())]  # of the settings, all at once
+    with suppress(OSError):  # it may be stdout that cannot be written to
+        told = {"code": error.code, "problems": problems} if problems else error.to_json()
+        context.answer({"success": False, "error": told})
+    said = f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else "")
+    print("\n".join(problems) or said, file=sys.stderr)
+    raise typer.Exit(WRONG if problems else error.exit_code) from None
 
 
 @contextmanager
@@ -218,23 +222,3 @@ def resumable() -> Iterator[None]:
             file=sys.stderr,
         )
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
-    problems = [str(problem) for problem in getattr(error, "problems", ())]  # of the settings, all at once
-    if problems:
-        context.answer({"success": False, "error": {"code": error.code, "problems": problems}})
-        print("\n".join(problems), file=sys.stderr)
-        raise typer.Exit(WRONG) from None
-    with suppress(OSError):  # it may be stdout that cannot be written to
-        context.answer({"success": False, "error": error.to_json()})
-    print(f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else ""), file=sys.stderr)
-    raise typer.Exit(error.exit_code) from None
-
-
-def _of_system(error: OSError) -> LarderError:
-    """What the operating system refuses, as one of ours."""
-    what = f"{error.filename}: " if error.filename else ""
-    return LarderError(
-        f"{what}{error.strerror or error}", fix="see whether it is there, and what this user may do with it"
-    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
@@ -23,7 +22,7 @@ from workers.cli.context import (
     resumable,
 )
 from workers.cli.status import span
-from workers.cli.tables import Columns, progress_bars
+from workers.cli.tables import progress_bars, table
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -52,8 +51,13 @@ def index(
     context.ping()
     if dry_run:
         found = [sync_now.preview(context.parts, one, force=force) for one in wanted]
-        document = {"success": True, "dry_run": True, "runs": found}
-        context.answer(document, lambda: _tell_preview(context.console, found))
+        said = []
+        for run in found:
+            counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
+            said.append(f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed")
+            said += [f"  {item}" for item in run["would_index"][:MOST_SHOWN]]
+            said += [f"  {p['outcome']} {p['item']}: {p['reason']}" for p in run["problems"][:MOST_SHOWN]]
+        context.answer({"success": True, "dry_run": True, "runs": found}, "\n".join(said))
         return
     sync.register(context.parts)
     if no_wait:
@@ -64,43 +68,30 @@ def index(
     _run(context, wanted, force=force)
 
 
-@contextmanager
-def _workers(context: CommandContext) -> Iterator[None]:
-    """Workers for the length of the command, if none run."""
-    from workers.admin import sync_now
-
-    with sync_now.borrowed_workers(context.parts) as borrowed:
-        if borrowed:
-            context.console.print("no workers are running: started some for this command (see `larder up`)")
-        yield
-
-
 def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
     from workers.admin import sync_now
 
     begun = time.monotonic()
-    with _workers(context):
+    with context.workers():
         watched = sync_now.start(context.parts, wanted, force=force)
         with resumable(), progress_bars(context.console) as progress:
             bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
 
             def show(all_: list[Any]) -> None:
                 for w in all_:
-                    total = w.run.queued if w.run.state != "discovering" else None
-                    progress.update(bars[w.run.id], completed=w.settled, total=total, note=_note(w))
+                    run, total = w.run, None
+                    if run.state == "discovering":
+                        note = f"reading, {run.listed} listed" + (f", waiting: {run.error}" * bool(run.error))
+                    else:
+                        note = f"{run.unchanged} unchanged, {w.live.get('texts_embedded', 0)} texts embedded"
+                        total = run.queued
+                    progress.update(bars[run.id], completed=w.settled, total=total, note=note)
 
             sync_now.wait(context.parts, watched, show)
     result = sync_now.report(watched, time.monotonic() - begun)
-    context.answer(result, lambda: _summary(context.console, result))
+    context.answer(result, summary(result))
     if code := sync_now.exit_code(result):
         raise typer.Exit(code)
-
-
-def _note(watched: Any) -> str:
-    run = watched.run
-    if run.state == "discovering":
-        return f"reading, {run.listed} listed" + (f", waiting: {run.error}" if run.error else "")
-    return f"{run.unchanged} unchanged, {watched.live.get('texts_embedded', 0)} texts embedded"
 
 
 _COLUMNS = {
@@ -116,41 +107,27 @@ _COLUMNS = {
 """Column of the summary -> the counts it adds up; eighty characters hold no more."""
 
 
-def _summary(console: Console, result: Json) -> None:
-    table = Columns(heads=("source", *_COLUMNS), right=frozenset(_COLUMNS))
-    for run in result["runs"]:
-        table.add(run["source"], *(str(sum(run[c] for c in counts)) for counts in _COLUMNS.values()))
-    console.print(table)
-    stats = result["stats"]
-    console.print(
+def summary(result: Json) -> RenderableType:
+    """What became of each source, and what went wrong."""
+    runs, stats = result["runs"], result["stats"]
+    rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
+    said = Text(
         f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
-        f"in {stats['time_elapsed']:.1f} s",
+        f"in {stats['time_elapsed']:.1f} s"
     )
-    cut = sum(run["texts_cut"] for run in result["runs"])
-    if cut:
-        console.print(
-            f"[yellow]cut[/] {cut} texts are longer than the model reads; its vectors are of their "
+    if cut := sum(run["texts_cut"] for run in runs):
+        said.append("\ncut", style="yellow").append(
+            f" {cut} texts are longer than the model reads; its vectors are of their "
             "beginning alone, search by words knows all of them (embedding.oversize)"
         )
     for error in stats["errors"][:MOST_SHOWN]:
-        colour = "yellow" if error["outcome"] == "skipped" else "red"
         # What is wrong with a source as a whole names no item.
         where = ": ".join(filter(None, (error["source"], error["item"])))
-        console.print(f"[{colour}]{error['outcome']}[/] {where}: {error['reason']}")
-    if len(stats["errors"]) > MOST_SHOWN:
-        console.print(f"... and {len(stats['errors']) - MOST_SHOWN} more; see `larder status`")
-
-
-def _tell_preview(console: Console, found: list[Json]) -> None:
-    for run in found:
-        console.print(
-            f"{run['source']}: {run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed, "
-            f"{run['skipped']} skipped, {run['failed']} failed",
-        )
-        for item in run["would_index"][:MOST_SHOWN]:
-            console.print(f"  {item}")
-        for problem in run["problems"][:MOST_SHOWN]:
-            console.print(f"  [red]{problem['outcome']}[/] {problem['item']}: {problem['reason']}")
+        said.append(f"\n{error['outcome']}", style="yellow" if error["outcome"] == "skipped" else "red")
+        said.append(f" {where}: {error['reason']}")
+    if (more := len(stats["errors"]) - MOST_SHOWN) > 0:
+        said.append(f"\n... and {more} more; see `larder status`")
+    return Group(table(("source", *_COLUMNS), rows, right=_COLUMNS), said)
 
 
 def _not_empty(folder: str) -> Path:
@@ -232,19 +209,13 @@ def begin_index(
     begun = reindexing.begin(
         context.parts, provider=provider, model=model, dimensions=dimensions, chunker=chunker
     )
-    if begun["begun"] and wait:
-        _await_full(context, begun)
+    if not (begun["begun"] and wait):
+        said = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
+        if not begun["begun"]:
+            said = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
+        context.answer({"success": True, **begun}, said)
         return
-    said = f"index {begun['index']} ({begun['made_with']}) is being filled: larder reindex status"
-    if not begun["begun"]:
-        said = f"nothing to do: index {begun['index']} is active and made with {begun['made_with']}"
-    context.answer({"success": True, **begun}, said)
-
-
-def _await_full(context: CommandContext, begun: Json) -> None:
-    from workers.admin import reindex as reindexing
-
-    with _workers(context), progress_bars(context.console) as progress:
+    with context.workers(), progress_bars(context.console) as progress:
         bar = progress.add_task(f"index {begun['index']}", total=None, note="")
 
         def show(figures: Json) -> None:
@@ -259,39 +230,37 @@ def _await_full(context: CommandContext, begun: Json) -> None:
         raise typer.Exit(PARTLY)
 
 
-@reindex.command("status")
-@command()
+@command(reindex, "status")
 def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
     from workers.admin import reindex as reindexing
 
     found = reindexing.status(context.parts)
-    context.answer(found, lambda: _tell_indexes(context.console, found))
+    counts = ("documents", "missing", "dead", "chunks")
+    rows = (
+        (
+            i["id"],
+            i["status"],
+            f"{i['model']} ({i['dimensions']})",
+            i["chunker"],
+            *(i[count] for count in counts),
+            "-" if i["lag_seconds"] is None else span(i["lag_seconds"]),
+            f"{i['vector_index']}, {i['keyword_index']}",
+        )
+        for i in found["indexes"]
+    )
+    shown = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
+    next_ = f"next  {found['next']}" if found["next"] else "nothing to do"
+    context.answer(found, Group(shown, *(Text(line) for line in (*found["reasons"], next_))))
 
 
-def _tell_indexes(console: Console, found: Json) -> None:
-    heads = ("", "status", "model", "chunker", "documents", "missing", "dead", "chunks", "lag", "built")
-    table = Columns(heads=heads, folded=frozenset({"model", "chunker"}))
-    for i in found["indexes"]:
-        cells = (f"index {i['id']}", i["status"], f"{i['model']} ({i['dimensions']})", i["chunker"])
-        counts = (i["documents"], i["missing"], i["dead"], i["chunks"])
-        lag = "-" if i["lag_seconds"] is None else span(i["lag_seconds"])
-        table.add(*cells, *counts, lag, f"{i['vector_index']}, {i['keyword_index']}")
-    console.print(table)
-    for reason in found["reasons"]:
-        console.print(escape(reason), soft_wrap=True)
-    console.print(f"[bold]next[/]  {escape(found['next'])}" if found["next"] else "nothing to do")
-
-
-@reindex.command("switch")
-@command(answer_timeout=None)
+@command(reindex, "switch", answer_timeout=None)
 def switch_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the new index; the one before is kept and kept up to date."""
     _switch(context, "building", force=force)
 
 
-@reindex.command("rollback")
-@command(answer_timeout=None)
+@command(reindex, "rollback", answer_timeout=None)
 def roll_back_index(context: CommandContext, force: LackingOption = False) -> None:
     """Let searches read the index before again; the two change places."""
     _switch(context, "retired", force=force)
@@ -309,8 +278,7 @@ def _switch(context: CommandContext, to: Literal["building", "retired"], *, forc
     )
 
 
-@reindex.command("drop")
-@command(answer_timeout=None)
+@command(reindex, "drop", answer_timeout=None)
 def drop_index(
     context: CommandContext,
     index: Annotated[int | None, typer.Argument(metavar="[INDEX]", help="Its number in the status.")] = None,

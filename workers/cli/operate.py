@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import platform
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.console import Group
 from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
-from workers.cli.tables import Columns
+from workers.cli.tables import table
 
 MOST_SHOWN = 50
 """Rows of a list on the screen; --json has all."""
@@ -28,28 +28,24 @@ SourceOption = Annotated[str | None, typer.Option("--source", help="Only those o
 # Sources ------------------------------------------------------------------------------------------
 
 
-@sources.command("list")
-@command()
+@command(sources, "list")
 def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
     from workers.admin import operations
 
     found = operations.listing(context.parts)
     heads = ("source", "tenant", "type", "state", "schedule", "last sync", "held", "last error")
-    table = Columns(heads=heads, folded=frozenset({"last error"}))
-    for s in found:
-        when = _minute(s["last_sync"])
-        cells = (s["name"], s["tenant"], s["type"], s["state"], s["schedule"] or "-", when, s["held"])
-        table.add(*cells, s["last_error"] or "")
-    context.answer({"sources": found}, lambda: context.console.print(table))
+    keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held", "last_error")
+    rows = [{**s, "last_sync": minute(s["last_sync"])} for s in found]
+    context.answer({"sources": found}, table(heads, ([row[key] or "-" for key in keys] for row in rows)))
 
 
-def _minute(moment: str | None) -> str:
+def minute(moment: str | None) -> str:
+    """An ISO time as a person reads it."""
     return moment[:16].replace("T", " ") if moment else "never"
 
 
-@sources.command("check")
-@command()
+@command(sources, "check")
 def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     """Try to read configured sources and tell what came back; needs no server."""
     from workers.admin import operations
@@ -58,45 +54,39 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     parts = Runtime(context.settings, Addresses(database="", control="", admin="", broker=""))
     found = operations.check(parts, names or [])
     ok = all(one["ok"] for one in found)
-    context.answer({"success": ok, "sources": found}, lambda: _tell_findings(context, found))
+    said = Text() if found else Text("no sources are configured")
+    for one in found:
+        said.append(f"{one['source']}\n", style="bold")
+        for finding in one["findings"]:
+            said.append("  ok   " if finding["ok"] else "  bad  ", style="" if finding["ok"] else "red")
+            said.append(f"{finding['subject']}: {finding['detail']}\n")
+            said.append(f"       {finding['fix']}\n" if finding["fix"] else "")
+    said.rstrip()
+    context.answer({"success": ok, "sources": found}, said)
     if not ok:
         raise typer.Exit(FAILED)
 
 
-def _tell_findings(context: CommandContext, found: list[Json]) -> None:
-    if not found:
-        context.console.print("no sources are configured")
-    for one in found:
-        context.console.print(f"[bold]{escape(one['source'])}[/]")
-        for finding in one["findings"]:
-            mark = "ok  " if finding["ok"] else "[red]bad[/] "
-            context.console.print(f"  {mark} {escape(finding['subject'])}: {escape(finding['detail'])}")
-            if finding["fix"]:
-                context.console.print(f"       {escape(finding['fix'])}")
-
-
-@sources.command("pause")
-@command()
+@command(sources, "pause")
 def pause(context: CommandContext, name: NameArgument) -> None:
     """Stop a source's schedule; what is queued goes on."""
-    _pause(context, name, f"{name} is paused; `larder sources resume {name}` ends that", paused=True)
-
-
-@sources.command("resume")
-@command()
-def resume(context: CommandContext, name: NameArgument) -> None:
-    """Let a paused source follow its schedule again."""
-    _pause(context, name, f"{name} follows its schedule again", paused=False)
-
-
-def _pause(context: CommandContext, name: str, said: str, *, paused: bool) -> None:
     from workers.admin import operations
 
-    context.answer({"success": True, **operations.pause(context.parts, name, paused=paused)}, said)
+    done = operations.pause(context.parts, name, paused=True)
+    said = f"{name} is paused; `larder sources resume {name}` ends that"
+    context.answer({"success": True, **done}, said)
 
 
-@sources.command("release")
-@command()
+@command(sources, "resume")
+def resume(context: CommandContext, name: NameArgument) -> None:
+    """Let a paused source follow its schedule again."""
+    from workers.admin import operations
+
+    done = operations.pause(context.parts, name, paused=False)
+    context.answer({"success": True, **done}, f"{name} follows its schedule again")
+
+
+@command(sources, "release")
 def release(context: CommandContext, name: NameArgument) -> None:
     """Let held deletions go: allow them for a day, and start a sync that looks for what is gone."""
     from workers.admin import operations
@@ -105,8 +95,7 @@ def release(context: CommandContext, name: NameArgument) -> None:
     context.answer({"success": True, **done}, f"released {done['released']} deletions; {_begun([done])}")
 
 
-@sources.command("reconcile")
-@command()
+@command(sources, "reconcile")
 def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
     """Start syncs that walk all ids and find what is gone."""
     from workers.admin import operations
@@ -116,18 +105,17 @@ def reconcile(context: CommandContext, names: NamesArgument = None) -> None:
 
 
 def _begun(runs: list[Json]) -> str:
-    begun = [r["source"] for r in runs if r["run"] is not None]
-    busy = [r["source"] for r in runs if r["run"] is None]
-    said = [f"started a sync of {', '.join(begun)}"] if begun else []
-    said += [f"{', '.join(busy)} is being synced already: repeat this when it has ended"] if busy else []
+    begun = ", ".join(r["source"] for r in runs if r["run"] is not None)
+    busy = ", ".join(r["source"] for r in runs if r["run"] is None)
+    said = [f"started a sync of {begun}"] * bool(begun)
+    said += [f"{busy} is being synced already: repeat this when it has ended"] * bool(busy)
     return "; ".join(said) or "there is no source to sync"
 
 
 # Dead letters -------------------------------------------------------------------------------------
 
 
-@dead.command("list")
-@command()
+@command(dead, "list")
 def list_dead(
     context: CommandContext,
     source: SourceOption = None,
@@ -136,46 +124,29 @@ def list_dead(
     """Show what was given up on and why, newest first; never a text."""
     from workers.admin import operations
 
-    found = operations.dead_letters(context.parts, source, settled=every)
-    context.answer(
-        {"dead_letters": [letter.to_json() for letter in found]}, lambda: _tell_letters(context, found)
-    )
+    found = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
+    keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
+    rows = [{**one, "at": minute(one["at"])} for one in found[:MOST_SHOWN]]
+    shown = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
+    more = len(found) - MOST_SHOWN
+    hint = f"... and {more} more; --json has all\n" if more > 0 else ""
+    hint += "look closer: larder dead show ID    try again: larder dead replay ID, or --all"
+    context.answer({"dead_letters": found}, Group(shown, Text(hint)) if found else "no dead letters")
 
 
-def _tell_letters(context: CommandContext, found: list[Any]) -> None:
-    if not found:
-        context.console.print("no dead letters")
-        return
-    heads = ("id", "source", "item", "stage", "reason", "at", "settled")
-    table = Columns(heads=heads, folded=frozenset({"source", "item", "reason"}))
-    for letter in found[:MOST_SHOWN]:
-        when = _minute(letter.at.isoformat())
-        cells = (letter.id, letter.source, letter.item, letter.stage, letter.reason, when)
-        table.add(*cells, letter.resolution or "")
-    context.console.print(table)
-    if len(found) > MOST_SHOWN:
-        context.console.print(f"... and {len(found) - MOST_SHOWN} more; --json has all")
-    context.console.print("look closer: larder dead show ID    try again: larder dead replay ID, or --all")
-
-
-@dead.command("show")
-@command()
+@command(dead, "show")
 def show_dead(context: CommandContext, letter_id: Annotated[int, typer.Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
 
     letter = operations.letters(context.parts, [letter_id])[0]
     others = [one.to_json() for one in operations.history(context.parts, letter) if one.id != letter.id]
-    rows = {**letter.to_json(), "other letters": len(others)}
-    said = Text("\n").join(Text(f"{name:<16} {value}") for name, value in rows.items())
-    said.highlight_regex(r"(?m)^.{16}", "bold")
-    context.answer(
-        {**letter.to_json(), "history": others}, lambda: context.console.print(said, soft_wrap=True)
-    )
+    told = letter.to_json()
+    said = "\n".join(f"{name:<16} {value}" for name, value in {**told, "other letters": len(others)}.items())
+    context.answer({**told, "history": others}, said)
 
 
-@dead.command("replay")
-@command()
+@command(dead, "replay")
 def replay_dead(
     context: CommandContext,
     ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...")] = None,
@@ -197,8 +168,7 @@ def replay_dead(
         raise typer.Exit(PARTLY if done["replayed"] else FAILED)
 
 
-@dead.command("drop")
-@command()
+@command(dead, "drop")
 def drop_dead(
     context: CommandContext,
     ids: Annotated[list[int], typer.Argument(metavar="ID...")],
@@ -217,6 +187,8 @@ def drop_dead(
 
 # Doctor -------------------------------------------------------------------------------------------
 
+_COLOURS = {"ok": "", "warning": "yellow", "error": "red"}
+
 
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def doctor(
@@ -229,22 +201,21 @@ def doctor(
     if repair:  # which may take any time
         context.answer_timeout = None
     found = doctors.report(doctors.examine(context.parts, repair=repair))
-    context.answer(found, lambda: _tell_health(context, found))
+    findings = found["findings"]
+    rows = (
+        (
+            Text(one["status"], style=_COLOURS[one["status"]]),
+            one["check"],
+            one["detail"] + (f"\n-> {one['fix']}" if one["fix"] else ""),
+        )
+        for one in findings
+    )
+    bad = sum(one["status"] != "ok" for one in findings)
+    shown = Group(
+        Text(f"larder {found['version']}, Python {platform.python_version()}"),
+        table(("", "check", "found"), rows),
+        Text(f"{bad} of {len(findings)} checks found something" if bad else "all is well"),
+    )
+    context.answer(found, shown)
     if not found["ok"]:
         raise typer.Exit(FAILED)
-
-
-_COLOURS = {"ok": "", "warning": "yellow", "error": "red"}
-
-
-def _tell_health(context: CommandContext, found: Json) -> None:
-    context.console.print(f"larder {found['version']}, Python {platform.python_version()}")
-    table = Columns(heads=(f"{'':8}check", "found"), folded=frozenset({"found"}))
-    for one in found["findings"]:
-        name = Text.assemble((f"{one['status']:8}", _COLOURS[one["status"]]), one["check"])
-        table.add(name, one["detail"] + (f"\n-> {one['fix']}" if one["fix"] else ""))
-    context.console.print(table)
-    bad = sum(one["status"] != "ok" for one in found["findings"])
-    context.console.print(
-        f"{bad} of {len(found['findings'])} checks found something" if bad else "all is well"
-    )

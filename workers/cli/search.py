@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
-from workers.cli.tables import SCORE_PARTS, Columns, show_scores
+from workers.cli.tables import table
 
 if TYPE_CHECKING:
     from pipeline.search import SearchRequest
+    from pipeline.search.records import Filter
+    from workers.runtime import Runtime
 
 LINES = 3
 """Lines of a passage."""
@@ -37,11 +44,12 @@ _SINCE = "Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."
 Words = list[str] | None
 """An option that may be repeated."""
 option = typer.Option
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search, and among which documents."""
+    """How to search, and among which documents, in a person's words."""
 
     k: Annotated[int | None, option("-k", min=1, help=_COUNT)] = None
     mode: Annotated[str, option(help="hybrid, vector or keyword.")] = "hybrid"
@@ -65,30 +73,121 @@ class SearchOptions:
         from pipeline.search import SearchRequest
         from workers import search as searching
 
-        mode, names = searching.mode_of(self.mode), searching.names_in(self.project or ())
-        wanted = searching.FilterWords(
-            source_types=self.source_type or (),
-            kinds=self.kind or (),
-            tags=self.tag or (),
-            sources=self.source or (),
-            projects=names,
-            since=self.since,
-            until=self.until,
-            metadata=self.metadata or (),
-            security_levels=self.security_level or (),
-            exclude=self.exclude or (),
-        )
-        condition = searching.condition(context.parts, context.tenant, wanted)
-        if names:
-            _warn_of_unknown(context, names)
+        mode, projects = searching.mode_of(self.mode), searching.names_in(self.project or ())
+        condition = self.filter(context.parts, context.tenant)
+        if projects:
+            for notice in searching.unknown_projects(context.parts, context.tenant, projects):
+                print(notice, file=sys.stderr)
         return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
 
+    def filter(self, parts: Runtime, tenant: UUID) -> Filter:
+        """Which documents are asked for.
 
-def _warn_of_unknown(context: CommandContext, projects: list[str]) -> None:
-    from workers import search as searching
+        Raises:
+            ConfigurationError: a word means nothing; the message says which and what is known.
+        """
+        from pipeline.database.tenancy import project_id
+        from pipeline.ledger import sources
+        from pipeline.search.records import Filter
+        from workers.search import names_in
 
-    for notice in searching.unknown_projects(context.parts, context.tenant, projects):
-        print(notice, file=sys.stderr)
+        now, zone = datetime.now(UTC), ZoneInfo(parts.rag.timezone)
+        since = moment("--since", self.since, now, zone) if self.since else None
+        until = moment("--until", self.until, now, zone, end=True) if self.until else None
+        if since and until and since >= until:
+            raise ConfigurationError(
+                f"--since {self.since} is not before --until {self.until}: nothing lies between them",
+                fix="change one of them",
+            )
+        if self.source:
+            with parts.database.tenant(tenant) as connection:
+                known = [row.name for row in sources.listed(connection)]
+            for name in self.source:
+                if name not in known:
+                    listed = ", ".join(known) or "no source is known yet"
+                    raise ConfigurationError(
+                        f"--source: there is no source {name!r}", fix=f"known are: {listed}"
+                    )
+        return Filter(
+            source_types=_each("--source-type", self.source_type, SourceType.parse),
+            kinds=_each("--kind", self.kind, _kind),
+            tags=tuple(self.tag or ()),
+            sources=tuple(self.source or ()),
+            projects=tuple(sorted({project_id(tenant, name) for name in names_in(self.project or ())})),
+            since=since,
+            until=until,
+            texts=_each("--metadata", self.metadata, _pair),
+            security_levels=tuple(self.security_level or ()),
+            exclude=_each("--exclude", self.exclude, _id),
+        )
+
+
+def _each(option: str, words: Iterable[str] | None, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
+    try:
+        return tuple(parse(word) for word in words or ())
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}", fix="see `larder search --help`") from None
+
+
+def _kind(word: str) -> Kind:
+    try:
+        return Kind(word.strip().lower())
+    except ValueError:
+        raise ValueError(f"unknown kind {word!r}; known are {', '.join(Kind)}") from None
+
+
+def _id(word: str) -> UUID:
+    """A document's id, or that of one of its hits."""
+    try:
+        return UUID(word.strip().partition(":")[0])
+    except ValueError:
+        raise ValueError(f"{word!r} is no id of a document") from None
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, mark, value = word.partition("=")
+    if not mark or not key.strip():
+        raise ValueError(f"{word!r} is not of the form KEY=VALUE, such as team=search")
+    return key.strip(), value
+
+
+_AGO = re.compile(r"(\d{1,6})\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def moment(option: str, word: str, now: datetime, zone: ZoneInfo, *, end: bool = False) -> datetime:
+    """The moment that `word` means: 2025-01-31, an RFC 3339 time, or how long ago (12h, 7d).
+
+    A day is one of `zone`; with `end` it is the day's end, so that a day given as the last one counts whole. A time
+    without an offset is one of `zone`, too.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    short = word.strip()
+    try:
+        if ago := _AGO.fullmatch(short.lower()):
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(short)
+        if _DAY.fullmatch(short) and end:
+            found += timedelta(days=1)
+        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(
+            f"{option}: {word!r} is no date",
+            fix="write 2025-01-31, 2025-01-31T08:00:00Z, or how long ago: 7d, 12h",
+        ) from None
+
+
+# Search -------------------------------------------------------------------------------------------
+
+_NOTES = {
+    1: "the reranker fails or is too slow, see `larder doctor`: in the order of the search",
+    2: "only questions asked a short while ago are answered",
+    3: "the embedder does not answer: found by words alone",
+    5: "switched off in the configuration (rag.enabled)",
+}
 
 
 @command()
@@ -101,84 +200,92 @@ def search(
     """Find documents by meaning and by words."""
     from workers import search as searching
 
-    request = options.request(context, searching.asked(text), explain=explain)
-    found = searching.search(context.parts, context.tenant, request)
-    document = searching.to_json(context.parts, context.tenant, found)
-    context.answer(document, lambda: _tell_results(context, found, request.text))
+    if not text.strip():
+        raise ConfigurationError("the question is empty", fix="write what is to be found")
+    request = options.request(context, text, explain=explain)
+    parts, tenant, console = context.parts, context.tenant, context.console
+    found = searching.search(parts, tenant, request)
+
+    def tell() -> None:
+        level = found.degradation_level
+        if found.model and not found.hits and not searching.holds_documents(parts, tenant):
+            print(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
+            return
+        if level:
+            console.print(f"[yellow]degradation level {level}[/]: {_NOTES.get(level, '')}")
+        if not found.hits:
+            print("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
+        for n, hit in enumerate(found.hits, 1):
+            for line in _lines(console, n, hit, text):
+                console.print(line, soft_wrap=True)
+        if found.hits and explain:
+            console.print(scores(found.hits))
+
+    context.answer(searching.to_json(parts, tenant, found), tell)
 
 
-_NOTES = {
-    1: "the reranker fails or is too slow, see `larder doctor`: in the order of the search",
-    2: "only questions asked a short while ago are answered",
-    3: "the embedder does not answer: found by words alone",
-    5: "switched off in the configuration (rag.enabled)",
-}
-
-
-def _tell_results(context: CommandContext, found: Any, question: str) -> None:
-    from workers import search as searching
-
-    console = context.console
-    if found.model and not found.hits and not searching.holds_documents(context.parts, context.tenant):
-        print(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
-        return
-    if found.degradation_level:
-        note = _NOTES.get(found.degradation_level, "")
-        console.print(f"[yellow]degradation level {found.degradation_level}[/]: {note}")
-    if not found.hits:
-        console.print("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
-    for n, hit in enumerate(found.hits, 1):
-        _show_hit(console, n, hit, question)
-    if any(hit.explanation is not None for hit in found.hits):
-        show_scores(console, found.hits, WIDEST)
-
-
-def _show_hit(console: Console, rank: int, hit: Any, question: str) -> None:
+def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
+    """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
     from pipeline.search.snippets import passage
-    from pipeline.search.validity import remark
+    from pipeline.search.validity import age_days, remark
 
-    width = min(console.width, WIDEST)
-    d = hit.document
-    head = Text(f"{rank:>3}. ", style="bold", no_wrap=True)
-    head.append(f"{hit.score:.3f}  ", style="green")
-    head.append(d.title, style="bold")
-    head.truncate(width, overflow="ellipsis")
-    console.print(head, soft_wrap=True)
+    width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT
+    head = Text.assemble((f"{rank:>3}. ", "bold"), (f"{hit.score:.3f}  ", "green"), (d.title, "bold"))
+    against = Text(f"{indent}{remark(d)}", style="yellow")
+    for line in (head, against):
+        line.truncate(width, overflow="ellipsis")
+    yield head
+    day, days = d.updated_at or d.created_at, age_days(d) or 0
+    years = round(days / 365.25)
+    age = f" ({years} year{'s' if years > 1 else ''} old)" if days >= OLD_DAYS else ""
+    link = str(d.url or d.metadata.get("source_path") or "")
+    place = (f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{age}" if day else "", link)
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
-    console.print(Text(" " * INDENT + _place(d), style="cyan"), soft_wrap=True)
-    if said := remark(d):
-        against = Text(" " * INDENT + said, style="yellow", no_wrap=True)
-        against.truncate(width, overflow="ellipsis")
-        console.print(against, soft_wrap=True)
+    yield Text(indent + "  ".join(filter(None, place)), style="cyan")
+    if remark(d):
+        yield against
     if hit.explanation is not None and hit.explanation.feedback_why:
-        console.print(Text(" " * INDENT + hit.explanation.feedback_why, style="magenta"), soft_wrap=True)
+        yield Text(indent + hit.explanation.feedback_why, style="magenta")
     room = width - INDENT
     best = passage(hit.chunk.content, question, length=LINES * room - LINES * 8)
     body = Text(best.text)
     for start, end in best.marks:
         body.stylize("bold yellow", start, end)
-    for line in list(body.wrap(console, room))[:LINES]:
-        console.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
-    console.print()
+    for line in body.wrap(console, room)[:LINES]:
+        yield Text(indent).append_text(line)
+    yield Text()
 
 
-def _place(document: Any) -> str:
-    """Where it comes from and of which day it is, with its link."""
-    day = document.updated_at or document.created_at
-    link = str(document.url or document.metadata.get("source_path") or "")
-    place = [f"{document.source}/{document.kind}", f"{day:%Y-%m-%d}{_age(document)}" if day else "", link]
-    return "  ".join(part for part in place if part)
+SCORE_PARTS = (
+    ("meaning", "semantic_score", "vector_part"),
+    ("words", "overlap_score", "keyword_part"),
+    ("title", "title_score", "title_part"),
+    ("all words", "covered_score", "covered_part"),
+    ("reranker", "rerank_score", "rerank_part"),
+    ("outdated", "", "standing_part"),
+    ("feedback", "feedback", "feedback_part"),
+)
+"""Label, the raw value and its part of the score in an explanation's JSON. The parts of a row add up to its score."""
 
 
-def _age(document: Any) -> str:
-    """How long ago that was, for what is old enough to matter."""
-    from pipeline.search.validity import age_days
+def scores(hits: Sequence[Any]) -> Table:
+    """A row per hit: the parts of its score, and below each the value that it comes from."""
+    told = [hit.explanation.to_json() for hit in hits]
+    columns = [c for c in SCORE_PARTS if any(one[c[2]] or one.get(c[1]) for one in told)]
+    rows: list[list[Text]] = []
+    for n, (hit, one) in enumerate(zip(hits, told, strict=True), 1):
+        cells = [Text(f"{n}.", style="bold"), Text(f"{hit.score:.3f}", style="green")]
+        for _, raw, part in columns:
+            value = "" if one.get(raw) is None else f"\n{one[raw]:.3f}"
+            cells.append(
+                Text.assemble((f"{one[part]:.3f}", "red" if one[part] < 0 else "cyan"), (value, "dim"))
+            )
+        rows.append(cells)
+    heads = ("#", "score", *(label for label, _, _ in columns))
+    return table(heads, rows, right=heads)
 
-    days = age_days(document) or 0
-    if days < OLD_DAYS:
-        return ""
-    years = round(days / 365.25)
-    return f" ({years} year{'s' if years > 1 else ''} old)"
+
+# Explain ------------------------------------------------------------------------------------------
 
 
 @command()
@@ -199,58 +306,48 @@ def explain(
     try:
         facts = explaining.find(context.parts, context.tenant, document)
     except explaining.SeveralDocuments as error:
-        _list_candidates(context, error)
+        names = ("id", "source", "external_id", "title")
+        candidates = [{name: c[name] for name in names} for c in error.candidates]
+        lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
+        told = {"success": False, "error": error.to_json(), "candidates": candidates}
+        context.answer(told, "\n".join(lines))
         raise typer.Exit(FAILED) from None
     told = {"document": facts}
     if query is not None:
         verdict = explaining.why(context.parts, context.tenant, facts, request)
         told["query"] = {"text": query, **verdict}
-    context.answer(told, lambda: _tell_document(context.console, told))
+    rows = (*_document_rows(facts), *_query_rows(told))
+    said = "\n".join(f"{name:<12}{value}" for name, value in rows if value not in (None, ""))
+    context.answer(told, said)
 
 
-def _list_candidates(context: CommandContext, error: Any) -> None:
-    names = ("id", "source", "external_id", "title")
-    candidates = [{name: c[name] for name in names} for c in error.candidates]
-    lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-    context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, "\n".join(lines))
-
-
-def _tell_document(console: Console, told: Json) -> None:
-    d = told["document"]
+def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
+    """Labels, and what is known of the document."""
+    yield "document", d["id"]
+    yield "title", d["title"]
+    yield "source", f"{d['source']}/{d['kind']}  {d['external_id']}"
+    yield "link", d["url"]
+    reasons = [name for name in ("deleted", "hidden") if d[name]]
+    reasons += ["not indexed yet"] if d["indexed_version"] is None else []
+    yield "searchable", "no: " + ", ".join(reasons) if reasons else "yes"
+    yield "state", f"{d['state']}, stage {d['stage']}"
+    yield "version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"
     wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
-    cut, letter, crashes = d["chunks_cut"], d["dead_letter"], d["crash_count"]
+    yield "pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"
+    cut = d["chunks_cut"]
     unread = f", {cut} longer than the model reads: their ends are found by their words only"
-    given_up = "{code} at stage {stage} after {attempts} attempts: {reason}"
-    rows: list[tuple[str, Any]] = [
-        ("document", d["id"]),
-        ("title", d["title"]),
-        ("source", f"{d['source']}/{d['kind']}  {d['external_id']}"),
-        ("link", d["url"]),
-        ("searchable", _searchable(d)),
-        ("state", f"{d['state']}, stage {d['stage']}"),
-        ("version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"),
-        ("pipeline", wanted if indexed in {None, wanted} else f"{wanted} wanted, {indexed} indexed"),
-        ("chunks", f"{d['chunk_count']}{unread if cut else ''}"),
-        *(
-            (f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}")
-            for i in d["indexes"]
-            if i["status"] != "active"
-        ),
-        ("indexed", d["last_indexed"]),
-        ("attempts", f"{d['attempts']}{f', {crashes} crashes' if crashes else ''}"),
-        ("next try", d["next_try"]),
-        ("last error", d["last_error"]),
-        ("dead letter", given_up.format(**letter) if letter else ""),
-    ]
-    for name, value in (*rows, *_query_rows(told)):
-        if value not in (None, ""):
-            console.print(Text(f"{name:<12}").append(str(value)), soft_wrap=True)
-
-
-def _searchable(document: Json) -> str:
-    reasons = [name for name in ("deleted", "hidden") if document[name]]
-    reasons += ["not indexed yet"] if document["indexed_version"] is None else []
-    return "no: " + ", ".join(reasons) if reasons else "yes"
+    yield "chunks", f"{d['chunk_count']}{unread if cut else ''}"
+    for i in d["indexes"]:
+        if i["status"] != "active":
+            yield f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}"
+    yield "indexed", d["last_indexed"]
+    crashes = f", {d['crash_count']} crashes" if d["crash_count"] else ""
+    yield "attempts", f"{d['attempts']}{crashes}"
+    yield "next try", d["next_try"]
+    yield "last error", d["last_error"]
+    if letter := d["dead_letter"]:
+        given_up = "{code} at stage {stage} after {attempts} attempts: {reason}"
+        yield "dead letter", given_up.format(**letter)
 
 
 def _query_rows(told: Json) -> Iterator[tuple[str, str]]:
@@ -269,8 +366,6 @@ def _query_rows(told: Json) -> Iterator[tuple[str, str]]:
 
 
 # Feedback -----------------------------------------------------------------------------------------
-
-VERDICT_COLOURS = {"useful": "green", "noise": "yellow"}
 
 
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
@@ -301,74 +396,60 @@ def feedback(
     ] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
+    from workers.admin import feedback as marking
+    from workers.admin.operations import current_user
+
     said = "undo" if undo and verdict is None else verdict
-    _check_form((item, ref, said), undo=undo, listing=listing, export=export, of_one=bool(source or project))
-    if item is not None and ref is not None and said is not None:
-        _mark(context, (item, ref, said), project, source)
-    elif export is not None:
-        _export(context, export)
-    else:
-        _list_marks(context, item)
-
-
-def _check_form(
-    words: tuple[str | None, ...], *, undo: bool, listing: bool, export: Path | None, of_one: bool
-) -> None:
-    item, ref, said = words
-    marks = None not in words
+    marks = None not in (item, ref, said)
+    of_one = project or source
     wrong = (undo and said != "undo", listing and (ref or said), export and item, of_one and not marks)
     if [marks, listing, export is not None].count(True) != 1 or any(wrong):
         usage = "write `larder feedback ITEM REF useful|noise|undo`, or --list, or --export DIR"
         raise ConfigurationError("that is no whole command", fix=usage)
-
-
-def _mark(
-    context: CommandContext, words: tuple[str, str, str], project: str | None, source: str | None
-) -> None:
-    from workers.admin import feedback as marking
-    from workers.admin.operations import current_user
-
-    tenant = context.tenant
-    with context.parts.database.tenant(tenant) as connection:
-        done = marking.mark(connection, tenant, *words, project=project, source=source, by=current_user())
-    what = f"{done['ref']} is {done['verdict']} for {_named(done)}"
-    if done["verdict"] is None:
-        what = f"{done['ref']} is no longer {done['before']} for {_named(done)}"
-    elif done["before"] not in (None, done["verdict"]):
-        what += f", no longer {done['before']}"
-    context.answer({"success": True, **done}, what)
-
-
-def _list_marks(context: CommandContext, item: str | None) -> None:
-    from workers.admin import feedback as marking
-
     with context.parts.database.tenant(context.tenant) as connection:
-        found = marking.listed(connection, item)
-    table = Columns(heads=("item", "verdict", "document", "when", "by"), folded=frozenset({"document"}))
-    for one in found:
-        gone = " (removed)" if one["removed"] else ""
-        table.add(
+        if item is not None and ref is not None and said is not None:
+            by = current_user()
+            done = marking.mark(
+                connection, context.tenant, item, ref, said, project=project, source=source, by=by
+            )
+            document, text = {"success": True, **done}, _marked(done)
+        elif export is not None:
+            counts = marking.export(connection, export)
+            document = {"success": True, "folder": str(export), **counts}
+            asked = (
+                f"{counts['queries']} questions with {counts['useful']} useful and {counts['noise']} noise"
+            )
+            text = (
+                f"wrote {asked} among {counts['documents']} documents to {export}; see `larder eval {export}`"
+            )
+        else:
+            document = {"feedback": marking.listed(connection, item)}
+    if not listing:
+        context.answer(document, text)
+        return
+    rows = (
+        (
             f"{_named(one)}  {one['item_title']}".strip(),
-            Text(one["verdict"], style=VERDICT_COLOURS[one["verdict"]]),
-            f"{one['ref']}  {one['title']}{gone}",
+            Text(one["verdict"], style="green" if one["verdict"] == "useful" else "yellow"),
+            f"{one['ref']}  {one['title']}{' (removed)' if one['removed'] else ''}",
             one["at"][:10],
             one["by"],
         )
-    nothing = Text("nothing is marked" + (f" for {item}" if item else ""))
-    context.answer({"feedback": found}, lambda: context.console.print(table if found else nothing))
+        for one in document["feedback"]
+    )
+    shown = table(("item", "verdict", "document", "when", "by"), rows)
+    context.answer(document, shown if shown.rows else "nothing is marked" + (f" for {item}" if item else ""))
+
+
+def _marked(done: Json) -> str:
+    """What was said, and what no longer holds."""
+    if done["verdict"] is None:
+        return f"{done['ref']} is no longer {done['before']} for {_named(done)}"
+    other = done["before"] not in (None, done["verdict"])
+    return f"{done['ref']} is {done['verdict']} for {_named(done)}" + (
+        f", no longer {done['before']}" * other
+    )
 
 
 def _named(one: Json) -> str:
     return f"{one['item']} ({one['project']})" if one["project"] else str(one["item"])
-
-
-def _export(context: CommandContext, folder: Path) -> None:
-    from workers.admin import feedback as marking
-
-    with context.parts.database.tenant(context.tenant) as connection:
-        counts = marking.export(connection, folder)
-    said = f"{counts['queries']} questions with {counts['useful']} useful and {counts['noise']} noise"
-    context.answer(
-        {"success": True, "folder": str(folder), **counts},
-        f"wrote {said} among {counts['documents']} documents to {folder}; see `larder eval {folder}`",
-    )

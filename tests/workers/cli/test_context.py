@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from workers.cli.commands import app
-from workers.cli.context import command_context, to_stdout_json
+from workers.cli.context import CommandContext, command, to_stdout_json
 
 Larder = Callable[..., Result]
 
@@ -49,12 +49,11 @@ def test_a_data_folder_that_can_be_none_is_named(larder: Larder, command: tuple[
 def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
     refused = typer.Typer()
 
-    @refused.command()
-    def read() -> None:
-        with command_context(None, as_json=True):
-            (tmp_path / "nothing").read_text()
+    @command(refused)
+    def read(context: CommandContext) -> None:
+        (tmp_path / "nothing").read_text()
 
-    result = CliRunner().invoke(refused)
+    result = CliRunner().invoke(refused, ["--json"])
     assert result.exit_code == 1
     message = f"{tmp_path / 'nothing'}: No such file or directory"
     assert json.loads(result.stdout)["error"]["message"] == message

@@ -21,7 +21,7 @@ from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
 from workers.admin.evaluation.dataset import read
-from workers.cli.tables import show_scores
+from workers.cli.search import scores
 from workers.client import Client
 
 OTTERS = "Otters"
@@ -297,7 +297,7 @@ def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[
         feedback=-3.0,
         feedback_part=-0.1,
     )
-    show_scores(Console(width=80), [SimpleNamespace(score=0.625, explanation=told)] * 10, 100)
+    Console(width=80).print(scores([SimpleNamespace(score=0.625, explanation=told)] * 10))
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "10. 0.625" in shown

@@ -7,7 +7,7 @@ from io import StringIO
 from rich.console import Console
 
 from pipeline.documents import Json
-from workers.cli.index import _COLUMNS, _summary
+from workers.cli.index import _COLUMNS, summary
 
 
 def screen(*errors: Json, **counts: int) -> str:
@@ -20,20 +20,17 @@ def screen(*errors: Json, **counts: int) -> str:
     stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
     result: Json = {"stats": stats, "runs": [{"source": "docs", **run}, {"source": "more", **run}]}
     out = StringIO()
-    _summary(Console(file=out, width=80), result)
+    Console(file=out, width=80).print(summary(result))
     return out.getvalue()
 
 
 def test_texts_that_the_model_had_to_cut_are_a_warning_with_their_number() -> None:
     assert "cut 4 texts are longer than the model reads" in screen(texts_embedded=3, texts_cut=2)
-
-
-def test_without_any_there_is_no_word_of_it() -> None:
     assert "longer" not in screen(texts_embedded=3)
 
 
 def test_what_failed_is_named_an_item_or_the_source_as_a_whole() -> None:
     whole = {"source": "docs", "item": "", "reason": "no such folder", "outcome": "failed"}
-    shown = screen(whole, {**whole, "item": "a.md", "reason": "not UTF-8"})
+    shown = screen(whole, {**whole, "item": "a.md", "reason": "not [b]UTF-8[/]"})
     assert "failed docs: no such folder" in shown
-    assert "failed docs: a.md: not UTF-8" in shown
+    assert "failed docs: a.md: not [b]UTF-8[/]" in shown

@@ -184,7 +184,7 @@ def test_five_sources_in_trouble_fit_the_smallest_terminal() -> None:
     assert lines[-1].strip() == "next  15 dead letters: larder dead list"
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_names_are_whole_on_every_screen(width: int) -> None:
     long = "runbooks-for-operators-and-their-friends"
     error = "the source answers with 503 and an explanation"
@@ -194,12 +194,10 @@ def test_names_are_whole_on_every_screen(width: int) -> None:
     assert "…" not in "".join(lines)
     run_on = "".join("".join(line.split()) for line in lines)
     assert "1234567" in run_on
-    if width in (40, 120):  # else the numbers stand between the halves of a name
+    if width == 120:  # else the numbers stand between the halves of a name
         assert long in run_on
     assert all(f"{q}{n}" in run_on for q, n in (("control", 1), ("ingest", 22), ("embed", 333)))
-    if width < status.NARROW:
-        assert error.replace(" ", "") in run_on
-        assert any("dead 7" in line for line in lines)
+    assert error.replace(" ", "") in run_on
 
 
 def test_what_is_right_has_no_colour() -> None:
