@@ -40,10 +40,10 @@ from pipeline.search import (  # noqa: E402
     term_statistics,
 )
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
-from pipeline.search.measures import DEPTH, judge, mean  # noqa: E402
 from pipeline.search.records import Filter, Mode, Replacement, StoredDocument  # noqa: E402
 from workers import embedded  # noqa: E402
 from workers.admin.evaluation.dataset import EvalDataset, read  # noqa: E402
+from workers.admin.evaluation.measures import DEPTH, MEASURES, judge, mean  # noqa: E402
 
 TENANT = tenant_id("quality")
 PROJECT = project_id(TENANT, "quality")
@@ -249,13 +249,13 @@ def main() -> None:
 
 
 def _report(retriever: Retriever, judged: EvalDataset, modes: Sequence[Mode]) -> None:
-    print(f"{'':10}{'nDCG@10':>9}{'R@5':>7}{'R@10':>7}{'MRR@10':>8}{'ms':>7}")
+    print(f"{'':10}{'nDCG@10':>8}{'R@5':>8}{'R@10':>8}{'MRR@10':>8}{'ms':>7}")
     for mode in modes:
         begun = time.perf_counter()
         ranked = rankings(retriever, judged, mode)
         spent = (time.perf_counter() - begun) * 1000 / len(judged.queries)
-        s = mean([judge(ranked[query], wanted) for query, wanted in judged.relevant.items()])
-        print(f"{mode:10}{s.ndcg10:9.3f}{s.recall5:7.3f}{s.recall10:7.3f}{s.mrr10:8.3f}{spent:7.0f}")
+        means = mean([judge(ranked[query], wanted) for query, wanted in judged.relevant.items()])
+        print(f"{mode:10}" + "".join(f"{means[name]:8.3f}" for name in MEASURES) + f"{spent:7.0f}")
 
 
 if __name__ == "__main__":

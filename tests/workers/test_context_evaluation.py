@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigurationError
-from pipeline.search.measures import NAMES
 from tests.conftest import Addresses, Site
 from workers import runtime
 from workers.admin.evaluation import measuring, sandbox
 from workers.admin.evaluation.dataset import SECTIONS, EvalDataset, read
+from workers.admin.evaluation.measures import MEASURES
 from workers.admin.evaluation.measuring import Step4Answers, lines_of
 from workers.settings import load
 
@@ -293,7 +293,7 @@ class TestWorse:
             ({"questions": {}}, "other questions"),
             ({"step4": {"items": {"W3": {}}}}, "other items of Step 4"),
             ({"questions": {"W1": {}}}, "it is no report"),
-            ({"questions": {"W1": dict.fromkeys(NAMES.values(), math.nan)}}, "that is no number"),
+            ({"questions": {"W1": dict.fromkeys(MEASURES, math.nan)}}, "that is no number"),
             ({"step4": []}, "it is no report"),
         ],
     )

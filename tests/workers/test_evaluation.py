@@ -279,13 +279,19 @@ class TestReading:
             read(folder)
 
 
-def test_a_stopped_command_goes_on_page_by_page(
+def test_a_stopped_command_goes_on(
     folder: Path, parts_of: Callable[..., runtime.Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(sandbox, "PAGE", 3)
     judged = read(folder)
     parts = parts_of(judged)
-    sandbox._admit(parts, judged)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(sandbox, "_run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.index(parts, judged, silent)
     with parts.database.tenant(parts.settings.tenant_id) as connection:
         connection.exec_driver_sql("update document set stage = 'embedded', lease_until = now() + '1 hour'")
         connection.exec_driver_sql("update sync_run set state = 'discovering', finished_at = null")

@@ -184,7 +184,7 @@ def _write(files: dict[str, Path | None], measured: Any) -> None:
         place.write_text(json.dumps(measured.step4.answers, indent=1), encoding="utf-8")
     if place := files["--ungraded"]:
         rows = [("item", "section", "ref", "grade", "shown"), *measured.step4.ungraded()]
-        place.write_text("".join(table_row(*row) + "\n" for row in rows), encoding="utf-8")
+        place.write_text("".join(table_row(*row) for row in rows), encoding="utf-8")
 
 
 def _check(files: dict[str, Path | None], *, calibrate: bool, chosen: str) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import csv
+import codecs
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from connectors.documents.values import parse_time
 from pipeline.documents import Document, Json, Kind, SourceType
-from pipeline.enrichment.text import flat
+from pipeline.enrichment.text import clipped, flat
 from pipeline.errors import ConfigurationError
 
 CORPUS, QUERIES, JUDGEMENTS, META = "corpus.jsonl", "queries.jsonl", "qrels.tsv", "meta.json"
@@ -30,6 +32,7 @@ SECTIONS = (*DOCUMENT_SECTIONS, "learnings", "suggestions", "risk_hints")
 GRADES = {"0": 0, "1": 1, "2": 2}
 """Noise, related, useful."""
 _FORM = f"a set is a folder with {CORPUS}, {QUERIES}, {JUDGEMENTS} and {META}; see docs/evaluation.md"
+_CORRECT = "correct it, or take the line out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class EvalDataset:
     name: str
     documents: Sequence[Document]
     queries: Mapping[str, str]
-    relevant: Mapping[str, Mapping[str, float]]
+    relevant: Mapping[str, Mapping[str, int]]
     """Question -> documents that answer it, with their grades; only questions that have one."""
     self_exclude: bool
     """A question is a document of the set, which is not to be found."""
@@ -53,12 +56,19 @@ class EvalDataset:
     @cached_property
     def digest(self) -> str:
         """Changes when a document does."""
-        whole = hashlib.sha256()
-        for document in self.documents:
-            whole.update(
-                f"{document.external_id}\0{document.content_hash}\0".encode("utf-8", "surrogatepass")
-            )
-        return whole.hexdigest()[:12]
+        whole = "".join(f"{d.external_id}\0{d.content_hash}\0" for d in self.documents)
+        return hashlib.sha256(whole.encode()).hexdigest()[:12]
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+_PLAIN = {"\\\\": "\\", "\\t": "\t", "\\n": "\n", "\\r": "\r"}
+_ESCAPES = {ord(character): escaped for escaped, character in _PLAIN.items()}
+
+
+def table_row(*cells: object) -> str:
+    """A line of a table: what would end a cell or the line is escaped, as `read` undoes it."""
+    return "\t".join(str(cell).translate(_ESCAPES) for cell in cells) + "\n"
 
 
 def refuse_used(folder: Path) -> None:
@@ -69,16 +79,6 @@ def refuse_used(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is there and not empty", fix="name a new folder")
-
-
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_PLAIN = {escaped: character for character, escaped in _ESCAPES.items()}
-_ESCAPED = re.compile(r"\\[\\tnr]")
-
-
-def table_row(*cells: object) -> str:
-    """A line of a table, without its end: what would end a cell or the line is escaped, as `read` undoes it."""
-    return "\t".join("".join(_ESCAPES.get(c, c) for c in str(cell)) for cell in cells)
 
 
 def write(
@@ -98,16 +98,89 @@ def write(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     plain = ({k: v for k, v in row.items() if k not in ("id", "external_id", "source")} for row in documents)
-    lines = {
-        CORPUS: (json.dumps(row, ensure_ascii=False) for row in plain),
-        QUERIES: (json.dumps(row, ensure_ascii=False) for row in queries),
+    lines: dict[str, Iterable[str]] = {
+        CORPUS: (json.dumps(row, ensure_ascii=False) + "\n" for row in plain),
+        QUERIES: (json.dumps(row, ensure_ascii=False) + "\n" for row in queries),
         JUDGEMENTS: (table_row(*row) for row in (JUDGEMENTS_HEADER, *relevant)),
         CONTEXT: (table_row(*row) for row in (CONTEXT_HEADER, *context)),
-        META: iter([json.dumps({"self_exclude": True, **counts}, indent=1)]),
+        META: [json.dumps({"self_exclude": True, **counts}, indent=1)],
     }
     for name, rows in lines.items():
         with (folder / name).open("x", encoding="utf-8") as out:
-            out.writelines(f"{row}\n" for row in rows)
+            out.writelines(rows)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def _source_type(value: Any) -> SourceType | None:
+    try:
+        return SourceType.parse(value)
+    except (ValueError, AttributeError):
+        return None
+
+
+_Time = Annotated[datetime, BeforeValidator(parse_time)]
+_FACTS = {"status", "resolution", "duplicate_of", "decision_status"}
+"""Metadata that a document may have beside its `metadata`."""
+
+
+class _Row(BaseModel):
+    id: str = Field(alias="_id", coerce_numbers_to_str=True)
+    title: str = ""
+    project: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, row: Any) -> Any:
+        """Null stands for nothing."""
+        return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
+
+
+class _DocumentRow(_Row):
+    text: str = ""
+    source_type: Annotated[SourceType, BeforeValidator(_source_type)] = SourceType.TEXT
+    kind: Kind = Kind.REFERENCE
+    url: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Json = {}
+    created_at: _Time | None = None
+    updated_at: _Time | None = None
+    status: str = ""
+    resolution: str = ""
+    duplicate_of: str = ""
+    decision_status: str = ""
+
+    def document(self) -> Document:
+        facts = self.model_dump(include=_FACTS, exclude_defaults=True)
+        plain = self.model_dump(exclude={"id", "project", "metadata", *_FACTS})
+        return Document(external_id=self.id, **plain, metadata={**facts, **self.metadata})
+
+
+class _QuestionRow(_Row):
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    description: str = ""
+    acceptance_criteria: str | list[str] = []
+
+    def request(self, *, excluded: bool) -> Json:
+        """What the enrich worker is sent; the id is what keeps an item from finding itself."""
+        title = self.title.strip() or self.text.partition("\n")[0].strip()
+        pbi = {
+            **({"id": self.id} if excluded else {}),
+            "title": title,
+            "description": self.description or self.text.removeprefix(title).strip(),
+            "acceptance_criteria": self.acceptance_criteria,
+        }
+        # One that names no project is asked of all documents.
+        return {"pbi": pbi, **({"project": self.project} if self.project else {"projects": ["*"]})}
+
+
+class _Meta(BaseModel):
+    self_exclude: bool = False
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_RowModel = TypeVar("_RowModel", bound=_Row)
 
 
 def read(folder: Path, limit: int | None = None) -> EvalDataset:
@@ -116,235 +189,125 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
     Raises:
         ConfigurationError: it is no set; the message says which file and line.
     """
-    _check_files(folder)
-    rows = list(_rows(folder / CORPUS, ("_id",)))
-    documents = list(map(_document, rows))
-    asked = {str(row["_id"]): row for row in _rows(folder / QUERIES, ("_id", "text"))}
-    queries = {query: str(row["text"]) for query, row in islice(asked.items(), limit)}
-    excluded = _self_exclude(folder / META)
-    known = frozenset(d.external_id for d in documents)
-    context = _JudgementFile(folder / CONTEXT, known).context(asked) if (folder / CONTEXT).is_file() else {}
-    made = EvalDataset(
-        name=folder.resolve().name,
-        documents=documents,
-        queries=queries,
-        relevant=_JudgementFile(folder / JUDGEMENTS, known).relevant(queries, excluded),
-        self_exclude=excluded,
-        projects={str(row["_id"]): row["project"] for row in rows if row.get("project")},
-        requests={query: _request(asked[query], excluded) for query in queries},
-        context={query: context[query] for query in queries if query in context},
-    )
-    for what, part in (("document", documents), ("question with a relevant document", made.relevant)):
-        if not part:
-            raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
-    return made
-
-
-def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
     absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
     if absent:
         raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, with or without the mark that Windows puts first."""
-    with path.open("rb") as handle:
-        for number, line in enumerate(handle, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise ConfigurationError(
-                    f"{path}, line {number} is no text in UTF-8", fix="save the file in UTF-8"
-                ) from None
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_source_type(value: Any) -> bool:
-    try:
-        return bool(SourceType.parse(value))
-    except (ValueError, AttributeError):
-        return False
-
-
-_FACTS = ("status", "resolution", "duplicate_of", "decision_status")
-"""Metadata that a document may have beside its `metadata`."""
-_TEXT = (lambda value: isinstance(value, str), "a text")
-_TIME = (lambda value: isinstance(value, str) and parse_time(value), "a time such as 2026-01-31T08:00:00Z")
-_FIELDS: Mapping[str, tuple[Callable[[Any], object], str]] = {
-    "kind": (lambda value: value in list(Kind), f"one of {', '.join(Kind)}"),
-    "source_type": (_is_source_type, f"one of {', '.join(SourceType)}"),
-    "tags": (_are_texts, "a list of texts"),
-    "metadata": (lambda value: isinstance(value, dict), "an object"),
-    **dict.fromkeys(("created_at", "updated_at"), _TIME),
-    "acceptance_criteria": (
-        lambda value: isinstance(value, str) or _are_texts(value),
-        "a text or a list of texts",
-    ),
-    **dict.fromkeys(("url", "project", "description", *_FACTS), _TEXT),
-}
-"""What a document or a question may hold besides its text; null stands for nothing."""
-
-
-def _document(row: Json) -> Document:
-    facts = {key: row[key] for key in _FACTS if row.get(key)}
-    return Document(
-        external_id=str(row["_id"]),
-        title=str(row.get("title") or ""),
-        text=str(row.get("text") or ""),
-        source_type=SourceType.parse(row.get("source_type") or SourceType.TEXT),
-        kind=Kind(row.get("kind") or Kind.REFERENCE),
-        url=row.get("url") or "",
-        tags=tuple(row.get("tags") or ()),
-        metadata={**facts, **(row.get("metadata") or {})},
-        created_at=parse_time(row.get("created_at")),
-        updated_at=parse_time(row.get("updated_at")),
+    rows, asked = _rows(folder / CORPUS, _DocumentRow), _rows(folder / QUERIES, _QuestionRow)
+    questions = dict(islice(asked.items(), limit))
+    meta = folder / META
+    excluded = (
+        meta.is_file()
+        and _parsed(_Meta, meta.read_bytes().removeprefix(codecs.BOM_UTF8), str(meta)).self_exclude
     )
+    context = _context(folder / CONTEXT, asked, rows) if (folder / CONTEXT).is_file() else {}
+    made = EvalDataset(
+        name=folder.resolve().name,
+        documents=[row.document() for row in rows.values()],
+        queries={query: row.text for query, row in questions.items()},
+        relevant=_relevant(folder / JUDGEMENTS, questions, rows, excluded=excluded),
+        self_exclude=excluded,
+        projects={name: row.project for name, row in rows.items() if row.project},
+        requests={query: row.request(excluded=excluded) for query, row in questions.items()},
+        context={query: context[query] for query in questions if query in context},
+    )
+    for what, part in (("document", rows), ("question with a relevant document", made.relevant)):
+        if not part:
+            raise ConfigurationError(f"the set in {folder} has no {what}", fix=_FORM)
+    return made
 
 
-def _request(row: Json, excluded: bool) -> Json:
-    """What the enrich worker is sent for a question; the id is what keeps an item from finding itself."""
-    whole = str(row["text"]).strip()
-    title = str(row.get("title") or whole.partition("\n")[0]).strip()
-    pbi = {
-        **({"id": str(row["_id"])} if excluded else {}),
-        "title": title,
-        "description": row.get("description") or whole.removeprefix(title).strip(),
-        "acceptance_criteria": row.get("acceptance_criteria") or [],
-    }
-    # One that names no project is asked of all documents.
-    return {"pbi": pbi, **({"project": row["project"]} if row.get("project") else {"projects": ["*"]})}
-
-
-def _rows(path: Path, keys: Sequence[str]) -> Iterator[Json]:
-    """The objects of a file, a line each; every `_id` once, and a text that is asked for is not blank."""
-    seen: dict[str, int] = {}
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        row = _object(line)
-        if row is None or any(key not in row for key in keys):
-            raise ConfigurationError(
-                f"{path}, line {number} is no JSON object with {' and '.join(keys)}", fix=_FORM
-            )
-        if "text" in keys and not str(row["text"]).strip():
-            raise ConfigurationError(f"{path}, line {number} has an empty text", fix="take the line out")
-        _check_fields(row, f"{path}, line {number}")
-        first = seen.setdefault(str(row["_id"]), number)
-        if first != number:
-            raise ConfigurationError(
-                f"{path}, line {number} has the _id {str(row['_id'])!r} of line {first}",
-                fix="give each line an _id of its own",
-            )
-        yield row
-
-
-def _check_fields(row: Json, place: str) -> None:
-    """Refuse what is given beside the text and is not as `_FIELDS` wants it."""
-    for key, (fits, wanted) in _FIELDS.items():
-        if row.get(key) is not None and not fits(row[key]):
-            raise ConfigurationError(f"{place}: {key} is not {wanted}", fix="correct it, or take it out")
-
-
-def _object(line: str) -> Json | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
-@dataclass(frozen=True)
-class _JudgementFile:
-    path: Path
-    documents: frozenset[str]
-    """External ids of the set."""
-
-    def relevant(self, queries: Mapping[str, str], excluded: bool) -> dict[str, dict[str, float]]:
-        """Question -> documents that answer it, in the order of the questions."""
-        found: dict[str, dict[str, float]] = {}
-        for number, row in self._rows():
-            # A set without the header line must not lose the answer that stands in its place.
-            if number == 1 and row[0] not in queries:
-                continue
-            score = _score(row)
-            if score is None:
-                raise self._wrong(number, "is no question, document and number with tabs between them", _FORM)
-            if row[0] in queries and score > 0 and not (excluded and row[0] == row[1]):
-                self._check(number, row[1])
-                found.setdefault(row[0], {})[row[1]] = score
-        return {query: found[query] for query in queries if query in found}
-
-    def context(self, queries: Container[str]) -> dict[str, dict[tuple[str, str], int]]:
-        """Question -> (section, ref) -> grade; a line without a grade waits for somebody to judge it."""
-        found: dict[str, dict[tuple[str, str], int]] = {}
-        for number, item, section, ref, grade in self._graded():
-            if item not in queries:
-                raise self._wrong(
-                    number, f"names no question of {QUERIES}", "correct it, or take the line out"
-                )
-            if section not in SECTIONS or not ref or grade not in GRADES:
-                fix = f"known sections are {', '.join(SECTIONS)}; grades are 0 noise, 1 related, 2 useful"
-                raise self._wrong(number, f"is not {', '.join(CONTEXT_HEADER)} with tabs between them", fix)
-            if section in DOCUMENT_SECTIONS and GRADES[grade]:
-                self._check(number, ref)
-            if found.setdefault(item, {}).setdefault((section, flat(ref)), GRADES[grade]) != GRADES[grade]:
-                raise self._wrong(number, "has another grade than a line before it", "leave one of them")
-        return found
-
-    def _graded(self) -> Iterator[tuple[int, str, str, str, str]]:
-        """Number, item, section, ref and grade of the lines that are no header and do not wait for a grade."""
-        for number, row in self._rows():
-            item, section, ref, grade = (*(cell.strip() for cell in row), "", "", "", "")[:4]
-            if (number == 1 and item == CONTEXT_HEADER[0]) or (ref and not grade):
-                continue
-            yield number, item, section, ref, grade
-
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Number and cells of the lines that are not empty."""
-        rows = csv.reader(_lines(self.path), delimiter="\t", quoting=csv.QUOTE_NONE)
-        number = 0
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """(place, line) of all that are not blank, with or without the mark that Windows puts first."""
+    for number, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+        place = f"{path}, line {number}"
         try:
-            for number, row in enumerate(rows, 1):
-                if row:
-                    yield number, [_ESCAPED.sub(lambda m: _PLAIN[m[0]], cell) for cell in row]
-        except csv.Error:
-            raise self._wrong(
-                number + 1, "is no row of a table", "end lines as Unix or Windows does, and cut long cells"
-            ) from None
+            text = line.decode().rstrip("\r")
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{place} is no text in UTF-8", fix="save the file in UTF-8") from None
+        if text.strip():
+            yield place, text
 
-    def _check(self, number: int, document: str) -> None:
-        """A document that is not there can never be found: every figure would be too low."""
-        if document not in self.documents:
-            raise self._wrong(
-                number,
-                f"names the document {document!r}, which {CORPUS} does not hold",
-                "add the document, or take the line out",
+
+def _parsed(model: type[_Model], text: str | bytes, place: str) -> _Model:
+    """The object of that text; the error names the first wrong field, and never a value."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False)[0]
+        said = f": {wrong['loc'][0]}: {wrong['msg']}" if wrong["loc"] else " is no JSON object"
+        raise ConfigurationError(place + said, fix=f"correct it; {_FORM}") from None
+
+
+def _rows(path: Path, model: type[_RowModel]) -> dict[str, _RowModel]:
+    """The objects of a file, a line each, by their ids."""
+    found: dict[str, _RowModel] = {}
+    for place, line in _lines(path):
+        row = _parsed(model, line, place)
+        if row.id in found:
+            raise ConfigurationError(
+                f"{place}: a line before it has the _id {row.id!r}", fix="give each line an _id of its own"
             )
-
-    def _wrong(self, number: int, what: str, fix: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.path}, line {number} {what}", fix=fix)
-
-
-def _score(row: Sequence[str]) -> float | None:
-    """How relevant a judgement calls its document; None if it is none."""
-    if len(row) < 2:  # noqa: PLR2004 - question and document
-        return None
-    try:
-        score = float(row[2]) if len(row) > 2 else 1.0  # noqa: PLR2004 - the third column
-    except ValueError:
-        return None
-    return score if math.isfinite(score) else None
+        found[row.id] = row
+    return found
 
 
-def _self_exclude(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8-sig")).get("self_exclude"))
-    except (ValueError, AttributeError, RecursionError):
-        raise ConfigurationError(f"{path} is no JSON object", fix=_FORM) from None
+def _table(path: Path, questions: Container[str]) -> Iterator[tuple[str, list[str]]]:
+    """(place, cells) of all lines but the header: a set without one must not lose what stands in its place."""
+    for number, (place, line) in enumerate(_lines(path)):
+        cells = [re.sub(r"\\[\\tnr]", lambda m: _PLAIN[m[0]], cell) for cell in line.split("\t")]
+        if number or cells[0] in questions:
+            yield place, cells
+
+
+def _relevant(
+    path: Path, questions: Container[str], documents: Container[str], *, excluded: bool
+) -> dict[str, dict[str, int]]:
+    """Question -> documents that answer it."""
+    found: dict[str, dict[str, int]] = {}
+    for place, cells in _table(path, questions):
+        try:
+            query, document, grade = cells[0], cells[1], int(cells[2])
+        except (ValueError, IndexError):
+            raise ConfigurationError(
+                f"{place} is no question, document and whole number with tabs between them", fix=_FORM
+            ) from None
+        if query in questions and grade > 0 and not (excluded and query == document):
+            _refuse_unknown(place, document, documents)
+            found.setdefault(query, {})[document] = grade
+    return found
+
+
+def _context(
+    path: Path, questions: Container[str], documents: Container[str]
+) -> dict[str, dict[tuple[str, str], int]]:
+    """Question -> (section, ref) -> grade; a line without a grade waits for somebody to judge it."""
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for place, cells in _table(path, questions):
+        item, section, ref, said = (*(cell.strip() for cell in cells), "", "", "")[:4]
+        if ref and not said:
+            continue
+        grade = GRADES.get(said)
+        if item not in questions:
+            raise ConfigurationError(f"{place} names no question of {QUERIES}", fix=_CORRECT)
+        if section not in SECTIONS or not ref or grade is None:
+            raise ConfigurationError(
+                f"{place} is not {', '.join(CONTEXT_HEADER)} with tabs between them",
+                fix=f"known sections are {', '.join(SECTIONS)}; grades are 0 noise, 1 related, 2 useful",
+            )
+        if section in DOCUMENT_SECTIONS and grade:
+            _refuse_unknown(place, ref, documents)
+        if found.setdefault(item, {}).setdefault((section, flat(ref)), grade) != grade:
+            raise ConfigurationError(
+                f"{place} has another grade than a line before it", fix="leave one of them"
+            )
+    return found
+
+
+def _refuse_unknown(place: str, document: str, documents: Container[str]) -> None:
+    """A document that is not there can never be found: every figure would be too low."""
+    if document not in documents:
+        raise ConfigurationError(
+            f"{place} names the document {clipped(document)!r}, which {CORPUS} does not hold", fix=_CORRECT
+        )

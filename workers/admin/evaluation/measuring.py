@@ -20,10 +20,10 @@ from pipeline.errors import ConfigurationError
 from pipeline.ledger import documents
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import active_index
-from pipeline.search.measures import DEPTH, NAMES, Scores, best_limit, change, judge, keeping, mean, share
 from pipeline.search.records import Filter, Mode
 from workers import search
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, EvalDataset
+from workers.admin.evaluation.measures import DEPTH, MEASURES, best_limit, change, judge, keeping, mean, share
 from workers.admin.evaluation.sandbox import Show, document_ids, index
 from workers.enrichment.job import enricher
 from workers.runtime import Runtime
@@ -33,17 +33,23 @@ KEPT_SHARE = 0.98
 """Of the relevant documents, what the threshold `auto` keeps."""
 SHOWN = 5
 """A duplicate is pointed out only among the first results."""
-
-
 GRADE_NAMES = ("noise", "related", "useful")
 UNJUDGED = "unjudged"
+NOISE = "noise share"
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def _percentiles(seconds: Sequence[float]) -> Json:
+    return _rounded(dict(zip(("p50", "p95"), map(float, np.percentile(seconds, (50, 95))), strict=True)))
 
 
 # Step 4 -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """One thing that an answer shows."""
 
     section: str
@@ -57,26 +63,21 @@ class Line:
         """What it is judged by: the document, or the sentence itself."""
         return self.ref if self.section in DOCUMENT_SECTIONS else flat(self.text)
 
-    def grade(self, judged: Mapping[tuple[str, str], int]) -> str:
-        """What was said of it; of a sentence that nobody judged, what was said of the document it cites."""
-        found = judged.get((self.section, flat(self.key)), judged.get((self.section, flat(self.ref))))
-        return UNJUDGED if found is None else GRADE_NAMES[found]
-
 
 def lines_of(context: Json) -> Iterator[Line]:
     """What the answer for one item shows, but for notices of our own."""
     for section in DOCUMENT_SECTIONS:
         for item in context.get(section, ()):
-            yield Line(section=section, ref=item["ref"], text=item["title"])
+            yield Line(section, item["ref"], item["title"])
     for work in context.get("similar_work", ()):
         for sentence in work["learnings"]:
-            yield Line(section="learnings", ref=work["ref"], text=sentence)
+            yield Line("learnings", work["ref"], sentence)
     for one in context.get("suggestion_details", ()):
         if one["kind"] != "notice":
-            yield Line(section="suggestions", ref=one["ref"] or "", text=one["text"])
+            yield Line("suggestions", one["ref"] or "", one["text"])
     refs = {citation["n"]: citation["ref"] for citation in context.get("citations", ())}
     for hint in context.get("risk_hints", ()):
-        yield Line(section="risk_hints", ref=refs.get(hint["citation"], ""), text=hint["message"])
+        yield Line("risk_hints", refs.get(hint["citation"], ""), hint["message"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,52 +88,37 @@ class Step4Answers:
     answers: Mapping[str, Json]
     seconds: Sequence[float]
 
-    @property
-    def counts(self) -> dict[str, dict[str, Counter[str]]]:
-        """Item -> section -> how many lines have which grade; only sections that show something."""
-        found: dict[str, dict[str, Counter[str]]] = {}
+    def _graded(self) -> Iterator[tuple[str, Line, str]]:
+        """(item, line, grade): of a sentence that nobody judged, what was said of the document it cites."""
         for item, answer in self.answers.items():
-            sections = found.setdefault(item, {})
+            judged = self.dataset.context.get(item, {})
             for line in lines_of(answer):
-                grade = line.grade(self.dataset.context.get(item, {}))
-                sections.setdefault(line.section, Counter())[grade] += 1
-        return found
+                keys = ((line.section, flat(name)) for name in (line.key, line.ref))
+                yield item, line, next((GRADE_NAMES[judged[k]] for k in keys if k in judged), UNJUDGED)
 
     def ungraded(self) -> Iterator[tuple[str, ...]]:
         """Lines that nobody has judged, as rows of the judgements with a remark, so that a grade can be put in."""
-        for item, answer in self.answers.items():
-            judged = self.dataset.context.get(item, {})
-            rows = {
-                (line.section, line.key): line for line in lines_of(answer) if line.grade(judged) == UNJUDGED
-            }
+        rows = {(i, line.section, line.key): line for i, line, grade in self._graded() if grade == UNJUDGED}
+        for (item, section, key), line in rows.items():
             title = flat(self.dataset.requests[item]["pbi"]["title"])
-            for (section, key), line in rows.items():
-                shown = flat(line.text) if section in DOCUMENT_SECTIONS else line.ref
-                yield item, section, key, "", f"{title} -> {shown}"
+            shown = flat(line.text) if section in DOCUMENT_SECTIONS else line.ref
+            yield item, section, key, "", f"{title} -> {shown}"
 
     def to_json(self) -> Json:
-        """`step4` in the document of `larder eval --json`."""
-        counts = self.counts
+        """`step4` in the document of `larder eval --json`; `items` are the lines of each grade by section."""
+        items: dict[str, dict[str, Counter[str]]] = {item: {} for item in self.answers}
+        for item, line, grade in self._graded():
+            items[item].setdefault(line.section, Counter())[grade] += 1
         return {
             "seconds": _percentiles(self.seconds),
             "degraded": sum(bool(answer.get("degradation_level")) for answer in self.answers.values()),
             "sections": {
-                section: _summary([each.get(section, Counter()) for each in counts.values()])
+                section: _summary([each.get(section, Counter()) for each in items.values()])
                 for section in SECTIONS
             },
-            "all": _summary([sum(each.values(), Counter()) for each in counts.values()]),
-            "items": counts,
+            "all": _summary([sum(each.values(), Counter()) for each in items.values()]),
+            "items": items,
         }
-
-
-def _percentiles(seconds: Sequence[float]) -> Json:
-    p50, p95 = np.percentile(seconds, (50, 95))
-    return {"p50": round(float(p50), 4), "p95": round(float(p95), 4)}
-
-
-def _rounded(record: object) -> Json | None:
-    """The fields of a record of figures; None if there is none."""
-    return {name: round(value, 4) for name, value in vars(record).items()} if record else None
 
 
 def _summary(each: Sequence[Counter[str]]) -> Json:
@@ -144,27 +130,24 @@ def _summary(each: Sequence[Counter[str]]) -> Json:
         "shown": total.total(),
         "judged": judged,
         **{name: total[name] for name in (*reversed(GRADE_NAMES), UNJUDGED)},
-        "precision": _rounded(precision),
-        "useful_share": round(total["useful"] / judged, 4) if judged else None,
-        "noise_share": round(total["noise"] / judged, 4) if judged else None,
+        "precision": _rounded(vars(precision)) if precision else None,
+        **{
+            f"{name}_share": round(total[name] / judged, 4) if judged else None
+            for name in ("useful", "noise")
+        },
         "empty": sum(not one for one in each),
     }
 
 
 def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Show) -> Step4Answers:
-    """Enrich items one by one, as the worker would; what a model would make of the words is left out.
-
-    Raises:
-        SearchError: a question cannot be enriched.
-    """
+    """Enrich items one by one, as the worker would; what a model would make of the words is left out."""
     enrich = enricher(parts, parts.settings.tenant_id)
     answers, seconds = {}, []
-    for number, item in enumerate(items):
-        show("enriching", number, len(items))
+    for number, item in enumerate(items, 1):
         begun = time.perf_counter()
         answers[item] = enrich(dataset.requests[item])
         seconds.append(time.perf_counter() - begun)
-    show("enriching", len(items), len(items))
+        show("enriching", number, len(items))
     return Step4Answers(dataset=dataset, answers=answers, seconds=seconds)
 
 
@@ -174,10 +157,8 @@ def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Sh
 class RankedAnswer(NamedTuple):
     """What one question brought."""
 
-    ranking: list[str]
-    """Documents, best first."""
-    similarities: list[float | None]
-    """Of the same places."""
+    hits: list[tuple[str, float | None]]
+    """Documents with their similarities, best first."""
     seconds: float
     level: int
 
@@ -197,23 +178,16 @@ class Measured:
     """The answers of Step 4, if it was measured."""
 
     @property
-    def scores(self) -> dict[str, Scores]:
-        """Of every question that has a relevant document."""
-        return {q: judge(self.answers[q].ranking, wanted) for q, wanted in self.dataset.relevant.items()}
-
-    @property
     def rankings(self) -> dict[str, list[str]]:
         """What `--rankings` writes."""
-        return {query: answer.ranking for query, answer in self.answers.items()}
-
-    @property
-    def worst(self) -> list[tuple[str, Scores]]:
-        """The questions answered worst, worst first."""
-        return sorted(self.scores.items(), key=lambda one: (one[1].ndcg10, one[1].recall10))[:WORST]
+        return {query: [name for name, _ in answer.hits] for query, answer in self.answers.items()}
 
     def to_json(self) -> Json:
-        """The document of `larder eval --json`."""
-        scores = self.scores
+        """The document of `larder eval --json`; scores are of the questions that have a relevant document."""
+        rankings = self.rankings
+        exact = {query: judge(rankings[query], wanted) for query, wanted in self.dataset.relevant.items()}
+        scores = {query: _rounded(one) for query, one in exact.items()}
+        worst = sorted(exact, key=lambda query: (exact[query]["ndcg@10"], exact[query]["recall@10"]))
         return {
             "set": self.dataset.name,
             "digest": self.dataset.digest,
@@ -223,12 +197,12 @@ class Measured:
             "mode": self.mode,
             "model": self.model,
             "tenant": self.tenant,
-            "scores": mean(scores.values()).to_json(),
+            "scores": _rounded(mean(exact.values())),
             "seconds": _percentiles([answer.seconds for answer in self.answers.values()]),
             "degraded": sum(answer.level > 0 for answer in self.answers.values()),
             "failed": self.failed,
-            "worst": [{"id": query, **found.to_json()} for query, found in self.worst],
-            "questions": {query: found.to_json() for query, found in scores.items()},
+            "worst": [{"id": query, **scores[query]} for query in worst[:WORST]],
+            "questions": scores,
             **({"step4": self.step4.to_json()} if self.step4 else {}),
         }
 
@@ -241,6 +215,7 @@ def measure(
     Raises:
         ConfigurationError: the configuration switches searching off.
         IndexingError: not one document could be indexed.
+        SearchError: an item cannot be enriched.
     """
     if not parts.rag.enabled:
         raise ConfigurationError("rag.enabled is false, so there is nothing to measure", fix="set it to true")
@@ -261,26 +236,22 @@ def _ask(parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show) -> dict[s
     ids = document_ids(parts, dataset)
     names = {ident: name for name, ident in ids.items()}
     answers = {}
-    for number, (query, question) in enumerate(dataset.queries.items()):
-        show("asking", number, len(dataset.queries))
+    for number, (query, question) in enumerate(dataset.queries.items(), 1):
         own = (ids[query],) if dataset.self_exclude and query in ids else ()
         request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own), explain=True)
         begun = time.perf_counter()
         found = retriever.search(request)
-        answers[query] = RankedAnswer(
-            ranking=[names[hit.document.id] for hit in found.hits],
-            similarities=[hit.explanation.similarity if hit.explanation else None for hit in found.hits],
-            seconds=time.perf_counter() - begun,
-            level=found.degradation_level,
-        )
-    show("asking", len(dataset.queries), len(dataset.queries))
+        seconds = time.perf_counter() - begun
+        hits = [
+            (names[hit.document.id], hit.explanation.similarity if hit.explanation else None)
+            for hit in found.hits
+        ]
+        answers[query] = RankedAnswer(hits, seconds, found.degradation_level)
+        show("asking", number, len(dataset.queries))
     return answers
 
 
 # Judging ------------------------------------------------------------------------------------------
-
-
-NOISE = "noise share"
 
 
 def compare(before: Json, after: Json) -> Json:
@@ -295,8 +266,8 @@ def compare(before: Json, after: Json) -> Json:
         questions = list(dict.fromkeys((*one, *other)))
         each = change([one.get(q, (0, 0)) for q in questions], [other.get(q, (0, 0)) for q in questions])
         if each is not None:
-            shown = {"difference": each.mean, "low": each.low, "high": each.high}
-            found[name] = {key: round(value, 4) for key, value in shown.items()} | {"certain": each.certain}
+            shown = _rounded({"difference": each.mean, "low": each.low, "high": each.high})
+            found[name] = {**shown, "certain": each.certain}
     return found
 
 
@@ -316,16 +287,15 @@ def _values(report: Json) -> dict[str, dict[str, tuple[float, float]]]:
     """Measure -> question -> what it has, and of how much."""
     found = {
         name: {query: (float(scores[name]), 1.0) for query, scores in report["questions"].items()}
-        for name in NAMES.values()
+        for name in MEASURES
     }
     for item, sections in report.get("step4", {}).get("items", {}).items():
         for section, grades in sections.items():
             good = grades.get("useful", 0) + grades.get("related", 0)
-            judged = good + grades.get("noise", 0)
-            found.setdefault(f"{section} precision", {})[item] = (good, judged)
-        total = sum((Counter(grades) for grades in sections.values()), Counter[str]())
-        noise = total["noise"]
-        found.setdefault(NOISE, {})[item] = (noise, noise + total["useful"] + total["related"])
+            found.setdefault(f"{section} precision", {})[item] = (good, good + grades.get("noise", 0))
+        total = sum(map(Counter, sections.values()), Counter[str]())
+        judged = sum(total[name] for name in GRADE_NAMES)
+        found.setdefault(NOISE, {})[item] = (total["noise"], judged)
     return found
 
 
@@ -371,34 +341,33 @@ def calibrate(parts: Runtime, measured: Measured) -> Json:
     relevant = measured.dataset.relevant
     near = _nearest(parts, measured.dataset)
     shown = [
-        (similarity, document in wanted)
+        (similarity, name in wanted)
         for query, wanted in relevant.items()
-        for document, similarity in zip(
-            measured.answers[query].ranking[:SHOWN], measured.answers[query].similarities[:SHOWN], strict=True
-        )
+        for name, similarity in measured.answers[query].hits[:SHOWN]
         if similarity is not None
     ]
-    limit = best_limit(shown, sum(len(wanted) for wanted in relevant.values()))
+    limit = best_limit(shown, sum(map(len, relevant.values())))
     return {
         "pairs": len(near),
         "min_similarity": round(keeping(near, KEPT_SHARE), 4) if near else None,
         "kept_share": KEPT_SHARE,
-        "duplicate": _rounded(limit),
+        "duplicate": limit and _rounded(limit),
         "duplicate_within": SHOWN,
     }
 
 
 def _nearest(parts: Runtime, dataset: EvalDataset) -> list[float]:
     """For each question and relevant document, the similarity of its nearest chunk: what a threshold cuts off."""
+    ids = document_ids(parts, dataset)
     found: list[float] = []
-    tenant, ids = parts.settings.tenant_id, document_ids(parts, dataset)
-    with parts.database.tenant(tenant) as connection:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
         read = active_index(connection)
     if read is None:
         return []
+    embedder = parts.embedder_of(read)
     for query, wanted in dataset.relevant.items():
-        asked = embed_query_checked(parts.embedder_of(read), dataset.queries[query])
-        with parts.database.tenant(tenant) as connection:
-            known = [ids[name] for name in wanted if name in ids]
+        asked = embed_query_checked(embedder, dataset.queries[query])
+        with parts.database.tenant(parts.settings.tenant_id) as connection:
+            known = [ids[name] for name in wanted]
             found += documents.similarities(connection, read.id, asked, known)
     return found

@@ -21,9 +21,9 @@ from pipeline.documents import Document, Page, SourceType
 from pipeline.errors import IndexingError
 from pipeline.languages import as_metadata
 from pipeline.ledger import Item, admission, document_id, documents, runs, source_id, sources
-from pipeline.search.measures import DEPTH
 from workers import embedded
 from workers.admin.evaluation.dataset import EvalDataset
+from workers.admin.evaluation.measures import DEPTH
 from workers.admin.sync_now import raise_if_stuck
 from workers.control import maintenance, steps
 from workers.runtime import Addresses, Runtime
@@ -92,76 +92,89 @@ def open_runtime(settings: Settings, dataset: EvalDataset, folder: Path) -> Runt
 
 
 def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
-    """Make the set searchable; what is there unchanged is left alone. Returns how many documents failed."""
-    _admit(parts, dataset)
-    todo = _waiting(parts)
+    """Make the set searchable; what is there unchanged is left alone. Returns how many documents failed.
+
+    Raises:
+        EmbedderRefused, BudgetSpent: to go on takes a person, or a day.
+        IndexingError: not one document could be indexed.
+    """
+    tenant = parts.settings.tenant_id
+    for name, held in _sources(dataset).items():
+        _admit(parts, name, dataset.projects.get(held[0].external_id, parts.settings.project), held)
+    with parts.database.tenant(tenant) as connection:
+        todo = documents.restart_pending(connection)
     show("indexing", 0, len(todo))
-    if todo:
-        _ = parts.embedder, parts.database  # built once, before threads share them
     while todo:
         _run(parts, [todo[at : at + BATCH] for at in range(0, len(todo), BATCH)], show)
-        todo = _put_off(parts)
+        raise_if_stuck(parts)
+        with parts.database.tenant(tenant) as connection:
+            wait = documents.seconds_put_off(connection)
+        time.sleep(max(0.0, wait or 0.0))
+        with parts.database.tenant(tenant) as connection:
+            todo = [] if wait is None else documents.restart_pending(connection)
     with parts.database.control() as connection:
         runs.close(connection, [run.id for run in runs.settled(connection)])
-    maintenance.refresh_tenant(parts, parts.settings.tenant_id)
+    maintenance.refresh_tenant(parts, tenant)
     maintenance.build_indexes(parts)
-    return _failed(parts, dataset)
+    with parts.database.tenant(tenant) as connection:
+        failed, reason = documents.never_indexed(connection)
+    if failed >= len(dataset.documents):
+        raise IndexingError(
+            f"none of the {failed} documents could be indexed: {reason}",
+            fix="see that the embedder works: `larder doctor`",
+        )
+    return failed
 
 
 def _run(parts: Runtime, batches: Sequence[Sequence[Item]], show: Show) -> None:
     """All batches through all steps; a thread per core, since a model computes on one."""
-    done, total = 0, sum(len(batch) for batch in batches)
+    tenant, total = parts.settings.tenant_id, sum(map(len, batches))
+    _ = parts.embedder, parts.database  # built once, before threads share them
+
+    def through(batch: Sequence[Item]) -> int:
+        indexer = steps.indexer(parts, tenant)
+        items: Sequence[Item] = indexer.chunk(tenant, batch).ready
+        while items:
+            step = indexer.embed(tenant, items)
+            indexer.upsert(tenant, step.ready)
+            items = step.again
+        return len(batch)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(_through, parts, batch): len(batch) for batch in batches}
         try:
-            for finished in as_completed(running):
-                finished.result()
-                done += running[finished]
+            done = 0
+            for finished in as_completed([pool.submit(through, batch) for batch in batches]):
+                done += finished.result()
                 show("indexing", done, total)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _through(parts: Runtime, batch: Sequence[Item]) -> None:
-    tenant = parts.settings.tenant_id
-    indexer = steps.indexer(parts, tenant)
-    items: Sequence[Item] = indexer.chunk(tenant, batch).ready
-    while items:
-        step = indexer.embed(tenant, items)
-        indexer.upsert(tenant, step.ready)
-        items = step.again
-
-
 def document_ids(parts: Runtime, dataset: EvalDataset) -> dict[str, UUID]:
     """Document of the set -> its id in the sandbox."""
-    tenant = parts.settings.tenant_id
-    names = {d.external_id: _source_of(dataset, d) for d in dataset.documents}
-    return {name: document_id(source_id(tenant, source), name) for name, source in names.items()}
+    return {
+        one.external_id: document_id(source_id(parts.settings.tenant_id, name), one.external_id)
+        for name, held in _sources(dataset).items()
+        for one in held
+    }
 
 
-def _source_of(dataset: EvalDataset, document: Document) -> str:
-    """The name of the source that a document is admitted by."""
-    project = dataset.projects.get(document.external_id)
-    return f"{SOURCE}-{project}" if project else SOURCE
-
-
-def _admit(parts: Runtime, dataset: EvalDataset) -> None:
-    """All documents of the set into the ledger, each project as a source: a document has its project from there."""
-    named = as_metadata(parts.rag.language)
-    pages: dict[str, list[Document]] = {}
+def _sources(dataset: EvalDataset) -> dict[str, list[Document]]:
+    """Each project is a source: a document has its project from there."""
+    found: dict[str, list[Document]] = {}
     for document in dataset.documents:
-        stemmed = replace(document, metadata={**document.metadata, **named})
-        pages.setdefault(_source_of(dataset, document), []).append(stemmed)
-    for name, held in pages.items():
-        project = dataset.projects.get(held[0].external_id, parts.settings.project)
-        _admit_source(parts, name, project, held)
+        project = dataset.projects.get(document.external_id)
+        found.setdefault(f"{SOURCE}-{project}" if project else SOURCE, []).append(document)
+    return found
 
 
-def _admit_source(parts: Runtime, name: str, project: str, held: Sequence[Document]) -> None:
+def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) -> None:
+    """The documents of a source into the ledger."""
     tenant = parts.settings.tenant_id
     source, owner = source_id(tenant, name), project_id(tenant, project)
-    chunker = steps.chunkers(parts)(SOURCE, SourceType.TEXT).version
+    named = as_metadata(parts.rag.language)
+    stemmed = [replace(one, metadata={**one.metadata, **named}) for one in held]
     with parts.database.tenant(tenant) as connection:
         sources.ensure_tenant(connection, tenant, parts.settings.tenant, owner, project)
         registration = sources.Registration(
@@ -175,52 +188,20 @@ def _admit_source(parts: Runtime, name: str, project: str, held: Sequence[Docume
         )
         sources.register(connection, [registration])
         # A run that a stopped command left open goes on.
-        run = runs.open_run(connection, tenant, source, trigger="manual")
-        if run is None and (left := runs.open_of(connection, source)):
-            run = left.id
-    if run is None:
-        raise IndexingError("the set is being indexed by another command", fix="wait for it, then try again")
-    where = admission.Admission(
-        tenant_id=tenant,
-        project_id=owner,
-        source_id=source,
-        run_id=run,
-        pipeline_version=f"judged-1|{chunker}",
-    )
-    for start in range(0, len(held), PAGE):
-        page = Page(cursor={"next": start}, documents=tuple(held[start : start + PAGE]))
-        with parts.database.tenant(tenant) as connection:
-            runs.add(connection, run, admission.admit(connection, where, page).counts, page.cursor)
-    with parts.database.tenant(tenant) as connection:
-        runs.discovered(connection, run)
-
-
-def _waiting(parts: Runtime) -> list[Item]:
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
-        return documents.restart_pending(connection)
-
-
-def _put_off(parts: Runtime) -> list[Item]:
-    """What had to wait for the embedder, when it may be asked again; nothing is the rule.
-
-    Raises:
-        EmbedderRefused, BudgetSpent: it takes a person, or a day.
-    """
-    raise_if_stuck(parts)
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
-        wait = documents.seconds_put_off(connection)
-    if wait is None:
-        return []
-    time.sleep(max(0.0, wait))
-    return _waiting(parts)
-
-
-def _failed(parts: Runtime, dataset: EvalDataset) -> int:
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
-        failed, reason = documents.never_indexed(connection)
-    if failed >= len(dataset.documents):
-        raise IndexingError(
-            f"none of the {len(dataset.documents)} documents could be indexed: {reason}",
-            fix="see that the embedder works: `larder doctor`",
+        left = runs.open_of(connection, source)
+        run = left.id if left else runs.open_run(connection, tenant, source, trigger="manual")
+        if run is None:
+            raise IndexingError(
+                "the set is being indexed by another command", fix="wait for it, then try again"
+            )
+        where = admission.Admission(
+            tenant_id=tenant,
+            project_id=owner,
+            source_id=source,
+            run_id=run,
+            pipeline_version=f"judged-1|{steps.chunkers(parts)(SOURCE, SourceType.TEXT).version}",
         )
-    return failed
+        for start in range(0, len(stemmed), PAGE):
+            page = Page(cursor={"next": start}, documents=tuple(stemmed[start : start + PAGE]))
+            runs.add(connection, run, admission.admit(connection, where, page).counts, page.cursor)
+        runs.discovered(connection, run)
