@@ -142,7 +142,7 @@ def undo(connection: Connection, key: str, document: UUID) -> Verdict | None:
 
 _LISTED = text("""
     select f.query_hash as key, f.item, f.title as item_title, f.project, f.verdict, f.at, f.given_by as by, f.question,
-           d.external_id as ref, d.title, d.kind, s.name as source, d.id as document_id, d.deleted
+           d.external_id as ref, d.title, d.kind, s.name as source, d.id as document_id, d.deleted as removed
     from feedback f join document d on d.id = f.document_id join source s on s.id = d.source_id
     where cast(:item as text) is null or f.item = :item or f.query_hash = :key
     order by f.at desc, d.external_id, d.id""")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import cast, get_args
@@ -47,19 +47,23 @@ def mark(
         ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
         RequestRejected: one of them is no text.
     """
-    given = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
+    given: Json = {"item": item, "ref": ref, "verdict": verdict, "by": by}
+    given |= {n: value for n, value in (("project", project), ("source", source)) if value is not None}
     for name, value in given.items():
-        if not isinstance(value, str) and not (value is None and name in ("project", "source")):
+        if not isinstance(value, str):
             raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = clean(by), None if source is None else clean(source)
     question = _question(connection, tenant, clean(item), project)
-    document = _document(connection, clean(ref), source, removed=verdict == UNDO)
-    if verdict == UNDO:
-        before: Verdict | None = _undone(connection, question, document)
-    else:
+    document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO)
+    if verdict != UNDO:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
+    elif (before := feedback.undo(connection, question.key, document.id)) is None:
+        raise ConfigurationError(
+            f"{document.external_id} is not marked for {clipped(question.item)!r}",
+            fix="see `larder feedback --list`",
+        )
     # The question by its key: its text is nothing for the audit.
     upkeep.append_audit(
         connection, tenant, f"feedback.{verdict}", document.external_id, {"question": question.key}, by=by
@@ -77,81 +81,19 @@ def mark(
     }
 
 
-def _undone(connection: Connection, question: Question, document: Row[tuple[UUID, str]]) -> Verdict:
-    """Take back what was said, and tell what it was."""
-    before = feedback.undo(connection, question.key, document.id)
-    if before is None:
-        raise ConfigurationError(
-            f"{document.external_id} is not marked for {clipped(question.item)!r}",
-            fix="see `larder feedback --list`",
-        )
-    return before
-
-
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
     """What was said, newest first; with `item` for this question only, or the items of that id in all projects."""
     key = "" if item is None else key_of(_unquoted(item))
-    said = feedback.listed(connection, item and item.strip(), key)
+    rows = feedback.listed(connection, item and item.strip(), key)
     return [
-        {
-            "item": row["item"],
-            "item_title": row["item_title"],
+        {name: value for name, value in row.items() if name not in ("key", "question")}
+        | {
             "project": row["project"] or None,
-            "ref": row["ref"],
-            "title": row["title"],
-            "source": row["source"],
-            "kind": row["kind"],
             "document_id": str(row["document_id"]),
-            "removed": row["deleted"],
-            "verdict": row["verdict"],
             "at": row["at"].isoformat(),
-            "by": row["by"],
         }
-        for row in said
+        for row in rows
     ]
-
-
-# Which question -----------------------------------------------------------------------------------
-
-
-def _question(connection: Connection, tenant: UUID, words: str, project: str | None) -> Question:
-    """The question that a person means; an id is looked up, and text is taken as it is."""
-    item, asked = words.strip(), _unquoted(words)
-    own = None if project is None else project_id(tenant, project)
-    found = _items(connection, item, own)
-    if len(found) > 1:
-        names = ", ".join(sorted(one.project for one in found))
-        raise ConfigurationError(
-            f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
-        )
-    if found:
-        return found[0]
-    if asked and own is None and (asked != item or len(asked.split()) > 1):
-        return Question(key=key_of(asked), item=asked, asked={"text": asked})
-    where = f" of project {clipped(project)!r}" if project else ""
-    raise _unknown(item, where)
-
-
-def _items(connection: Connection, item: str, project: UUID | None) -> list[Question]:
-    """The items of this id: those that Step 4 was asked about, else indexed ones, else those judged before."""
-    for look in (_of_jobs, _of_documents, _of_feedback):
-        found = {one.key: one for one in look(connection, item)}
-        if project is not None:
-            key = key_of("", item, project)
-            found = {key: found[key]} if item and key in found else {}
-        if found:
-            return list(found.values())
-    return []
-
-
-def _unknown(item: str, where: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
-        if item
-        else "there is no question",
-        fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
-        " indexed document, or the text of a question; a single word in quotes of its own: '\"word\"'",
-    )
 
 
 def _unquoted(words: str) -> str:
@@ -160,54 +102,66 @@ def _unquoted(words: str) -> str:
     return bare[1:-1].strip() if quoted else bare
 
 
-def _of_jobs(connection: Connection, item: str) -> Iterator[Question]:
-    """The newest of a project comes last."""
-    for row in reversed(jobs.requests_naming(connection, item)):
+def _question(connection: Connection, tenant: UUID, words: str, project: str | None) -> Question:
+    """The question that a person means; an id is looked up, and text is taken as it is."""
+    item, asked = words.strip(), _unquoted(words)
+    key = None if project is None else key_of("", item, project_id(tenant, project))
+    for known in _known(connection, item) if item else ():
+        found = {one.key: one for one in known if key in (None, one.key)}
+        if len(found) > 1:
+            names = ", ".join(sorted(one.project for one in found.values()))
+            raise ConfigurationError(
+                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
+            )
+        if found:
+            return found.popitem()[1]
+    if asked and key is None and (asked != item or len(asked.split()) > 1):
+        return Question(key=key_of(asked), item=asked, asked={"text": asked})
+    where = f" of project {clipped(project)!r}" if project else ""
+    raise ConfigurationError(
+        f"{clipped(item)!r} is no PBI{where} that Step 4 was asked about, and no indexed document"
+        if item
+        else "there is no question",
+        fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
+        " indexed document, or the text of a question; a single word in quotes of its own: '\"word\"'",
+    )
+
+
+def _known(connection: Connection, item: str) -> Iterator[list[Question]]:
+    """The items of this id: those that Step 4 was asked about, then indexed ones, then those judged before."""
+
+    def about(title: str, asked: Json, project: UUID, name: str | None) -> Question:
+        key, named = key_of("", item, project), name or str(project)
+        return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
+
+    submitted = []
+    for row in reversed(jobs.requests_naming(connection, item)):  # of the same item the newest holds
         with suppress(RequestRejected):
             request = EnrichmentRequest.from_json(row.request)
             if request.id == item:
                 asked = {"description": request.description, "acceptance_criteria": list(request.criteria)}
-                name = row.name or request.project
-                yield _about(item, request.title, asked, row.project_id, name)
-
-
-def _of_documents(connection: Connection, item: str) -> Iterator[Question]:
-    for row in documents.items(connection, item):
-        yield _about(item, row.title, {"description": row.body}, row.project_id, row.name)
-
-
-def _of_feedback(connection: Connection, item: str) -> Iterator[Question]:
-    """What was asked about an item whose jobs are gone."""
-    for row in feedback.listed(connection, item):
-        if "text" not in row["question"]:
-            yield Question(
-                key=row["key"],
-                item=item,
-                title=row["item_title"],
-                project=row["project"],
-                asked=row["question"],
-            )
-
-
-def _about(item: str, title: str, asked: Json, project: UUID, name: str | None) -> Question:
-    key = key_of("", item, project)
-    named = name or str(project)
-    return Question(key=key, item=item, title=title, project=named, asked={**asked, "title": title})
-
-
-# Which document -----------------------------------------------------------------------------------
+                submitted.append(about(request.title, asked, row.project_id, row.name or request.project))
+    yield submitted
+    rows = documents.items(connection, item)
+    yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in rows]
+    yield [
+        Question(
+            key=row["key"], item=item, title=row["item_title"], project=row["project"], asked=row["question"]
+        )
+        for row in feedback.listed(connection, item)
+        if "text" not in row["question"]
+    ]
 
 
 def _document(
-    connection: Connection, words: str, source: str | None, *, removed: bool
+    connection: Connection, ref: str, source: str | None, *, removed: bool
 ) -> Row[tuple[UUID, str]]:
     """The one document that a person means."""
-    ref = words.strip()
     rows = documents.with_ref(connection, ref, source)
     there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
     if len(there) == 1:
         return there[0]
-    where, told = f" of source {clipped(source)!r}" if source else "", repr(clipped(ref))
+    told = repr(clipped(ref))
     if there:
         names = ", ".join(row.source for row in there)
         raise ConfigurationError(f"{told} is in several sources: {names}", fix="say which with --source")
@@ -216,15 +170,13 @@ def _document(
             f"the document {told} is no longer there: its source {rows[0].source} has removed it",
             fix="mark one that a search finds",
         )
-    raise ConfigurationError(
-        f"no document{where} has the external id or id {told}", fix=_near(connection, ref)
-    )
-
-
-def _near(connection: Connection, ref: str) -> str:
+    where = f" of source {clipped(source)!r}" if source else ""
     like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref else ()
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
-    return f"{hint}; like it are {', '.join(like)}" if like else hint
+    raise ConfigurationError(
+        f"no document{where} has the external id or id {told}",
+        fix=f"{hint}; like it are {', '.join(like)}" if like else hint,
+    )
 
 
 # As a set for `larder eval` -----------------------------------------------------------------------
@@ -241,21 +193,25 @@ def export(connection: Connection, folder: Path) -> Json:
         ConfigurationError: the folder is not empty, or nobody has marked anything that is still there.
     """
     dataset.refuse_used(folder)
-    names = documents.corpus_names(connection)
-    said = [row for row in feedback.listed(connection) if row["document_id"] in names]
+    refs = documents.corpus_names(connection)
+    said = [row for row in feedback.listed(connection) if row["document_id"] in refs]
     if not said:
         raise ConfigurationError(
             "nobody has marked a document that is still searchable",
             fix="mark some: `larder feedback ITEM REF useful`",
         )
-    asked = _ids_of(said)
-    queries = {row["key"]: _query(row, asked[row["key"]]) for row in said}
+    items = {row["key"]: row for row in said if "text" not in row["question"]}
+    times = Counter(row["item"] for row in items.values())
+    names = {row["key"]: f"q-{row['key'][:12]}" for row in said}
+    for key, row in items.items():
+        names[key] = f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
+    queries = {row["key"]: _query(row, names[row["key"]]) for row in said}
     graded = sorted(
-        (asked[row["key"]], SECTIONS[Kind(row["kind"])], names[row["document_id"]], GRADES[row["verdict"]])
+        (names[row["key"]], SECTIONS[Kind(row["kind"])], refs[row["document_id"]], GRADES[row["verdict"]])
         for row in said
     )
     verdicts = Counter(row["verdict"] for row in said)
-    counts = {"documents": len(names), "queries": len(queries), **{name: verdicts[name] for name in GRADES}}
+    counts = {"documents": len(refs), "queries": len(queries), **{name: verdicts[name] for name in GRADES}}
     dataset.write(
         folder,
         documents=documents.corpus(connection),
@@ -267,27 +223,15 @@ def export(connection: Connection, folder: Path) -> Json:
     return counts
 
 
-def _ids_of(said: Sequence[Json]) -> dict[str, str]:
-    """Key -> id of a question; of items with the same id in several projects each is named with its project."""
-    items = {row["key"]: row for row in said if "text" not in row["question"]}
-    times = Counter(row["item"] for row in items.values())
-    named = {
-        key: f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
-        for key, row in items.items()
-    }
-    return {row["key"]: f"q-{row['key'][:12]}" for row in said} | named
-
-
 def _query(said: Json, name: str) -> Json:
     asked = said["question"]
-    title = str(asked.get("title") or "")
-    body = str(asked.get("description") or "").removeprefix(f"# {title}\n").strip()
-    criteria: Sequence[str] = asked.get("acceptance_criteria") or ()
-    whole = asked.get("text") or "\n".join(part for part in (title, body, *criteria) if part) or said["item"]
-    plain = {
+    title, body = asked.get("title") or "", asked.get("description") or ""
+    facts = {
         "project": said["project"],
         "title": title,
-        "description": body,
-        "acceptance_criteria": list(criteria),
+        "description": body.removeprefix(f"# {title}\n").strip(),
+        "acceptance_criteria": asked.get("acceptance_criteria") or [],
     }
-    return {"_id": name, "text": whole, **{name: value for name, value in plain.items() if value}}
+    parts = (title, facts["description"], *facts["acceptance_criteria"])
+    whole = asked.get("text") or "\n".join(filter(None, parts)) or said["item"]
+    return {"_id": name, "text": whole, **{key: value for key, value in facts.items() if value}}

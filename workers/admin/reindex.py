@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from sqlalchemy import Connection
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipeline.chunking import STRATEGIES
 from pipeline.documents import Json
@@ -20,7 +21,7 @@ from pipeline.ledger.search_indexes import WantedIndex, made_with
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.admin.operations import current_user
-from workers.control.maintenance import tenants
+from workers.control.maintenance import each_tenant
 from workers.queue import dispatch
 from workers.runtime import Runtime
 
@@ -41,6 +42,12 @@ def status(parts: Runtime) -> Json:
     active = next((i for i in found if i.status == "active"), None)
     building = next((i for i in told if i["status"] == "building"), None)
     other, reasons = mismatch(parts, active), _lacking(building) if building else []
+    advice = ""
+    if building is not None:
+        advice = "wait until it is full" if reasons else "larder reindex switch"
+    elif other:
+        kept = any(i.status == "retired" for i in found)
+        advice = f"{other}: run larder reindex{', or larder reindex rollback' if kept else ''}"
     return {
         "configured": str(parts.wanted_index),
         "active": active.id if active else None,
@@ -48,7 +55,7 @@ def status(parts: Runtime) -> Json:
         "indexes": told,
         "may_switch": building is not None and not reasons,
         "reasons": reasons,
-        "next": _advice(told, other, building, reasons),
+        "next": advice,
     }
 
 
@@ -58,22 +65,12 @@ def beside(connection: Connection) -> list[Json]:
 
 
 def _figures(connection: Connection, index: SearchIndex) -> Json:
-    p = search_indexes.progress(connection, index.id)
+    progress = search_indexes.progress(connection, index.id)
     return {
-        "id": index.id,
-        "status": index.status,
-        "provider": index.provider,
-        "model": index.model,
-        "dimensions": index.dimensions,
+        **{name: getattr(index, name) for name in ("id", "status", "provider", "model", "dimensions")},
         "chunker": index.strategy or "as configured",
-        "documents": p.total - p.missing,
-        "total": p.total,
-        "missing": p.missing,
-        "stale": p.stale,
-        "dead": p.dead,
-        "chunks": p.chunks,
-        "lag_seconds": p.lag_seconds,
-        "last_error": p.last_error,
+        "documents": progress.total - progress.missing,
+        **vars(progress),
         "vector_index": "exact" if index.indexed_rows is None else "hnsw",
         "keyword_index": "gin" if index.keyword_built else "scan",
     }
@@ -104,13 +101,6 @@ def mismatch(parts: Runtime, active: SearchIndex | None) -> str:
     if active is None or replace(made_with(active), strategy="") == parts.wanted_index:
         return ""
     return f"configured is {parts.wanted_index}; the active index is {made_with(active)}"
-
-
-def _advice(told: list[Json], other: str, building: Json | None, reasons: list[str]) -> str:
-    if building is not None:
-        return "wait until it is full" if reasons else "larder reindex switch"
-    kept = any(i["status"] == "retired" for i in told)
-    return f"{other}: run larder reindex{', or larder reindex rollback' if kept else ''}" if other else ""
 
 
 # Beginning ----------------------------------------------------------------------------------------
@@ -171,11 +161,10 @@ def _wanted(
         _ = parts.embedder
         return configured
     provider = provider or configured.provider
-    facts = KNOWN.get(provider)
-    if facts is None:
+    if provider not in KNOWN:
         raise ConfigurationError(f"--provider {provider!r}", fix=f"use one of {', '.join(KNOWN)}")
     model = model or (parts.rag.embedding.model if provider == configured.provider else "")
-    length = facts.dimensions_of(model, dimensions)
+    length = KNOWN[provider].dimensions_of(model, dimensions)
     if length is None:
         raise ConfigurationError(
             f"the length of the vectors of {model} is not known", fix="give --dimensions"
@@ -231,7 +220,12 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
     _ = parts.embedder_of(new)  # questions will be asked in it
     if not force:
         _refuse_if_lacking(parts, new)
-    prepare(parts, new)
+    # Words are counted and indexes built before anything reads it.
+    each_tenant(parts, lambda connection, tenant: term_statistics.refresh(connection, tenant, new.id))
+    with parts.database.control() as connection:
+        chunks = search_indexes.progress(connection, new.id).chunks
+        vector = new.indexed_rows is None and chunks >= parts.rag.retrieval.exact_below
+        term_statistics.build(connection, new, keyword=not new.keyword_built, vector=vector)
     if not force:
         _catch_up(parts, new)
     begun = time.monotonic()
@@ -239,7 +233,14 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
         search_indexes.activate(connection, new, old)
     seconds = time.monotonic() - begun
     _audit(parts, _MISSING[to][0], new, before=old.id, force=force)
-    _settle(parts, new, old)
+    if new.strategy != old.strategy:
+        each_tenant(parts, lambda connection, _: search_indexes.adopt_counts(connection, new.id))
+    with parts.database.control() as connection:
+        # It may have been about the model before.
+        embedding_use.release_hold(connection, parts.allowance.fingerprint)
+        older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
+    for index in older:
+        drop(parts, index)
     return {
         "active": new.id,
         "made_with": str(made_with(new)),
@@ -266,21 +267,6 @@ def _refuse_if_lacking(parts: Runtime, new: SearchIndex) -> None:
         )
 
 
-def prepare(parts: Runtime, index: SearchIndex) -> None:
-    """Count words and build what searches need, before anything reads the index."""
-    for tenant in tenants(parts):
-        with parts.database.tenant(tenant) as connection:
-            term_statistics.refresh(connection, tenant, index.id)
-    with parts.database.control() as connection:
-        chunks = search_indexes.progress(connection, index.id).chunks
-        term_statistics.build(
-            connection,
-            index,
-            keyword=not index.keyword_built,
-            vector=index.indexed_rows is None and chunks >= parts.rag.retrieval.exact_below,
-        )
-
-
 def _catch_up(parts: Runtime, new: SearchIndex) -> None:
     """What changed while indexes were built is on its way: a moment."""
     end = time.monotonic() + CATCH_UP_SECONDS
@@ -291,21 +277,6 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
         dispatch.send("larder.pump", expires=5)
         time.sleep(POLL_SECONDS)
     _refuse_if_lacking(parts, new)
-
-
-def _settle(parts: Runtime, new: SearchIndex, old: SearchIndex) -> None:
-    """After the switch, at leisure: counts of chunks as the new index has them, and no second one is kept."""
-    if new.strategy != old.strategy:
-        for tenant in tenants(parts):
-            with parts.database.tenant(tenant) as connection:
-                search_indexes.adopt_counts(connection, new.id)
-    with parts.database.control() as connection:
-        embedding_use.release_hold(
-            connection, parts.allowance.fingerprint
-        )  # it may have been about the model before
-        older = [i for i in indexes(connection) if i.status == "retired" and i.id != old.id]
-    for index in older:
-        _drop(parts, index, by=current_user())
 
 
 # Dropping -----------------------------------------------------------------------------------------
@@ -327,38 +298,27 @@ def droppable(parts: Runtime, index_id: int | None) -> SearchIndex:
     raise ConfigurationError(what, fix=f"name one of: {known}")
 
 
-def drop(parts: Runtime, index: SearchIndex) -> Json:
-    """Remove an index that is not read; `{"dropped", "made_with"}`."""
-    _drop(parts, index, by=current_user())
+def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
+    """Remove an index that is not read; `{"dropped", "made_with"}`.
+
+    Searches read on: the moment in which nothing holds the table may take some tries.
+    """
+    for attempt in Retrying(
+        retry=retry_if_exception_type(StoreUnavailable), stop=stop_after_attempt(DROP_TRIES), reraise=True
+    ):
+        with attempt, parts.database.control() as connection:
+            search_indexes.drop_index(connection, index)
+    each_tenant(parts, lambda connection, _: search_indexes.forget_words(connection, index.id))
+    _audit(parts, "reindex.drop", index, by=by)
     return {"dropped": index.id, "made_with": str(made_with(index))}
 
 
 def drop_old(parts: Runtime) -> None:
     """Remove an index that was kept for a rollback for long enough."""
-    days = parts.rag.retrieval.keep_previous_days
     with parts.database.control() as connection:
-        old = search_indexes.retired_before(connection, days=days)
+        old = search_indexes.retired_before(connection, days=parts.rag.retrieval.keep_previous_days)
     for index in old:
-        _drop(parts, index, by="upkeep")
-
-
-def _drop(parts: Runtime, index: SearchIndex, *, by: str) -> None:
-    """Searches read on: the moment in which nothing holds the table may take some tries."""
-    for _ in range(DROP_TRIES - 1):
-        with suppress(StoreUnavailable):
-            _drop_once(parts, index)
-            break
-    else:
-        _drop_once(parts, index)
-    for tenant in tenants(parts):
-        with parts.database.tenant(tenant) as connection:
-            search_indexes.forget_words(connection, index.id)
-    _audit(parts, "reindex.drop", index, by=by)
-
-
-def _drop_once(parts: Runtime, index: SearchIndex) -> None:
-    with parts.database.control() as connection:
-        search_indexes.drop_index(connection, index)
+        drop(parts, index, by="upkeep")
 
 
 def _audit(parts: Runtime, action: str, index: SearchIndex, *, by: str = "", **detail: object) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
+
+from sqlalchemy import Connection
 
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import embedding_use, upkeep
@@ -10,11 +14,22 @@ from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index, indexes
 from workers.runtime import Runtime
 
+_Found = TypeVar("_Found")
+
 
 def tenants(parts: Runtime) -> list[UUID]:
     """Every tenant there is."""
     with parts.database.control() as connection:
         return upkeep.tenants(connection)
+
+
+def each_tenant(parts: Runtime, do: Callable[[Connection, UUID], _Found]) -> list[_Found]:
+    """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
+    found = []
+    for tenant in tenants(parts):
+        with parts.database.tenant(tenant) as connection:
+            found.append(do(connection, tenant))
+    return found
 
 
 def refresh_statistics(parts: Runtime) -> None:
@@ -49,10 +64,9 @@ def build_indexes(parts: Runtime) -> None:
 def trim(parts: Runtime) -> None:
     """Caches to their size, old runs, answers, resolved dead letters and tombstones out."""
     queue = parts.rag.queue
-    for tenant in tenants(parts):
-        with parts.database.tenant(tenant) as connection:
-            work_in_progress.trim_cache(connection, megabytes=parts.rag.embedding.cache.max_size)
-            embedding_use.forget_old_claims(connection)
+    megabytes = parts.rag.embedding.cache.max_size
+    each_tenant(parts, lambda connection, _: work_in_progress.trim_cache(connection, megabytes=megabytes))
+    each_tenant(parts, lambda connection, _: embedding_use.forget_old_claims(connection))
     with parts.database.control() as connection:
         hours = parts.rag.enrichment.results_kept_hours
         runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
