@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -106,46 +107,16 @@ class EmbeddingOptions:
     """How much of a text a service's model reads, if it is not the model's usual length or not known here."""
 
 
-def _open_minilm(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.minilm import open_minilm
-
-    return open_minilm(options)
-
-
-def _open_hashing(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.hashing import BATCH_SIZE, DIMENSIONS, HashingEmbedder
-
-    return HashingEmbedder(options.dimensions or DIMENSIONS, batch_size=options.batch_size or BATCH_SIZE)
-
-
-def _open_gemini(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.gemini import GeminiEmbedder
-
-    return GeminiEmbedder(options)
-
-
-def _open_remote(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.remote import open_remote
-
-    return open_remote(options)
-
-
-def _open_transformers(options: EmbeddingOptions) -> Embedder:
-    from pipeline.embedding.providers.transformers import open_transformers
-
-    return open_transformers(options)
-
-
-PROVIDERS: Mapping[str, Callable[[EmbeddingOptions], Embedder]] = {
-    "minilm": _open_minilm,
-    "hashing": _open_hashing,
-    "gemini": _open_gemini,
-    "openai": _open_remote,
-    "ollama": _open_remote,
-    "huggingface": _open_remote,
-    "transformers": _open_transformers,
+PROVIDERS: Mapping[str, str] = {
+    "minilm": "minilm",
+    "hashing": "hashing",
+    "gemini": "gemini",
+    "openai": "remote",
+    "ollama": "remote",
+    "huggingface": "remote",
+    "transformers": "transformers",
 }
-"""Name in the configuration -> what builds it; each entry imports its libraries only when it is called."""
+"""Name in the configuration -> the module of `providers` whose `open_provider` builds it, imported only then."""
 
 
 def open_embedder(options: EmbeddingOptions) -> Embedder:
@@ -155,15 +126,15 @@ def open_embedder(options: EmbeddingOptions) -> Embedder:
         ConfigurationError: unknown provider or model, a size below 1, or dimensions the model does not have.
         ModelMissing: the model's files are absent or not the expected ones.
     """
-    build = PROVIDERS.get(options.provider)
-    if build is None:
+    if options.provider not in PROVIDERS:
         raise ConfigurationError(
             f"embedding.provider is {options.provider!r}", fix=f"use one of {', '.join(PROVIDERS)}"
         )
     for key, value in (("dimensions", options.dimensions), ("batchSize", options.batch_size)):
         if value is not None and value < 1:
             raise ConfigurationError(f"embedding.{key} is {value}", fix="use a number of at least 1")
-    embedder = build(options)
+    module = import_module(f"pipeline.embedding.providers.{PROVIDERS[options.provider]}")
+    embedder: Embedder = module.open_provider(options)
     if options.dimensions not in {None, embedder.dimensions}:
         raise ConfigurationError(
             f"embedding.dimensions is {options.dimensions}, but {embedder.model} gives {embedder.dimensions}",

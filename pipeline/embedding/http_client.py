@@ -11,7 +11,7 @@ import httpx2
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError
 
 _LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
-_ADDRESS = "check {section}.baseUrl"
+_ADDRESS = "check embedding.baseUrl"
 
 Row = tuple[type[EmbeddingError], str, str]
 _BROKE: Row = (EmbedderUnavailable, "broke the connection", _LASTS)
@@ -28,7 +28,7 @@ TABLE: Mapping[type[Exception], Row] = {
     httpx2.TimeoutException: (
         EmbedderUnavailable,
         "did not answer in time",
-        f"{_LASTS}, or raise {{section}}.timeout",
+        f"{_LASTS}, or raise embedding.timeout",
     ),
     httpx2.ConnectError: _NOT_REACHED,
     httpx2.ProxyError: _NOT_REACHED,
@@ -46,23 +46,23 @@ FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, httpx2.Cooki
 """What to catch around a call."""
 
 
-def translated(error: Exception, service: object, section: str = "embedding") -> EmbeddingError:
+def translated(error: Exception, service: object) -> EmbeddingError:
     """Our error for one of `FOREIGN`; its own words may hold addresses and texts and are left out.
 
-    `service` is who was called, as messages name it; `section` the part of the configuration to look at.
+    `service` is who was called, as messages name it.
     """
     nearest = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    kind, what, fix = _CERTIFICATE if _distrusted(error) else nearest
-    return kind(f"{service} {what} ({type(error).__name__})", fix=fix.format(section=section))
+    distrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    kind, what, fix = _CERTIFICATE if distrusted else nearest
+    return kind(f"{service} {what} ({type(error).__name__})", fix=fix)
 
 
-def _distrusted(error: BaseException | None) -> bool:
-    seen = 0
-    while error is not None and seen < 10:  # noqa: PLR2004 - a chain of causes is short, or a circle
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return False
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(10):  # a chain of causes is short, or a circle
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class DeadlineTransport(httpx2.BaseTransport):

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from pipeline.embedding import EmbeddingOptions
 from pipeline.errors import ConfigurationError, EmbedderRefused
-
-
-class KeyNeed(Enum):
-    """When a provider asks for a key."""
-
-    NEVER = "never"
-    PUBLIC = "at its public address"
-    """A server of one's own behind `baseUrl` may do without."""
-    ALWAYS = "always"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +54,27 @@ class ProviderFacts:
     """One line for the reference of the configuration."""
     model: str
     """The model of a configuration that names none."""
-    models: Mapping[str, ModelFacts] = field(default_factory=dict)
+    models: Mapping[str, ModelFacts]
     batch: int = 32
     """Texts of one call unless the configuration says otherwise."""
     most_texts: int = 2048
     """More texts are refused in one call."""
+    most_tokens: int | None = None
+    """The same of the tokens of all texts together."""
+    unknown_tokens: int = 512
+    """What a model surely reads that is not known here; most read this much or more."""
     base_url: str = ""
     """Its public address; empty: it runs in this process."""
     timeout: float = 30.0
     """Seconds one call may take unless the configuration says otherwise."""
-    needs_key: KeyNeed = KeyNeed.NEVER
+    needs_key: Literal["never", "public", "always"] = "never"
+    """`public`: at its public address; a server of one's own behind `baseUrl` may do without."""
     variable: str = ""
     """The variable that holds its key by custom."""
     tagged: bool = False
     """Model names may end with `:tag`, and `:latest` is what a bare name means."""
+    install: str = ""
+    """What to do about a model that it does not have."""
 
     @property
     def remote(self) -> bool:
@@ -83,7 +83,7 @@ class ProviderFacts:
 
     def wants_key(self, base_url: str) -> bool:
         """Whether it must be given a key at this address; empty: the public one."""
-        return self.needs_key is KeyNeed.ALWAYS or (self.needs_key is KeyNeed.PUBLIC and not base_url)
+        return self.needs_key == "always" or (self.needs_key == "public" and not base_url)
 
     def named(self, model: str) -> str:
         """The model's full name: the default for an empty one, and with its tag where models have tags."""
@@ -95,136 +95,30 @@ class ProviderFacts:
         name = model or self.model
         return self.models.get(name.partition(":")[0] if self.tagged else name)
 
+    def facts_of(self, options: EmbeddingOptions) -> ModelFacts:
+        """What is known of the options' model, else what can be taken for granted."""
+        unknown = ModelFacts(dimensions=options.dimensions or 0, tokens=self.unknown_tokens)
+        return self.of(options.model) or unknown
+
     def dimensions_of(self, model: str, asked: int | None) -> int | None:
         """The length of the vectors; None for a model that is not known here unless the configuration says it."""
         known = self.of(model)
         return asked or (known.dimensions if known else None)
 
 
-_SEARCH = "Represent this sentence for searching relevant passages: "
-_MINILM = ModelFacts(dimensions=384, tokens=256, english=True)
-_BGE_M3 = ModelFacts(dimensions=1024, tokens=8192)
-_MXBAI = ModelFacts(dimensions=1024, tokens=512, query_prefix=_SEARCH, english=True)
-
-
-def _e5(dimensions: int) -> ModelFacts:
-    return ModelFacts(dimensions=dimensions, tokens=512, document_prefix="passage: ", query_prefix="query: ")
-
-
-_NOMIC = ModelFacts(
-    dimensions=768,
-    tokens=8192,
-    document_prefix="search_document: ",
-    query_prefix="search_query: ",
-    english=True,
-)
-
-
-def _bge(dimensions: int) -> ModelFacts:
-    return ModelFacts(dimensions=dimensions, tokens=512, query_prefix=_SEARCH, english=True)
-
-
-_OPEN_MODELS: Mapping[str, ModelFacts] = {
-    "sentence-transformers/all-MiniLM-L6-v2": _MINILM,
-    "sentence-transformers/all-MiniLM-L12-v2": ModelFacts(dimensions=384, tokens=128, english=True),
-    "sentence-transformers/all-mpnet-base-v2": ModelFacts(dimensions=768, tokens=384),
-    "sentence-transformers/multi-qa-mpnet-base-dot-v1": ModelFacts(dimensions=768, tokens=512),
-    "BAAI/bge-m3": _BGE_M3,
-    "BAAI/bge-small-en-v1.5": _bge(384),
-    "BAAI/bge-base-en-v1.5": _bge(768),
-    "BAAI/bge-large-en-v1.5": _bge(1024),
-    "intfloat/multilingual-e5-small": _e5(384),
-    "intfloat/multilingual-e5-base": _e5(768),
-    "intfloat/multilingual-e5-large": _e5(1024),
-    "mixedbread-ai/mxbai-embed-large-v1": _MXBAI,
-    "nomic-ai/nomic-embed-text-v1.5": _NOMIC,
-    "thenlper/gte-large": ModelFacts(dimensions=1024, tokens=512, english=True),
-}
-"""By their names on the hub; the prefixes are those that the models were trained with."""
-
-KNOWN: Mapping[str, ProviderFacts] = MappingProxyType(
-    {
-        "minilm": ProviderFacts(
-            title="MiniLM",
-            about="all-MiniLM-L6-v2 on this machine",
-            model="all-MiniLM-L6-v2",
-            models={"all-MiniLM-L6-v2": _MINILM, "sentence-transformers/all-MiniLM-L6-v2": _MINILM},
-        ),
-        "hashing": ProviderFacts(
-            title="hashing",
-            about="counted words, free and without meaning",
-            model="hashing",
-            models={"hashing": ModelFacts(dimensions=384, tokens=8192, shortest=1, longest=4000)},
-        ),
-        "gemini": ProviderFacts(
-            title="Gemini",
-            about="Google's embedding service",
-            model="gemini-embedding-001",
-            models={
-                "gemini-embedding-001": ModelFacts(dimensions=768, tokens=2048, shortest=128, longest=3072),
-                "gemini-embedding-2": ModelFacts(
-                    dimensions=768,
-                    tokens=8192,
-                    shortest=128,
-                    longest=3072,
-                    document_prefix="title: none | text: ",
-                    query_prefix="task: search result | query: ",
-                ),
-            },
-            batch=100,
-            most_texts=100,
-            base_url="https://generativelanguage.googleapis.com",
-            needs_key=KeyNeed.ALWAYS,
-            variable="GEMINI_API_KEY",
-        ),
-        "openai": ProviderFacts(
-            title="OpenAI",
-            about="OpenAI, or any server that speaks its language",
-            model="text-embedding-3-small",
-            models={
-                "text-embedding-3-small": ModelFacts(dimensions=1536, tokens=8192, shortest=1),
-                "text-embedding-3-large": ModelFacts(dimensions=3072, tokens=8192, shortest=1),
-                "text-embedding-ada-002": ModelFacts(dimensions=1536, tokens=8192),
-            },
-            batch=256,
-            base_url="https://api.openai.com/v1",
-            needs_key=KeyNeed.PUBLIC,
-            variable="OPENAI_API_KEY",
-        ),
-        "ollama": ProviderFacts(
-            title="Ollama",
-            about="models served by Ollama",
-            model="nomic-embed-text",
-            models={
-                "nomic-embed-text": _NOMIC,
-                "mxbai-embed-large": _MXBAI,
-                "all-minilm": _MINILM,
-                "bge-m3": _BGE_M3,
-            },
-            most_texts=512,
-            base_url="http://localhost:11434",
-            timeout=60.0,
-            tagged=True,
-        ),
-        "huggingface": ProviderFacts(
-            title="HuggingFace",
-            about="the Inference API of HuggingFace",
-            model="sentence-transformers/all-MiniLM-L6-v2",
-            models=_OPEN_MODELS,
-            most_texts=32,
-            base_url="https://router.huggingface.co/hf-inference",
-            timeout=60.0,
-            needs_key=KeyNeed.PUBLIC,
-            variable="HF_TOKEN",
-        ),
-        "transformers": ProviderFacts(
-            title="sentence-transformers",
-            about="any model of sentence-transformers on this machine",
-            model="sentence-transformers/all-MiniLM-L6-v2",
-            models=_OPEN_MODELS,
-        ),
+def _read() -> Mapping[str, ProviderFacts]:
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    hub, own = ({name: ModelFacts(**facts) for name, facts in table[kind].items()} for kind in ("hub", "own"))
+    every = own | hub | {name: hub[other] for name, other in table["aliases"].items()}
+    return {
+        name: ProviderFacts(
+            **facts | {"models": hub if facts["models"] == "hub" else {m: every[m] for m in facts["models"]}}
+        )
+        for name, facts in table["providers"].items()
     }
-)
+
+
+KNOWN = MappingProxyType(_read())
 """Name in the configuration -> what is known of the provider."""
 
 
@@ -239,7 +133,7 @@ class Misfit:
 
     def __str__(self) -> str:
         first, *others = self.key.split("_")
-        written = first + "".join(word.capitalize() for word in others)
+        written = first + "".join(map(str.capitalize, others))
         return f"embedding.{written} does not fit: expected is {self.expected}"
 
 

@@ -1,8 +1,6 @@
-"""A fake of Ollama: `/api/embed`, and the older `/api/embeddings`."""
+"""A fake of Ollama: `/api/embed`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from tests.fakes.embedding_words import Change, Usage, count_tokens, unchanged, word_vector
 from tests.fakes.messages import Answer, Seen
@@ -20,41 +18,23 @@ PULLED = {
 class FakeOllama(FakeServer):
     """Vectors of words from the models that were pulled."""
 
-    def __init__(self, *, old: bool = False, key: str = "") -> None:
+    def __init__(self, *, key: str = "") -> None:
         super().__init__()
         self.key = key
         """Asked for by the proxy that people put before it; Ollama itself asks for none."""
-        self.old = old
-        """A server from before `/api/embed`."""
         self.pulled = dict(PULLED)
         self.change: Change = unchanged
-        """Of the vectors of `/api/embed`."""
         self.usage = Usage()
 
     def answer(self, seen: Seen) -> Answer:
         if self.key and seen.headers.get("Authorization") != f"Bearer {self.key}":
             return Answer(status=401, body="401 Authorization Required", content_type="text/plain")
         body = seen.json
-        known = {"/api/embeddings"} if self.old else {"/api/embed", "/api/embeddings"}
-        if seen.path not in known:
+        if seen.path != "/api/embed":
             return Answer(status=404, body="404 page not found", content_type="text/plain")
         name = body["model"] if ":" in body["model"] else f"{body['model']}:latest"
         if name not in self.pulled:
             return Answer(status=404, json={"error": f'model "{name}" not found, try pulling it first'})
-        one = seen.path == "/api/embeddings"
-        return self._one(name, body) if one else self._many(name, body)
-
-    def _one(self, name: str, body: dict[str, Any]) -> Answer:
-        """Not of length 1, cut without a word, and nothing for nothing."""
-        width, tokens = self.pulled[name]
-        text = body["prompt"]
-        with self.lock:
-            self.usage.add([text])
-        short = " ".join(text.split()[:tokens])
-        vector = [7.5 * x for x in word_vector(short, width, salt=name)] if text else []
-        return Answer(json={"embedding": vector})
-
-    def _many(self, name: str, body: dict[str, Any]) -> Answer:
         width, tokens = self.pulled[name]
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         if max((count_tokens(text) for text in texts), default=0) > tokens:

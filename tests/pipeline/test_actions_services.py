@@ -112,15 +112,11 @@ def test_ollama_embedding_create_single(ollama: FakeOllama) -> None:
     assert (answer["model"], answer["dimensions"]) == ("nomic-embed-text:latest", 768)
 
 
-@pytest.mark.req("003-013", "003-032")
-@pytest.mark.parametrize("old", [False, True])
-def test_ollama_embedding_create_batch(old: bool) -> None:
-    """Whichever of both interfaces the server knows."""
-    with FakeOllama(old=old) as fake:
-        answer = on_ollama(fake.address)["embedding.create"]({}, TEXTS, model="all-minilm")
-        assert (answer["count"], answer["model"]) == (3, "all-minilm:latest")
-        assert {len(vector) for vector in answer["embeddings"]} == {384}
-        assert any(seen.path == "/api/embeddings" for seen in fake.requests()) is old
+@pytest.mark.req("003-032")
+def test_ollama_embedding_create_batch(ollama: FakeOllama) -> None:
+    answer = on_ollama(ollama.address)["embedding.create"]({}, TEXTS, model="all-minilm")
+    assert (answer["count"], answer["model"]) == (3, "all-minilm:latest")
+    assert {len(vector) for vector in answer["embeddings"]} == {384}
 
 
 @pytest.mark.req("003-025", "003-032")

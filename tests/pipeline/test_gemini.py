@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from google.genai import errors as foreign
 
-from pipeline.embedding import gemini_client
+from pipeline.embedding.providers import gemini
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -39,8 +39,8 @@ def fake() -> Iterator[FakeGeminiEmbedding]:
 
 def ask(fake: FakeGeminiEmbedding, *, key: str = KEY, model: str = MODEL, timeout: float = 20.0) -> Any:
     with (
-        gemini_client.open_client(key, fake.address, timeout) as client,
-        gemini_client.translating("embedding"),
+        gemini.open_client(key, fake.address, timeout) as client,
+        gemini.translating(),
     ):
         return client.models.embed_content(model=model, contents=[TEXT]).embeddings
 
@@ -161,7 +161,7 @@ def test_a_late_answer_is_given_up_in_time_also_when_it_drips(
 def test_every_error_of_the_client_is_translated(error: type[Exception]) -> None:
     given = (500, {"error": {"message": TEXT}}, None) if issubclass(error, foreign.APIError) else (TEXT,)
     made: Exception = error(*given)
-    found = gemini_client.translated(made, "embedding")
+    found = gemini.translated(made)
     assert isinstance(found, LarderError)
     assert TEXT not in str(found)
 
@@ -179,7 +179,7 @@ def test_every_error_of_the_connection_is_translated(error: type[Exception]) -> 
         made = error(TEXT)
     except TypeError:
         made = error()
-    found = gemini_client.translated(made, "embedding")
+    found = gemini.translated(made)
     assert isinstance(found, LarderError)
     assert TEXT not in str(found)
 
@@ -188,20 +188,20 @@ def test_an_error_that_is_not_the_clients_goes_on_as_it_is() -> None:
     class TimeLimit(Exception):
         pass
 
-    with pytest.raises(TimeLimit), gemini_client.translating("embedding"):
+    with pytest.raises(TimeLimit), gemini.translating():
         raise TimeLimit
 
 
 @pytest.mark.parametrize("key", ["", "  ", "clé", "a\nb"])
 def test_a_key_that_cannot_be_sent_is_a_wrong_configuration(key: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        gemini_client.open_client(key)
+        gemini.open_client(key)
     assert "clé" not in str(caught.value)
 
 
 def test_the_environment_changes_nothing(fake: FakeGeminiEmbedding) -> None:
     code = f"""
-from pipeline.embedding import gemini_client as gemini
+from pipeline.embedding.providers import gemini
 client = gemini.open_client({KEY!r}, {fake.address!r}, 20)
 print(len(client.models.embed_content(model={MODEL!r}, contents=["x"]).embeddings))
 """

@@ -1,28 +1,49 @@
-"""Gemini's embedding models, through google-genai."""
+"""Gemini's embedding models, through google-genai: a client that keeps its time, and its errors in our words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.embedding import EmbedderLimits, EmbeddingOptions, Vectors, readable, unit
-from pipeline.embedding.gemini_client import open_client, translating
-from pipeline.embedding.known_models import KNOWN, ModelFacts, refuse_misfits
-from pipeline.embedding.providers.http_service import PerProcess
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable, unit
+from pipeline.embedding.known_models import KNOWN, refuse_misfits
+from pipeline.embedding.providers.http_service import PerProcess, Row
 from pipeline.embedding.token_bound import most_tokens
-from pipeline.errors import EmbedderUnavailable, TextTooLong
+from pipeline.errors import (
+    ConfigurationError,
+    EmbedderRefused,
+    EmbedderUnavailable,
+    EmbeddingError,
+    TextRejected,
+    TextTooLong,
+)
+from pipeline.errors.retry_after import duration, retry_after
+
+if TYPE_CHECKING:
+    from google.genai import Client
+    from google.genai.errors import APIError
 
 FACTS = KNOWN["gemini"]
 MOST_BYTES = 4 * 2**20
 """Of one call, names and punctuation included."""
-_UNKNOWN_TOKENS = 2048
-"""What a model is taken to read that is not in the table: as much as the oldest."""
+DAY_QUOTA_PAUSE = 3600.0
+"""Seconds to stay away when a day's quota is spent: whose midnight ends the day is not told."""
+LONGEST_PAUSE = 86_400.0
+
+
+def open_provider(options: EmbeddingOptions) -> Embedder:
+    """The service's model that the options name; until the first call nothing is imported and nobody contacted."""
+    return GeminiEmbedder(replace(options, model=options.model.removeprefix("models/")))
 
 
 class GeminiEmbedder:
-    """Vectors by Google's service; until the first call nothing is imported and nobody contacted.
+    """Vectors by Google's service.
 
     Documents and questions are encoded differently. Safe to share between threads, and after a fork each process
     opens a client of its own.
@@ -34,11 +55,10 @@ class GeminiEmbedder:
         Raises:
             ConfigurationError: no key, or a model or dimensions that Gemini does not have.
         """
-        options = replace(options, model=options.model.removeprefix("models/"))
         refuse_misfits(options)
         self.model = FACTS.named(options.model)
         self.dimensions = FACTS.dimensions_of(self.model, options.dimensions) or 0
-        self._facts = FACTS.of(self.model) or ModelFacts(dimensions=self.dimensions, tokens=_UNKNOWN_TOKENS)
+        self._facts = FACTS.facts_of(options)
         prefixes = (self._facts.document_prefix, self._facts.query_prefix)
         self.limits = EmbedderLimits(
             texts=options.batch_size or FACTS.most_texts,
@@ -71,7 +91,12 @@ class GeminiEmbedder:
     def _embed(self, texts: Sequence[str], task: str, prefix: str) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        self._refuse_long(texts)
+        most, longest = self.limits.tokens_per_text, max(map(most_tokens, texts))
+        if longest > most:
+            raise TextTooLong(
+                f"a text may have {longest} tokens, and {self.model} would read {most} without a word",
+                fix="embed it in parts",
+            )
         from google.genai import types
 
         # Of a list of plain strings the newer models make one content, and one vector.
@@ -83,7 +108,7 @@ class GeminiEmbedder:
             task_type=None if prefix else task, output_dimensionality=self.dimensions
         )
         client = self._client.get()
-        with translating("embedding"):
+        with translating():
             answer = client.models.embed_content(model=self.model, contents=contents, config=config)
             rows = np.array([found.values for found in answer.embeddings or ()], dtype=np.float64)
         if not rows.size:
@@ -91,10 +116,112 @@ class GeminiEmbedder:
         # Only the full length comes with length 1; shorter vectors are its first numbers.
         return unit(rows)
 
-    def _refuse_long(self, texts: Sequence[str]) -> None:
-        most, longest = self.limits.tokens_per_text, max(self.count_tokens(text) for text in texts)
-        if longest > most:
-            raise TextTooLong(
-                f"a text may have {longest} tokens, and {self.model} would read {most} without a word",
-                fix="embed it in parts",
-            )
+
+def open_client(api_key: str, base_url: str = "", timeout_seconds: float = 30.0) -> Client:
+    """A client for one process, opened after the fork and kept: one that is let go is closed under its calls.
+
+    It takes nothing from the environment, follows no redirect, goes through no proxy, tries once, and gives up a
+    call after `timeout_seconds`.
+
+    Raises:
+        ConfigurationError: no key, or one that cannot be sent.
+    """
+    from google import genai
+
+    from pipeline.embedding.http_client import DeadlineTransport
+
+    key = api_key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigurationError(
+            "the key for Gemini is empty" if not key else "the key for Gemini holds characters no key has",
+            fix="set apiKey, by a variable such as ${GEMINI_API_KEY}",
+        )
+    # Given as arguments, the client is the library's own, which closes it.
+    http = {"transport": DeadlineTransport(), "trust_env": False, "follow_redirects": False}
+    options = genai.types.HttpOptions(
+        base_url=base_url or FACTS.base_url,
+        timeout=max(1, round(timeout_seconds * 1000)),  # 0 would mean to wait for ever
+        client_args=http,
+    )
+    return genai.Client(vertexai=False, api_key=key, http_options=options)
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Put around one call of the client: its errors leave as ours."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (what is not the client's goes on as it is)
+        raise translated(error) from None
+
+
+def translated(error: Exception) -> EmbeddingError:
+    """What an error of the client means to us, told without any of its words: they may hold a text or the key.
+
+    Raises:
+        Exception: `error` itself, if it is none of the client's, such as a time limit of the caller.
+    """
+    from google.genai import errors
+
+    from pipeline.embedding import http_client
+
+    if isinstance(error, errors.APIError):
+        return _answered(error)
+    if isinstance(error, http_client.FOREIGN):
+        return http_client.translated(error, "Gemini")
+    shapes = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+    if isinstance(error, (*shapes, errors.ContinuationInterruptedError)):
+        # The client takes the shape of an answer for granted.
+        return EmbedderUnavailable(f"Gemini's answer cannot be read ({type(error).__name__})")
+    raise error
+
+
+_KEY: Row = (EmbedderRefused, "the key is refused", "check embedding.apiKey and what it may do")
+_PLAN: Row = (
+    EmbedderRefused,
+    "not with this account or from this place",
+    "check the plan behind embedding.apiKey",
+)
+_REDIRECT: Row = (EmbedderRefused, "this is not Gemini's address", "check embedding.baseUrl")
+_BAD_TEXT: Row = (TextRejected, "it refuses what was sent", "")
+_BUSY: Row = (EmbedderUnavailable, "it is down or busy", "")
+_DAY_IS_SPENT: Row = (
+    EmbedderUnavailable,
+    "the quota of the day is spent",
+    "wait for tomorrow, or raise the quota",
+)
+_STATUS: Mapping[int, Row] = {
+    400: _BAD_TEXT,
+    401: _KEY,
+    403: _KEY,
+    404: (EmbedderRefused, "there is no such model, or no longer", "check embedding.model"),
+    405: _REDIRECT,
+    413: _BAD_TEXT,
+    429: (EmbedderUnavailable, "too many calls", ""),
+}
+"""Status -> what it means; any other in the three hundreds is a redirect, and the rest passes."""
+# In the JSON of an answer; the same words inside of a message have a backslash before each quote.
+_BAD_KEY = re.compile(r'"reason": "API_KEY_(?:INVALID|EXPIRED|SERVICE_BLOCKED)"')
+_PER_DAY = re.compile(r'"quotaId": "[^"]*PerDay', re.IGNORECASE)
+_DELAY = re.compile(r'"retryDelay": "([^"]*)"')
+
+
+def _answered(error: APIError) -> EmbeddingError:
+    """By the status of the answer, and what its details say."""
+    code = error.code if isinstance(error.code, int) else 0
+    # One of Google's words, and not somebody's sentence.
+    status = error.status if re.fullmatch(r"[A-Z_]{2,40}", str(error.status)) else ""
+    details = json.dumps(error.details, default=str)
+    kind, says, fix = _STATUS.get(code, _REDIRECT if code // 100 == 3 else _BUSY)  # noqa: PLR2004 - redirects
+    if _BAD_KEY.search(details):
+        kind, says, fix = _KEY
+    elif kind is TextRejected and status == "FAILED_PRECONDITION":
+        kind, says, fix = _PLAN
+    wait = next((w for d in _DELAY.findall(details) if (w := duration(d)) is not None), None)
+    if wait is None:
+        wait = retry_after(getattr(error.response, "headers", None) or {})
+    pause = None if wait is None else min(max(wait, 0.0), LONGEST_PAUSE)
+    if code == 429 and _PER_DAY.search(details):  # noqa: PLR2004 - Too Many Requests
+        (kind, says, fix), pause = _DAY_IS_SPENT, DAY_QUOTA_PAUSE
+    said = f"Gemini answers {code} {status}".rstrip()
+    return kind(f"{said}: {says}", fix=fix, retry_after=pause if kind is EmbedderUnavailable else None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.embedding import EmbedderLimits, Vectors
+from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors
 from pipeline.errors import ConfigurationError
 
 DIMENSIONS = 384
@@ -27,6 +27,11 @@ _WEIGHTS = np.array([1.0, 1.0, 1.0, 2.0, 4.0, 5.0, 6.0, 6.0, 6.0])
 _PRIME_HEAD, _PRIME_TAIL, _PRIME_LENGTH = (
     np.uint64(n) for n in (0xD6E8FEB86659FD93, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB)
 )
+
+
+def open_provider(options: EmbeddingOptions) -> Embedder:
+    """The embedder; it needs no model."""
+    return HashingEmbedder(options.dimensions or DIMENSIONS, batch_size=options.batch_size or BATCH_SIZE)
 
 
 class HashingEmbedder:

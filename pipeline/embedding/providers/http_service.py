@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pipeline.embedding.known_models import ProviderFacts
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -34,9 +35,10 @@ _OK = 200
 
 Row = tuple[type[EmbeddingError], str, str]
 """An error, what its message says behind the status, and what to do."""
-_PLACE = "check embedding.baseUrl: many servers want /v1 at its end"
+_PLACE = "check embedding.baseUrl: many servers want /v1 at its end, Ollama the bare address"
 _SHORTER = "the text is cut and sent again"
 LASTS = "it is tried again by itself; if it lasts, look at the service's own log"
+_NO_MODEL = "check embedding.model, and whether this account or server has that model"
 _NO_PLACE: Row = (EmbedderRefused, "this is no place that makes embeddings", _PLACE)
 _PLAN: Row = (
     EmbedderRefused,
@@ -48,12 +50,6 @@ _KEY: Row = (
     "it does not accept the key",
     "check embedding.apiKey, and what that key may do",
 )
-_TOO_LONG: Row = (TextTooLong, "a text is too long for {model}", _SHORTER)
-_NO_MODEL: Row = (
-    EmbedderRefused,
-    "it has no embedding model {model}",
-    "check embedding.model, and whether this account or server has that model",
-)
 _BAD_TEXT: Row = (TextRejected, "it refuses a text", "leave this text out, or use another model")
 _LATER: Row = (EmbedderUnavailable, "", LASTS)
 _TOO_MANY: Row = (
@@ -62,15 +58,11 @@ _TOO_MANY: Row = (
     "it is tried again by itself; if it happens often, lower embedding.requestsPerMinute or tokensPerMinute",
 )
 _STATUS: Mapping[int, Row] = {
-    400: _BAD_TEXT,
-    401: _KEY,
+    **dict.fromkeys((400, 422), _BAD_TEXT),
+    **dict.fromkeys((401, 403), _KEY),
     402: _PLAN,
-    403: _KEY,
-    408: _LATER,
-    409: _LATER,
+    **dict.fromkeys((408, 409, 425), _LATER),
     413: (TextTooLong, "the call is too large", _SHORTER),
-    422: _BAD_TEXT,
-    425: _LATER,
     429: _TOO_MANY,
     501: _NO_PLACE,
 }
@@ -144,40 +136,36 @@ class HttpAnswer:
 class HttpService:
     """One embedding service; safe to share between threads, and to carry over a fork.
 
-    `base_url` is the only address ever contacted: redirects are not followed, and no proxy is used. A call may take
-    `timeout` seconds in all. Without a key none is sent.
+    `base_url` (empty: the provider's public one) is the only address ever contacted: redirects are not followed, and no
+    proxy is used. A call may take `timeout` seconds in all. Without a key none is sent.
     """
 
     def __init__(
-        self, *, title: str, model: str, base_url: str, key: str = "", timeout: float = 30.0
+        self, provider: ProviderFacts, *, model: str, base_url: str = "", key: str = "", timeout: float = 30.0
     ) -> None:
-        """`title` names the service in messages.
+        """Nothing is sent yet.
 
         Raises:
             ConfigurationError: the key has characters that no header can carry.
         """
         if not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigurationError(
-                f"the key for {title} has characters that no header can carry",
+                f"the key for {provider.title} has characters that no header can carry",
                 fix="look for line breaks, blanks or typographic characters in embedding.apiKey",
             )
         self.model = model
-        self._name = f"{title} at {base_url}"
-        self._base_url = base_url.rstrip("/")
+        self.provider = provider
+        self._base_url = base_url or provider.base_url
         self._client = PerProcess(lambda: _connect(key, timeout))
 
     def __str__(self) -> str:
-        return self._name
+        return f"{self.provider.title} at {self._base_url}"
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON answered; errors as `send` and `judge` raise them."""
-        return judge(self.send(path, body), self)
-
-    def send(self, path: str, body: Mapping[str, Any]) -> HttpAnswer:
-        """The answer as it came, whatever its status.
+        """The JSON answered.
 
         Raises:
-            EmbedderUnavailable: no whole answer came.
+            EmbedderUnavailable: no whole answer came; else errors as `judge` raises them.
             EmbedderRefused: the address cannot be used.
         """
         from pipeline.embedding.http_client import FOREIGN, translated
@@ -185,26 +173,23 @@ class HttpService:
         # Half characters (lone surrogates) cannot be sent; they become `?`, as for the embedder on this machine.
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         try:
-            return self._exchange(f"{self._base_url}/{path}", content)
+            url = f"{self._base_url.rstrip('/')}/{path}"
+            with self._client.get().stream("POST", url, content=content) as response:
+                good = response.status_code == _OK
+                most = MOST_BYTES if good else _ERROR_BYTES
+                read = bytearray()
+                for piece in response.iter_bytes():
+                    read += piece
+                    if len(read) > most:
+                        break
         except FOREIGN as error:
             raise translated(error, self) from None
-
-    def _exchange(self, url: str, content: bytes) -> HttpAnswer:
-        with self._client.get().stream("POST", url, content=content) as response:
-            good = response.status_code == _OK
-            most = MOST_BYTES if good else _ERROR_BYTES
-            body = bytearray()
-            for piece in response.iter_bytes():
-                body += piece
-                if len(body) > most:
-                    break
-            if good and len(body) > most:
-                raise EmbedderRefused(
-                    f"{self} sent an answer larger than {most:,} bytes", fix="lower embedding.batchSize"
-                )
-            return HttpAnswer(
-                status=response.status_code, headers=response.headers, content=bytes(body[:most])
+        if good and len(read) > most:
+            raise EmbedderRefused(
+                f"{self} sent an answer larger than {most:,} bytes", fix="lower embedding.batchSize"
             )
+        answer = HttpAnswer(status=response.status_code, headers=response.headers, content=bytes(read[:most]))
+        return judge(answer, self)
 
 
 def _connect(key: str, timeout: float) -> httpx2.Client:
@@ -242,73 +227,47 @@ def judge(answer: HttpAnswer, service: HttpService) -> Any:
     return body
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Complaint:
-    """What an error answer says, for deciding only: its words may quote texts and keys and are never shown."""
-
-    words: str
-    code: str = ""
-    param: str = ""
-    wait: float | None = None
-
-    @classmethod
-    def of(cls, answer: HttpAnswer) -> _Complaint:
-        """`{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain text."""
-        body = answer.json()
-        outer = body if isinstance(body, dict) else {"error": body}
-        error: Any = outer.get("error", outer)
-        wait: Any = outer.get("estimated_time")
-        timed = type(wait) in {int, float} and wait >= 0
-        asked = bounded(float(wait)) if timed else wait_of(answer.headers)
-        if not isinstance(error, dict):
-            words = str(error or answer.content.decode("utf-8", "replace"))
-            return cls(words=words[:_LONGEST_WORDS], wait=asked)
-        told = {key: str(value) for key, value in error.items() if value}
-        return cls(
-            words=told.get("message", told.get("detail", ""))[:_LONGEST_WORDS],
-            code=f"{told.get('code', '')} {told.get('type', '')}",
-            param=told.get("param", ""),
-            wait=asked,
-        )
-
-
 def _refusal(answer: HttpAnswer, service: HttpService) -> EmbeddingError:
-    """Our error for an answer with any other status than 200."""
-    complaint = _Complaint.of(answer)
-    kind, what, fix = _meaning(answer, complaint)
-    said = f"{service} answered {answer.status}"
+    """Our error for an answer with any other status than 200.
+
+    `{"error": {"message", "type", "code", "param"}}`, `{"error": "text", "estimated_time"}`, or plain text. Its words
+    are for deciding only: they may quote texts and keys and are never shown.
+    """
+    body = answer.json()
+    outer = body if isinstance(body, dict) else {"error": body}
+    error = outer.get("error", outer)
+    if isinstance(error, dict):
+        told = {key: str(value) for key, value in error.items() if value}
+    else:
+        told = {"message": str(error or answer.content.decode("utf-8", "replace"))}
+    kind, what, fix = _meaning(answer, told, service)
+    wait: Any = outer.get("estimated_time")
+    timed = type(wait) in {int, float} and wait >= 0
     return kind(
-        f"{said}: {what.format(model=service.model)}" if what else said,
+        f"{service} answered {answer.status}" + (f": {what.format(model=service.model)}" if what else ""),
         fix=fix,
-        retry_after=complaint.wait if kind is EmbedderUnavailable else None,
+        retry_after=(bounded(float(wait)) if timed else wait_of(answer.headers))
+        if kind is EmbedderUnavailable
+        else None,
     )
 
 
-def _meaning(answer: HttpAnswer, complaint: _Complaint) -> Row:
+def _meaning(answer: HttpAnswer, told: Mapping[str, str], service: HttpService) -> Row:
     """What is wrong with the account first, then what the words say of the model, then the status alone."""
-    status = answer.status
-    if status in {403, 429} and _QUOTA_WORDS.search(f"{complaint.code} {complaint.words}"):
+    status, page, param = answer.status, answer.is_page, told.get("param", "")
+    words = told.get("message", told.get("detail", ""))[:_LONGEST_WORDS]
+    code = f"{told.get('code', '')} {told.get('type', '')}"
+    if status in {403, 429} and _QUOTA_WORDS.search(f"{code} {words}"):
         return _PLAN  # waiting does not mend it
-    if status not in {401, 402, 403, 429} and not answer.is_page:
-        said = _about_model(complaint)
-        if said is not None:
-            return said
-    if answer.is_page and _STATUS.get(status) is _BAD_TEXT:
+    if status not in {401, 402, 403, 429} and not page:
+        if _LONG_WORDS.search(f"{code} {words}"):
+            return TextTooLong, "a text is too long for {model}", _SHORTER
+        if "model_not_found" in code or param == "model" or _MODEL_WORDS.match(words):
+            install = service.provider.install.format(model=service.model)
+            return EmbedderRefused, "it has no embedding model {model}", install or _NO_MODEL
+        if param in _OUR_KEYS:
+            what = f"it does not take {param} for {{model}}"
+            return EmbedderRefused, what, "check embedding.dimensions and embedding.model"
+    if page and _STATUS.get(status) is _BAD_TEXT:
         return _NO_PLACE
     return _STATUS.get(status, _LATER if status >= 500 else _NO_PLACE)  # noqa: PLR2004 - an error of the server
-
-
-def _about_model(complaint: _Complaint) -> Row | None:
-    """What the words say that is wrong for every text alike, or that a text is too long."""
-    if _LONG_WORDS.search(f"{complaint.code} {complaint.words}"):
-        return _TOO_LONG
-    if (
-        "model_not_found" in complaint.code
-        or complaint.param == "model"
-        or _MODEL_WORDS.match(complaint.words)
-    ):
-        return _NO_MODEL
-    if complaint.param in _OUR_KEYS:
-        what = f"it does not take {complaint.param} for {{model}}"
-        return EmbedderRefused, what, "check embedding.dimensions and embedding.model"
-    return None

@@ -69,7 +69,7 @@ TOKENIZER_FILE = ShippedFile(
 )
 
 
-def open_minilm(options: EmbeddingOptions) -> Embedder:
+def open_provider(options: EmbeddingOptions) -> Embedder:
     """The shipped model, or that of the folder `model_path`.
 
     Raises:

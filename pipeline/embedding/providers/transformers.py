@@ -18,7 +18,7 @@ _UNLIMITED = 8192
 """Taken for a model without a limit of its own."""
 
 
-def open_transformers(options: EmbeddingOptions) -> Embedder:
+def open_provider(options: EmbeddingOptions) -> Embedder:
     """The model the options name, loaded; one that is not on this machine yet is downloaded by the package.
 
     Raises:

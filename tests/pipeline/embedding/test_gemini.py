@@ -136,7 +136,7 @@ def test_the_newer_model_gives_each_text_a_vector_of_its_own(fake: FakeGeminiEmb
 
 def test_the_client_does_make_one_vector_of_a_list_of_strings(fake: FakeGeminiEmbedding) -> None:
     """What the test above guards against; should it fail, the client has changed and the guard may go."""
-    from pipeline.embedding.gemini_client import open_client
+    from pipeline.embedding.providers.gemini import open_client
 
     client = open_client(fake.key, fake.address)
     found = client.models.embed_content(model="gemini-embedding-2", contents=["one", "two"])

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from requests.structures import CaseInsensitiveDict
 
+from pipeline.embedding.known_models import KNOWN
 from pipeline.embedding.providers.http_service import HttpAnswer, HttpService, judge
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected, TextTooLong
 
 SECRET = "sk-0123456789 and a text of a customer"
 
 
-SERVICE = HttpService(title="OpenAI", model="m-1", base_url="http://here")
+SERVICE = HttpService(KNOWN["openai"], model="m-1", base_url="http://here")
 
 
 def answer(status: int, body: Any, *, headers: dict[str, str] | None = None) -> HttpAnswer:

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from pipeline.embedding.http_client import FOREIGN, TABLE, DeadlineTransport, translated
+from pipeline.embedding.known_models import ProviderFacts
 from pipeline.embedding.providers import http_service as module
 from pipeline.embedding.providers.http_service import HttpService
 from pipeline.errors import (
@@ -25,6 +26,7 @@ from tests.fakes.messages import Answer
 from tests.fakes.server import FakeServer, Fault, ScriptedServer
 
 KEY = "sk-secret-0123456789"
+FAKE = ProviderFacts(title="Fake", about="", model="m", models={})
 THEIRS = sorted(
     (e for _, e in inspect.getmembers(httpx2, inspect.isclass) if issubclass(e, Exception)),
     key=lambda e: e.__name__,
@@ -38,7 +40,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def service_at(server: FakeServer, *, timeout: float = 20.0, key: str = KEY) -> HttpService:
-    return HttpService(title="Fake", model="m", base_url=server.address, key=key, timeout=timeout)
+    return HttpService(FAKE, model="m", base_url=server.address, key=key, timeout=timeout)
 
 
 def test_a_call_is_json_with_a_key(server: ScriptedServer) -> None:
@@ -149,22 +151,23 @@ def test_an_answer_larger_than_sensible_is_refused(
     assert "batchSize" in caught.value.fix
 
 
-def test_a_large_error_is_read_in_part(server: ScriptedServer) -> None:
+def test_a_large_error_is_read_in_part(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.faults.next(Fault.status(400, body=b" " * 1_000_000 + b"{}", content_type="application/json"))
-    answer = service_at(server).send("x", {})
+    monkeypatch.setattr(module, "judge", lambda answer, _service: answer)
+    answer = service_at(server).post("x", {})
     assert (answer.status, len(answer.content)) == (400, 65_536)
 
 
 @pytest.mark.parametrize("url", ["http://", "ftp://here", "http://[::1", "nowhere"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(EmbedderRefused, match="address"):
-        HttpService(title="Fake", model="m", base_url=url).post("x", {})
+        HttpService(FAKE, model="m", base_url=url).post("x", {})
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk 1", "sk-é", "\u2018sk\u2019", "a\tb"])
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(ConfigurationError, match="characters") as caught:
-        HttpService(title="Fake", model="m", base_url="http://here", key=key)
+        HttpService(FAKE, model="m", base_url="http://here", key=key)
     assert key not in str(caught.value)
 
 

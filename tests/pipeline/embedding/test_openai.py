@@ -12,7 +12,6 @@ from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.calls import embed_checked
 from pipeline.embedding.known_models import KNOWN
 from pipeline.embedding.providers import remote
-from pipeline.embedding.providers.remote import TOKENS_A_CALL
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -93,7 +92,7 @@ def test_the_public_service_needs_a_key() -> None:
 @pytest.mark.req("003-006")
 def test_a_call_carries_at_most_2048_texts_and_300000_tokens(server: FakeOpenAI) -> None:
     limits = opened(server).limits
-    assert (limits.texts, limits.tokens, limits.empty) == (256, TOKENS_A_CALL, False)
+    assert (limits.texts, limits.tokens, limits.empty) == (256, 300_000, False)
     assert open_embedder(replace(options(server), batch_size=2048)).limits.texts == 2048
     with pytest.raises(ConfigurationError, match=r"batchSize.*at most 2048"):
         open_embedder(replace(options(server), batch_size=2049))
