@@ -229,15 +229,6 @@ def tables_of_tenants(connection: Connection) -> dict[str, bool]:
     return {row.relname: row.forced for row in rows}
 
 
-def invalid_indexes(connection: Connection) -> list[str]:
-    """Indexes that were left half built."""
-    statement = text("""
-        select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid
-        where not i.indisvalid and c.relnamespace = current_schema()::regnamespace order by 1""")
-    rows = connection.execute(statement)
-    return [row.relname for row in rows]
-
-
 def server_time(connection: Connection) -> datetime:
     """The moment at which the server answers."""
     found: datetime = connection.execute(text("select clock_timestamp()")).scalar_one()

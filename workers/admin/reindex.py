@@ -21,7 +21,7 @@ from pipeline.ledger.search_indexes import WantedIndex, made_with
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.admin.operations import current_user
-from workers.control.maintenance import each_tenant
+from workers.control.maintenance import each_tenant, tenants
 from workers.queue import dispatch
 from workers.runtime import Runtime
 
@@ -205,7 +205,7 @@ def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
 _MISSING = {
     "building": ("reindex.switch", "no index is being filled", "larder reindex begins one"),
     "retired": ("reindex.rollback", "no earlier index is kept", "see `larder reindex status`"),
-    "active": ("", "no index is active", "larder doctor --repair"),
+    "active": ("", "no index is active", "larder doctor"),
 }
 """Status of an index -> what the audit chain calls reading it, and what is said if there is none."""
 
@@ -221,7 +221,9 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
     if not force:
         _refuse_if_lacking(parts, new)
     # Words are counted and indexes built before anything reads it.
-    each_tenant(parts, lambda connection, tenant: term_statistics.refresh(connection, tenant, new.id))
+    for tenant in tenants(parts):
+        with parts.database.tenant(tenant) as connection:
+            term_statistics.refresh(connection, tenant, new.id)
     with parts.database.control() as connection:
         chunks = search_indexes.progress(connection, new.id).chunks
         vector = new.indexed_rows is None and chunks >= parts.rag.retrieval.exact_below
@@ -234,7 +236,7 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
     seconds = time.monotonic() - begun
     _audit(parts, _MISSING[to][0], new, before=old.id, force=force)
     if new.strategy != old.strategy:
-        each_tenant(parts, lambda connection, _: search_indexes.adopt_counts(connection, new.id))
+        each_tenant(parts, lambda connection: search_indexes.adopt_counts(connection, new.id))
     with parts.database.control() as connection:
         # It may have been about the model before.
         embedding_use.release_hold(connection, parts.allowance.fingerprint)
@@ -308,7 +310,7 @@ def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
     ):
         with attempt, parts.database.control() as connection:
             search_indexes.drop_index(connection, index)
-    each_tenant(parts, lambda connection, _: search_indexes.forget_words(connection, index.id))
+    each_tenant(parts, lambda connection: search_indexes.forget_words(connection, index.id))
     _audit(parts, "reindex.drop", index, by=by)
     return {"dropped": index.id, "made_with": str(made_with(index))}
 

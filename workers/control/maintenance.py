@@ -23,12 +23,12 @@ def tenants(parts: Runtime) -> list[UUID]:
         return upkeep.tenants(connection)
 
 
-def each_tenant(parts: Runtime, do: Callable[[Connection, UUID], _Found]) -> list[_Found]:
+def each_tenant(parts: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:
     """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
     found = []
     for tenant in tenants(parts):
         with parts.database.tenant(tenant) as connection:
-            found.append(do(connection, tenant))
+            found.append(do(connection))
     return found
 
 
@@ -65,8 +65,8 @@ def trim(parts: Runtime) -> None:
     """Caches to their size, old runs, answers, resolved dead letters and tombstones out."""
     queue = parts.rag.queue
     megabytes = parts.rag.embedding.cache.max_size
-    each_tenant(parts, lambda connection, _: work_in_progress.trim_cache(connection, megabytes=megabytes))
-    each_tenant(parts, lambda connection, _: embedding_use.forget_old_claims(connection))
+    each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=megabytes))
+    each_tenant(parts, embedding_use.forget_old_claims)
     with parts.database.control() as connection:
         hours = parts.rag.enrichment.results_kept_hours
         runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)

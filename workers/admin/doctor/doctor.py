@@ -37,13 +37,13 @@ CHECKS: tuple[Check, ...] = (
     Check("pgvector", server.pgvector),
     Check("roles", server.roles),
     Check("row security", server.row_security),
-    Check("search index", server.search_index, server.activate_index),
+    Check("search index", server.search_index),
     Check(
         "orphaned chunks",
         stored.none_of(upkeep.count_orphans, "chunks belong to no living document", error),
         stored.for_each_tenant(upkeep.delete_orphans),
     ),
-    Check("document chunks", stored.damaged, stored.and_pump(upkeep.requeue_damaged)),
+    Check("document chunks", stored.damaged, stored.for_each_tenant(upkeep.requeue_damaged, pump=True)),
     Check(
         "other indexes",
         stored.none_of(
@@ -52,7 +52,7 @@ CHECKS: tuple[Check, ...] = (
             error,
             "every index beside the active one has exactly its chunks",
         ),
-        stored.and_pump(upkeep.refill_damaged_beside),
+        stored.for_each_tenant(upkeep.refill_damaged_beside, pump=True),
     ),
     Check(
         "staged chunks",
@@ -67,7 +67,6 @@ CHECKS: tuple[Check, ...] = (
     Check("embedding cache", stored.cache, stored.trim_cache),
     Check("keyword statistics", stored.statistics, refresh_statistics),
     Check("built indexes", server.deferred, server.build_deferred),
-    Check("valid indexes", server.invalid_indexes),
     Check("waiting documents", stored.waiting, pump_once),
     Check("embedding", stored.embedding),
     Check("open runs", stored.open_runs),
@@ -85,27 +84,26 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def examine(parts: Runtime, *, repair: bool = False, checks: Sequence[Check] = CHECKS) -> list[Diagnosis]:
+def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
     """Look at everything; with `repair` mend what can be mended without loss, and look again."""
     found: list[Diagnosis] = []
     closed = False
-    for check in checks:
-        if not closed or not check.needs_database:
-            found.append(replace(_examined(parts, check, repair=repair), check=check.name))
-            closed = closed or found[-1].status in check.closed_by
+    for check in CHECKS:
+        if closed and check.needs_database:
+            continue
+        one = _looked(parts, check)
+        closed = closed or one.status in check.closed_by
+        if repair and check.repair is not None and one.status != "ok":
+            try:
+                check.repair(parts)
+            except LarderError as failed:
+                one = error(f"{one.detail}; the repair failed: {failed.message}", failed.fix or one.fix)
+            else:
+                after = _looked(parts, check)
+                mended = replace(fine(f"repaired: {one.detail}"), repaired=True)
+                one = mended if after.status == "ok" else after
+        found.append(replace(one, check=check.name))
     return found
-
-
-def _examined(parts: Runtime, check: Check, *, repair: bool) -> Diagnosis:
-    before = _looked(parts, check)
-    if before.status == "ok" or check.repair is None or not repair:
-        return before
-    try:
-        check.repair(parts)
-    except LarderError as failed:
-        return error(f"{before.detail}; the repair failed: {failed.message}", failed.fix or before.fix)
-    after = _looked(parts, check)
-    return after if after.status != "ok" else replace(fine(f"repaired: {before.detail}"), repaired=True)
 
 
 def _looked(parts: Runtime, check: Check) -> Diagnosis:

@@ -19,16 +19,13 @@ from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
 from pipeline.ledger import overview, upkeep
-from pipeline.ledger.overview import round_trip
-from pipeline.ledger.search_indexes import activate
 from pipeline.reranking import open_reranker
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.admin import operations
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex import mismatch
-from workers.embedded.folder import running
-from workers.embedded.locating import ping, uses_embedded
+from workers.embedded.locating import ping
 from workers.processes import liveness
 from workers.queue import broker
 from workers.runtime import Runtime
@@ -51,10 +48,19 @@ def database(parts: Runtime) -> Diagnosis:
         with parts.database.tenant(parts.settings.tenant_id) as connection:
             overview.server_version(connection)
         with parts.database.control() as connection:
-            seconds = round_trip(connection)
+            seconds = overview.round_trip(connection)
             version = overview.server_version(connection)
     except StoreUnavailable as failed:
-        return error(failed.message, _remedy(parts, failed))
+        where = urlsplit(parts.addresses.database)
+        address = f"{where.hostname}:{where.port or 5432}"
+        fix = f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
+        if isinstance(failed, StoreRefused):
+            fix = failed.fix
+        elif isinstance(failed, StoreSilent):
+            fix = (
+                f"is PostgreSQL at {address} stopped (T in `ps`: kill -CONT PID), out of memory, or cut off?"
+            )
+        return error(failed.message, fix)
     if seconds > SLOW_SECONDS:
         return warning(
             f"PostgreSQL {version} takes {seconds:.1f} s for each answer, so it is asked nothing more;"
@@ -62,27 +68,6 @@ def database(parts: Runtime) -> Diagnosis:
             "look at its load, its disk and the network in between; then larder doctor again",
         )
     return fine(f"PostgreSQL {version} answers both roles")
-
-
-def _remedy(parts: Runtime, failed: StoreUnavailable) -> str:
-    """What to do about a database that does not answer."""
-    where = urlsplit(parts.addresses.database)
-    address = f"{where.hostname}:{where.port or 5432}"
-    if isinstance(failed, StoreRefused):
-        return failed.fix
-    if not isinstance(failed, StoreSilent):
-        return f"look whether PostgreSQL runs and listens at {address}, or correct LARDER_DATABASE_URL"
-    if said := _stopped(parts, "postgres"):
-        return said
-    return f"look at PostgreSQL at {address}: is it stopped (T in `ps`), out of memory, or cut off by the network?"
-
-
-def _stopped(parts: Runtime, server: str) -> str:
-    """What to do about an embedded server that runs and is silent; empty if it is none of ours."""
-    found = running(parts.settings.data / server) if uses_embedded(parts.settings) else None
-    if not found:
-        return ""
-    return f"if `ps -o stat {found[0]}` says T, it is stopped: kill -CONT {found[0]}; else larder down, larder up"
 
 
 def schema(parts: Runtime) -> Diagnosis:
@@ -124,20 +109,18 @@ def judge_pgvector(version: str) -> Diagnosis:
 
 def roles(parts: Runtime) -> Diagnosis:
     """Nobody who works for a tenant may see another's rows."""
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
-        found = [(APP_ROLE, overview.role(connection))]
-    with parts.database.control() as connection:
-        found.append((CONTROL_ROLE, overview.role(connection)))
-    for wanted, row in found:
+    with parts.database.tenant(parts.settings.tenant_id) as app, parts.database.control() as control:
+        found = {APP_ROLE: overview.role(app), CONTROL_ROLE: overview.role(control)}
+    for wanted, row in found.items():
         if row.acts != wanted:
             return error(f"{row.login} acts as {row.acts}", f"connect with a login that may act as {wanted}")
         if row.super or row.bypass:
             fix = f"as a superuser: alter role {wanted} nosuperuser nobypassrls"
             return error(f"{wanted} is not bound by row-level security", fix)
-    strong = [row.login for _, row in found if row.strong_login]
-    if strong:
-        fix = f"let processes log in as {APP_ROLE} and {CONTROL_ROLE}"
-        return warning(f"the login {strong[0]} could put row-level security aside", fix)
+    for row in found.values():
+        if row.strong_login:
+            fix = f"let processes log in as {APP_ROLE} and {CONTROL_ROLE}"
+            return warning(f"the login {row.login} could put row-level security aside", fix)
     return fine(f"{APP_ROLE} and {CONTROL_ROLE} are bound by row-level security")
 
 
@@ -158,27 +141,17 @@ def search_index(parts: Runtime) -> Diagnosis:
     """Searches have one index to read."""
     with parts.database.control() as connection:
         found, indexed = indexes(connection), upkeep.holds_chunks(connection)
-    active = [i for i in found if i.status == "active"]
-    if len(active) == 1:
-        other = mismatch(parts, active[0])
-        if other:
+    active = next((index for index in found if index.status == "active"), None)
+    if active is not None:
+        if other := mismatch(parts, active):
             return warning(other, "larder reindex, or change the configuration back")
-        return fine(f"{active[0].model}, {active[0].dimensions} dimensions")
-    if not found and not indexed:
-        return fine("none yet, it is made with the first document")
-    if not found:
+        return fine(f"{active.model}, {active.dimensions} dimensions")
+    if found:
+        fix = f"as the owner: update search_index set status = 'active' where id = {found[-1].id}"
+        return error(f"none of {len(found)} search indexes is active", fix)
+    if indexed:
         return error("there are documents and no search index", "larder index --force")
-    return error(f"{len(active)} of {len(found)} search indexes are active", "larder doctor --repair")
-
-
-def activate_index(parts: Runtime) -> None:
-    """Let searches read the newest index, if they have none."""
-    with parts.database.control() as connection:
-        found = indexes(connection)
-        if not found or any(i.status == "active" for i in found):
-            return
-        newest = max(found, key=lambda i: (i.status == "building", i.id))
-        activate(connection, newest, newest)
+    return fine("none yet, it is made with the first document")
 
 
 def deferred(parts: Runtime) -> Diagnosis:
@@ -187,7 +160,7 @@ def deferred(parts: Runtime) -> Diagnosis:
         missing = [
             f"{what} index of {index.model}"
             for index in indexes(connection)
-            for what, lacks in zip(("keyword", "vector"), _lacking(parts, connection, index), strict=True)
+            for what, lacks in _lacking(parts, connection, index).items()
             if lacks
         ]
     if missing:
@@ -195,41 +168,34 @@ def deferred(parts: Runtime) -> Diagnosis:
     return fine("nothing is due to be built")
 
 
-def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> tuple[bool, bool]:
-    """(keyword, vector): due and not built, or said to be built and not there."""
-    r = parts.rag.retrieval
-    keyword, vector = term_statistics.build_due(
-        connection, index, exact_below=r.exact_below, build_at=r.build_at
-    )
-    lost = [not upkeep.index_exists(connection, index.id, what) for what in ("lexemes", "vector")]
-    return keyword or (index.keyword_built and lost[0]), vector or (
-        index.indexed_rows is not None and lost[1]
-    )
-
-
 def build_deferred(parts: Runtime) -> None:
     """Build what is missing; writes wait meanwhile."""
     with parts.database.control() as connection:
         for index in indexes(connection):
-            keyword, vector = _lacking(parts, connection, index)
-            term_statistics.build(connection, index, keyword=keyword, vector=vector)
+            term_statistics.build(connection, index, **_lacking(parts, connection, index))
 
 
-def invalid_indexes(parts: Runtime) -> Diagnosis:
-    """No index was left half built."""
-    with parts.database.control() as connection:
-        names = overview.invalid_indexes(connection)
-    if names:
-        fix = "as the owner: " + "; ".join(f"reindex index {name}" for name in names)
-        return error(f"invalid: {', '.join(names)}", fix)
-    return fine("all are valid")
+def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> dict[str, bool]:
+    """What is due, or is said to be built and not there."""
+    r = parts.rag.retrieval
+    keyword, vector = term_statistics.build_due(
+        connection, index, exact_below=r.exact_below, build_at=r.build_at
+    )
+    return {
+        "keyword": keyword
+        or (index.keyword_built and not upkeep.index_exists(connection, index.id, "lexemes")),
+        "vector": vector
+        or (index.indexed_rows is not None and not upkeep.index_exists(connection, index.id, "vector")),
+    }
 
 
 def message_broker(parts: Runtime) -> Diagnosis:
     """The broker answers and drops nothing."""
     found = broker.facts(parts.addresses.broker)
     if found is None:
-        return error(*_broker_trouble(parts))
+        why = broker.trouble(parts.addresses.broker)
+        fix = f"{broker.remedy(why)}; work waits in the database meanwhile"
+        return error(f"the broker {why or 'gives no facts of itself'}", fix)
     if found.policy != "noeviction":
         fix = "set maxmemory-policy noeviction on it"
         return error(f"{found.server} drops entries when it is full ({found.policy})", fix)
@@ -237,15 +203,6 @@ def message_broker(parts: Runtime) -> Diagnosis:
         fix = "raise maxmemory, or add workers so that queues get shorter"
         return warning(f"{found.server} uses {found.used / found.limit:.0%} of its memory", fix)
     return fine(f"{found.server}, {found.used / 1e6:.0f} MB used, noeviction")
-
-
-def _broker_trouble(parts: Runtime) -> tuple[str, str]:
-    """(what, what to do); why it does not answer is asked again, since nobody else needs to know."""
-    meanwhile = "work waits in the database meanwhile"
-    why = broker.trouble(parts.addresses.broker)
-    if why != broker.SILENT:
-        return f"the broker {why or 'gives no facts of itself'}", f"{broker.remedy(why)}; {meanwhile}"
-    return f"the broker {why}", f"{_stopped(parts, 'valkey') or broker.remedy(why)}; {meanwhile}"
 
 
 def clock(parts: Runtime, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Diagnosis:
@@ -282,22 +239,17 @@ def model(parts: Runtime) -> Diagnosis:
     embedder = open_embedder(options)
     provider = KNOWN.get(options.provider)
     host = urlsplit(options.base_url or (provider.base_url if provider else "")).hostname
-    # A proxy knows hosts that this machine need not know.
-    if host and not getproxies() and not _known(host):
+    try:
+        # A proxy knows hosts that this machine need not know.
+        if host and not getproxies():
+            socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
         return warning(
             f"the host {host} of {embedder.model} is not known here: nothing new is embedded, and searches find by"
             " words alone (level 3)",
             "look at the network and its name servers, or correct embedding.baseUrl",
         )
     return fine(f"{embedder.model}, {embedder.dimensions} dimensions")
-
-
-def _known(host: str) -> bool:
-    try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError):
-        return False
-    return True
 
 
 def reranker(parts: Runtime) -> Diagnosis:

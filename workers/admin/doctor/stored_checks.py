@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -13,7 +12,8 @@ from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.sync_now import served
-from workers.control import maintenance, steps
+from workers.control import steps
+from workers.control.maintenance import each_tenant
 from workers.queue import dispatch
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime
@@ -28,29 +28,17 @@ LEASE_SECONDS = 60
 CANARY_SECONDS = 300
 """Every queue does a task a minute; five missed ones mean that it does none."""
 START = "larder up --detach, or `larder worker QUEUE` for one queue"
-_Found = TypeVar("_Found")
 
 
-def _each(parts: Runtime, ask: Callable[[Connection], _Found]) -> list[_Found]:
-    """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
-    found = []
-    for tenant in maintenance.tenants(parts):
-        with parts.database.tenant(tenant) as connection:
-            found.append(ask(connection))
-    return found
-
-
-def for_each_tenant(repair: Callable[[Connection], None]) -> Callable[[Runtime], object]:
-    """A repair that is made for every tenant."""
-    return lambda parts: _each(parts, repair)
-
-
-def and_pump(repair: Callable[[Connection], None]) -> Callable[[Runtime], object]:
-    """The same, after which workers are told of what has to be done again."""
+def for_each_tenant(
+    repair: Callable[[Connection], None], *, pump: bool = False
+) -> Callable[[Runtime], object]:
+    """A repair that is made for every tenant; with `pump` workers are told of what has to be done again."""
 
     def run(parts: Runtime) -> None:
-        _each(parts, repair)
-        dispatch.send("larder.pump", expires=10)
+        each_tenant(parts, repair)
+        if pump:
+            dispatch.send("larder.pump", expires=10)
 
     return run
 
@@ -64,7 +52,7 @@ def none_of(
     """A check that finds nothing to count, over all tenants."""
 
     def look(parts: Runtime) -> Diagnosis:
-        found = sum(_each(parts, count))
+        found = sum(each_tenant(parts, count))
         return judge(f"{found} {what}", REPAIR) if found else fine(otherwise)
 
     return look
@@ -72,7 +60,7 @@ def none_of(
 
 def damaged(parts: Runtime) -> Diagnosis:
     """Every finished document has exactly its own chunks, all of one version."""
-    rows = [row for found in _each(parts, upkeep.damaged) for row in found]
+    rows = [row for found in each_tenant(parts, upkeep.damaged) for row in found]
     if not rows:
         return fine("every finished document has exactly its chunks")
     lost_text = not all(row.has_body for row in rows)
@@ -85,7 +73,7 @@ def damaged(parts: Runtime) -> Diagnosis:
 def cache(parts: Runtime) -> Diagnosis:
     """The vectors kept for reuse stay within their limit."""
     most = parts.rag.embedding.cache.max_size
-    sizes = [size / 1e6 for size in _each(parts, upkeep.cache_bytes)]
+    sizes = [size / 1e6 for size in each_tenant(parts, upkeep.cache_bytes)]
     if any(size > most for size in sizes):
         return warning(f"the embedding cache of a tenant has {max(sizes):.0f} MB, allowed are {most}", REPAIR)
     return fine(f"{sum(sizes):.0f} MB, allowed are {most} per tenant")
@@ -94,12 +82,12 @@ def cache(parts: Runtime) -> Diagnosis:
 def trim_cache(parts: Runtime) -> None:
     """Drop the longest unused vectors."""
     most = parts.rag.embedding.cache.max_size
-    _each(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=most))
+    each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=most))
 
 
 def statistics(parts: Runtime) -> Diagnosis:
     """Keyword search knows how common the words of the newest chunks are."""
-    old = sum(_each(parts, upkeep.statistics_are_old))
+    old = sum(each_tenant(parts, upkeep.statistics_are_old))
     if old:
         return warning(f"keyword statistics of {old} tenants are older than their chunks", REPAIR)
     return fine("as new as the chunks")
@@ -107,7 +95,7 @@ def statistics(parts: Runtime) -> Diagnosis:
 
 def audit(parts: Runtime) -> Diagnosis:
     """No entry of the audit chains was changed or taken out of the middle."""
-    rows = _each(parts, upkeep.audit_chain)
+    rows = each_tenant(parts, upkeep.audit_chain)
     broken = [row for row in rows if row.broken]
     if broken:
         return error(
