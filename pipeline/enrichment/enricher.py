@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +20,8 @@ from pipeline.enrichment.context import (
 )
 from pipeline.enrichment.degradation import CACHED
 from pipeline.enrichment.extraction import (
+    Citations,
+    best_passages,
     constraints_of,
     decision_of,
     effort_of,
@@ -29,9 +30,15 @@ from pipeline.enrichment.extraction import (
     rationale_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import Citations, DocumentText, DocumentTexts, FoundDocument, best_passages
+from pipeline.enrichment.found import (
+    CANDIDATES,
+    DocumentText,
+    DocumentTexts,
+    FoundDocument,
+    is_duplicate,
+    likely,
+)
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest
-from pipeline.enrichment.similarity import CANDIDATES, Likely, is_duplicate, likely
 from pipeline.enrichment.suggestions import risks_of, suggested
 from pipeline.enrichment.text import shared_words, stems
 from pipeline.errors import StoreUnavailable
@@ -83,11 +90,12 @@ class Enricher:
         Raises:
             LarderError: what `search` raises; `static_context` is the answer then.
         """
+        itself: Sequence[UUID] = ()
+        with suppress(StoreUnavailable):  # those that only a store can tell are looked for again in the hits
+            itself = self.texts.ids(request.own, own)
         wanted = SearchRequest(
             text=request.question,
-            filter=replace(
-                request.filter, exclude=tuple(self._own(request, own)), projects=tuple(projects or ())
-            ),
+            filter=replace(request.filter, exclude=tuple(sorted(itself)), projects=tuple(projects or ())),
             explain=True,
             feedback_key=key_of(request.question, request.id, project),
         )
@@ -97,56 +105,31 @@ class Enricher:
             Kind.DECISION: most[Kind.DECISION] + SPARE_DECISIONS,
             Kind.REFERENCE: most[Kind.REFERENCE],
         }
-        answers = {
-            kind: self._search(request, kind, wanted, own, read[kind])
-            if most[kind] and (projects is None or projects)
-            else SearchResults()
-            for kind in SECTIONS
-        }
+        answers = {kind: SearchResults() for kind in SECTIONS}
+        for kind in (kind for kind in SECTIONS if most[kind] and (projects is None or projects)):
+            of_kind = replace(wanted.filter, kinds=(kind,))
+            found = self.search(replace(wanted, k=max(CANDIDATES, read[kind]), filter=of_kind))
+            # Left out before the likest is compared with the others: of a cache it may be the PBI itself.
+            hits = [
+                hit
+                for hit in found.hits
+                if str(hit.document.metadata.get("pbi_id") or "") not in request.own
+                or (own and hit.document.project_id not in (None, *own))
+            ]
+            answers[kind] = replace(found, hits=hits)
         question = stems(request.question)
         best = {kind: likely(found, kind, question)[: read[kind]] for kind, found in answers.items()}
-        texts, level = self._read(chain(*best.values()), answers.values())
-        found = {
-            kind: [FoundDocument.of(one, texts.get(one.hit.document.id), question) for one in ones]
+        level = max(found.degradation_level for found in answers.values())
+        texts: Mapping[UUID, DocumentText] = {}
+        try:
+            texts = self.texts.of({one.hit.document.id for ones in best.values() for one in ones})
+        except StoreUnavailable:
+            level = max(level, CACHED)  # the hits came from a cache: their own chunks have to do
+        documents = {
+            kind: [FoundDocument(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
         }
-        return _Answer(request, self.now(), answers[Kind.WORK].model).made(found, most, level)
-
-    def _own(self, request: EnrichmentRequest, own: Collection[UUID]) -> Sequence[UUID]:
-        """The documents that are the PBI itself; those that only a store can tell are looked for again in the hits."""
-        with suppress(StoreUnavailable):
-            return sorted(self.texts.ids(request.own, own))
-        return ()
-
-    def _search(
-        self,
-        request: EnrichmentRequest,
-        kind: Kind,
-        wanted: SearchRequest,
-        own: Collection[UUID],
-        most: int,
-    ) -> SearchResults:
-        found = self.search(
-            replace(wanted, k=max(CANDIDATES, most), filter=replace(wanted.filter, kinds=(kind,)))
-        )
-        # Left out before the likest is compared with the others: of a cache it may be the PBI itself.
-        hits = [
-            hit
-            for hit in found.hits
-            if not request.is_own(hit.document.metadata.get("pbi_id"))
-            or (own and hit.document.project_id not in (None, *own))
-        ]
-        return replace(found, hits=hits)
-
-    def _read(
-        self, best: Iterable[Likely], answers: Iterable[SearchResults]
-    ) -> tuple[Mapping[UUID, DocumentText], int]:
-        level = max(found.degradation_level for found in answers)
-        try:
-            return self.texts.of({one.hit.document.id for one in best}), level
-        except StoreUnavailable:
-            # The hits came from a cache: their own chunks have to do.
-            return {}, max(level, CACHED)
+        return _Answer(request, self.now(), answers[Kind.WORK].model).made(documents, most, level)
 
 
 class _Answer:
@@ -166,9 +149,12 @@ class _Answer:
         work = close[: most[Kind.WORK]]
         similar = [self._work(one) for one in work]
         past = self._decisions(found[Kind.DECISION], most[Kind.DECISION])
-        docs = [(one, self._doc(one)) for one in found[Kind.REFERENCE]]
-        docs = [(one, doc) for one, doc in docs if doc.relevant_sections]
-        duplicates = [self._duplicate(one) for one in close[:MOST_DUPLICATE_RANK] if self._is_duplicate(one)]
+        docs = [(one, doc) for one in found[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
+        duplicates = [
+            self._duplicate(one)
+            for one in close[:MOST_DUPLICATE_RANK]
+            if is_duplicate(one.likely, self.model, self.request.title)
+        ]
         risks = risks_of(work, self.cited)
         suggestions = suggested(self.request, close, past, docs, duplicates, risks, self.cited)
         return EnrichedContext(
@@ -178,17 +164,17 @@ class _Answer:
             suggestions=suggestions,
             risk_hints=[hint for _, hint in risks],
             likely_duplicates=duplicates,
-            effort_of_similar=effort_of_similar([effort_of(one) for one in close if one.done]),
+            effort_of_similar=effort_of_similar([effort_of(one.document) for one in close if one.done]),
             citations=self.cited.listed,
             degradation_level=level,
         )
 
     def _work(self, found: FoundDocument) -> SimilarWork:
         lifted = learnings(found)
-        effort = effort_of(found) if found.done else None
+        effort = effort_of(found.document) if found.done else None
         return SimilarWork(
             **self._item(found),
-            citations=self.cited.all_of(found, lifted),
+            citations=self.cited.cite(found, *lifted),
             similarity_by=found.likely.by,
             learnings=tuple(s.text for s in lifted),
             status=found.status,
@@ -202,37 +188,33 @@ class _Answer:
         self, found: Sequence[FoundDocument], most: int
     ) -> list[tuple[FoundDocument, PastDecision]]:
         """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
-        drafts = [(one, self._decision(one)) for one in found]
-        ranked = sorted(
-            enumerate(drafts), key=lambda pair: pair[0] + (ENDED_LOSES if pair[1][1].ended else 0)
-        )
-        kept = sorted((draft for _, draft in ranked[:most]), key=lambda draft: draft[1].ended)
+        drafts = []
+        for place, one in enumerate(found):
+            said, superseded_by = decision_of(one), one.told("superseded_by")
+            draft = PastDecision(
+                **self._item(one),
+                decision=" ".join(s.text for s in said),
+                rationale=" ".join(s.text for s in rationale_of(one)) or None,
+                constraints=tuple(s.text for s in constraints_of(one)),
+                assigned_architect=one.told("deciders"),
+                date=one.told("decided_at"),
+                status=status_of_decision(one),
+                superseded_by=superseded_by,
+            )
+            ended = draft.ended
+            drafts.append((place + (ENDED_LOSES if ended else 0), ended, one, draft, said))
+        kept = sorted(sorted(drafts, key=lambda draft: draft[0])[:most], key=lambda draft: draft[1])
         return [
-            (one, replace(draft, citations=self.cited.all_of(one, decision_of(one)))) for one, draft in kept
+            (one, replace(draft, citations=self.cited.cite(one, *said))) for _, _, one, draft, said in kept
         ]
-
-    def _decision(self, found: FoundDocument) -> PastDecision:
-        return PastDecision(
-            **self._item(found),
-            decision=" ".join(s.text for s in decision_of(found)),
-            rationale=" ".join(s.text for s in rationale_of(found)) or None,
-            constraints=tuple(s.text for s in constraints_of(found)),
-            assigned_architect=found.told("deciders"),
-            date=found.told("decided_at"),
-            status=status_of_decision(found),
-            superseded_by=found.told("superseded_by"),
-        )
 
     def _doc(self, found: FoundDocument) -> TechnicalDoc:
         best = best_passages(found, most=SECTIONS_PER_DOCUMENT)
         return TechnicalDoc(
             **self._item(found),
-            citations=self.cited.all_of(found, (b.sentence for b in best)),
+            citations=self.cited.cite(found, *(b.sentence for b in best)),
             relevant_sections=tuple(b.shown for b in best),
         )
-
-    def _is_duplicate(self, found: FoundDocument) -> bool:
-        return is_duplicate(found.likely, self.model, self.request.title)
 
     def _duplicate(self, found: FoundDocument) -> Duplicate:
         return Duplicate(
@@ -248,6 +230,15 @@ class _Answer:
     def _item(self, found: FoundDocument) -> dict[str, Any]:
         document = found.document
         at = document.updated_at or document.created_at
+        # The words of the item that the document shares, those of both titles first.
+        shared = shared_words(
+            self.request.title,
+            self.request.description,
+            found.title,
+            found.hit.chunk.content,
+            among=found.question,
+        )
+        words = ", ".join(f"“{word}”" for word in shared[:SHARED_WORDS])
         return {
             "ref": found.external_id,
             "title": found.title,
@@ -258,17 +249,5 @@ class _Answer:
             "updated_at": at.date().isoformat() if at else None,
             "age_days": max(0, (self.now - at).days) if at else None,
             "similarity": found.similarity,
-            "why": self._why(found),
+            "why": f"both speak of {words}" if words else "alike in meaning",
         }
-
-    def _why(self, found: FoundDocument) -> str:
-        """The words of the item that the document shares, those of both titles first."""
-        shared = shared_words(
-            self.request.title,
-            self.request.description,
-            found.title,
-            found.hit.chunk.content,
-            among=found.question,
-        )
-        words = ", ".join(f"“{word}”" for word in shared[:SHARED_WORDS])
-        return f"both speak of {words}" if words else "alike in meaning"

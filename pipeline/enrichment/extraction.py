@@ -1,4 +1,4 @@
-"""What a found document tells: what became of work, what was decided, and how much work it took."""
+"""What a found document tells: its best passages, what became of work, what was decided, how much work it took."""
 
 from __future__ import annotations
 
@@ -8,12 +8,144 @@ from dataclasses import dataclass, replace
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from itertools import chain
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.documents import DECISION_STATUSES
-from pipeline.enrichment.context import UNKNOWN, SimilarEffort
-from pipeline.enrichment.found import FoundDocument, best_passages
-from pipeline.enrichment.text import Part, Sentence, shortened, stems
+from pipeline.enrichment.context import NO_LINK, UNKNOWN, Citation, SimilarEffort
+from pipeline.enrichment.found import FoundDocument
+from pipeline.enrichment.text import (
+    CUT,
+    QUOTED,
+    WITHOUT_BLANK,
+    Part,
+    Sentence,
+    flat,
+    part_of,
+    passage,
+    shortened,
+    stems,
+)
+from pipeline.search.records import StoredDocument
+
+ENOUGH = 0.6
+"""Of the best passage's score: a further one that has less is not worth showing."""
+OF_THE_HIT = 1.25
+"""How much more a passage counts that stands in the chunk the search has chosen."""
+OF_LINKS = 0.5
+"""How much a passage counts that only says where to read on."""
+_DOTS = " ..."
+_TARGET = re.compile(r"https?://\S+")
+"""Where a link leads: its words are those of a site's folders, not of the text."""
+
+
+class Citations:
+    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[tuple[str, str], Citation] = {}
+
+    def cite(self, found: FoundDocument, *sentences: Sentence) -> tuple[int, ...]:
+        """The numbers of sentences, each short enough to be quoted, in order."""
+        numbers = []
+        for sentence in sentences:
+            place = f"{found.document.id}:{sentence.ord}", sentence.text
+            if place not in self._by_place:
+                self._by_place[place] = Citation(
+                    n=len(self._by_place) + 1,
+                    ref=found.external_id,
+                    title=found.title,
+                    link=found.document.url or NO_LINK,
+                    document_id=str(found.document.id),
+                    chunk=place[0],
+                    source_type=found.document.source_type.value,
+                    quoted=place[1],
+                )
+            numbers.append(self._by_place[place].n)
+        return tuple(numbers)
+
+    @property
+    def listed(self) -> list[Citation]:
+        """All so far, by number."""
+        return list(self._by_place.values())
+
+
+class Excerpt(NamedTuple):
+    """A place of a document that matters for a question, short enough to be read at a glance."""
+
+    sentence: Sentence
+    """Its text and its place."""
+    shown: str
+    """With the nearest heading before it, if there is room."""
+
+
+def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
+    """At most `most` passages, the best first; none of a document without prose."""
+    sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
+    if not sentences:
+        return []
+    words = {s: stems(_TARGET.sub(" ", s.text)) & question for s in sentences}
+    headed = {s.headings: len(stems(s.headings[-1]) & question) for s in sentences if s.headings}
+    elsewhere = {s.headings for s in sentences if part_of(s.headings) is Part.ELSEWHERE}
+
+    def score(window: Sequence[Sentence]) -> float:
+        """How many different words of the question it has, those under a fitting heading a little more."""
+        first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
+        value = len(had) + 0.5 * headed.get(first.headings, 0)
+        return (
+            value
+            * (OF_LINKS if first.headings in elsewhere else 1)
+            * (OF_THE_HIT if first.ord == here else 1)
+        )
+
+    windows = _windows(sentences)
+    scored = sorted(((score(window), -n) for n, window in enumerate(windows)), reverse=True)
+    top, shown, seen = scored[0][0], list[Excerpt](), set[Sentence]()
+    if not top:
+        # No sentence has a word of the question: the first of the chunk that was found, or of the document.
+        return [_shown(found, shortened(next((s for s in sentences if s.ord == here), sentences[0])))]
+    for value, n in scored:
+        if value >= ENOUGH * top and len(shown) < most and seen.isdisjoint(windows[-n]):
+            seen.update(windows[-n])
+            shown.append(_shown(found, _joined(found, windows[-n])))
+    return shown
+
+
+def _windows(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
+    """From each sentence on, as many of the same paragraph as may be shown together."""
+    windows = []
+    for n, first in enumerate(sentences):
+        window = [first]
+        size = len(first.text)
+        for other in sentences[n + 1 :]:
+            size += len(other.text) + 1
+            apart = (other.paragraph, other.ord) != (first.paragraph, first.ord)
+            if apart or size > QUOTED or window[-1].text.endswith(tuple(WITHOUT_BLANK)):
+                break
+            window.append(other)
+        windows.append(window)
+    return windows
+
+
+def _joined(found: FoundDocument, window: Sequence[Sentence]) -> Sentence:
+    """The window as one sentence; of a long text the part where the question's words stand."""
+    first = window[0]
+    if len(window) > 1 or len(first.text) <= QUOTED:
+        return replace(first, text=" ".join(s.text for s in window))
+    cut = passage(first.text, " ".join(sorted(found.question)), length=QUOTED).text
+    line = flat(first.text)
+    if cut.endswith(_DOTS) and not line.endswith(cut):
+        cut = cut.removesuffix(_DOTS) + f" {CUT}"
+    if not line.startswith(cut[:-2]) and cut.startswith("... "):
+        cut = f"{CUT} " + cut.removeprefix("... ")
+    return replace(first, text=cut)
+
+
+def _shown(found: FoundDocument, sentence: Sentence) -> Excerpt:
+    heading = sentence.headings[-1] if sentence.headings else ""
+    whole = f"{heading}{' ' if heading.endswith(('?', '!', ':')) else ': '}{sentence.text}"
+    tells = heading and heading.casefold() != found.title.casefold() and len(whole) <= QUOTED
+    return Excerpt(sentence, whole if tells else sentence.text)
+
 
 MOST = 2
 """Sentences of one item."""
@@ -46,44 +178,32 @@ _PARTS = (Part.LESSONS, Part.OUTCOME, Part.RESOLUTION, Part.NOTES)
 def learnings(found: FoundDocument) -> list[Sentence]:
     """Lessons, outcome and resolution of ended work; of what was given up also why, as the last comment tells it.
 
-    Work that is still open teaches nothing, however its text reads: what was and had been there is a symptom.
+    Of several, the first and the one closest to the question. Work that is still open teaches nothing, however its
+    text reads: what was and had been there is a symptom.
     """
     if found.status and not (found.done or found.abandoned):
         return []
-    kept = [s for part in _PARTS for s in _learned(found, part)]
+    fewest, kept = min(_FEWEST_SHARED, len(found.question)), list[Sentence]()
+    for part in _PARTS:
+        told = _telling(found.parts[part])
+        if part is Part.NOTES:
+            long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
+            told = [s for s in long if found.fits(s) > 0]
+        elif part is not Part.LESSONS and len(told) > 1:
+            told = [s for s in told if len(stems(s.text) & found.question) >= fewest]
+        kept += told
     if found.abandoned:
-        kept += [s for s in _telling(_last_comment(found)) if _TELLS.search(s.text)]
-    return [shortened(s) for s in _best(found, list({s.text: s for s in kept}.values()))]
-
-
-def _learned(found: FoundDocument, part: Part) -> list[Sentence]:
-    told = _telling(found.parts[part])
-    if part is Part.NOTES:
-        long = (s for s in told if len(s.text) >= _FEWEST_CHARACTERS and s.text[-1] != ":")
-        return [s for s in long if found.fits(s) > 0]
-    return told if part is Part.LESSONS or len(told) == 1 else [s for s in told if _fits(found, s)]
-
-
-def _fits(found: FoundDocument, sentence: Sentence) -> bool:
-    return len(stems(sentence.text) & found.question) >= min(_FEWEST_SHARED, len(found.question))
+        comments = found.parts[Part.COMMENTS]
+        last = _telling(s for s in comments if s.headings == comments[-1].headings)
+        kept += [s for s in last if _TELLS.search(s.text)]
+    kept = list({s.text: s for s in kept}.values())
+    closest = sorted(kept[1:], key=found.fits, reverse=True)[: MOST - 1] if len(kept) > MOST else kept
+    return [shortened(s) for s in kept if s is kept[0] or s in closest]
 
 
 def _telling(sentences: Iterable[Sentence]) -> list[Sentence]:
     """Those that say more than a state, or what is done with every item."""
     return [s for s in sentences if len(s.text.split()) >= _FEWEST_WORDS and not _ROUTINE.search(s.text)]
-
-
-def _best(found: FoundDocument, sentences: Sequence[Sentence]) -> list[Sentence]:
-    """The first sentence and those closest to the question, in their order."""
-    if len(sentences) <= MOST:
-        return list(sentences)
-    rest = sorted(sentences[1:], key=found.fits, reverse=True)[: MOST - 1]
-    return [s for s in sentences if s is sentences[0] or s in rest]
-
-
-def _last_comment(found: FoundDocument) -> list[Sentence]:
-    comments = found.parts[Part.COMMENTS]
-    return [s for s in comments if s.headings == comments[-1].headings]
 
 
 MOST_CHARACTERS = 320
@@ -116,24 +236,15 @@ def decision_of(found: FoundDocument) -> list[Sentence]:
 def rationale_of(found: FoundDocument) -> list[Sentence]:
     """Why, in the record's words: `Chosen option: ..., because`, its reasons, a `because`, else its context."""
     decided = found.parts[Part.DECISION]
-    told = [s for s in decided if _BECAUSE.search(s.text)]
-    return (
-        _reasons_of_choice(decided)
-        or _first(found.parts[Part.RATIONALE])
-        or _first([s for s in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)])
-        or _first(found.parts[Part.CONTEXT])
-    )
-
-
-def _reasons_of_choice(decided: Sequence[Sentence]) -> list[Sentence]:
-    """What follows `Chosen option: ..., because`, on its line or as a list below it."""
-    for n, sentence in enumerate(decided):
-        because = _BECAUSE.search(sentence.text)
-        if because and _CHOSEN.match(sentence.text):
+    told = [(n, s, because) for n, s in enumerate(decided) if (because := _BECAUSE.search(s.text))]
+    for n, sentence, because in told:
+        if _CHOSEN.match(sentence.text):
+            # What follows it stands on its line or as a list below it.
             listed = [s for s in decided[n + 1 :] if s.item and s.headings == sentence.headings]
             if reasons := _first([replace(sentence, text=because[1])] if because[1] else listed):
                 return reasons
-    return []
+    others = [s for _, s, _ in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)]
+    return _first(found.parts[Part.RATIONALE]) or _first(others) or _first(found.parts[Part.CONTEXT])
 
 
 def constraints_of(found: FoundDocument) -> list[Sentence]:
@@ -212,40 +323,47 @@ class Effort:
         return None
 
     @property
-    def overran(self) -> float | None:
-        """What it took as a share of its estimate, 2.0 for twice as much; None unless both are known in one unit."""
-        return self.compared[0] / self.compared[1] if self.compared else None
+    def overran(self) -> float:
+        """What it took as a share of its estimate, 2.0 for twice as much; 0 unless both are known in one unit."""
+        return self.compared[0] / self.compared[1] if self.compared else 0.0
 
     @property
     def text(self) -> str:
         """`took 21 points, estimated 13; 12 days`."""
+        days = "" if self.days is None else _counted(self.days, "day")
         if self.compared:
             took, estimated, unit = self.compared
             work = f"took {_counted(took, unit)}, estimated {estimated:g}"
         else:
-            took_any = _first_counted(self.points, self.hours)
-            estimated_any = _first_counted(self.estimated_points, self.estimated_hours)
-            told = (("took", took_any), ("estimated", estimated_any))
-            work = ", ".join(f"{verb} {amount}" for verb, amount in told if amount)
-        days = "" if self.days is None else _counted(self.days, "day")
+            told = (
+                ("took", self.points, self.hours),
+                ("estimated", self.estimated_points, self.estimated_hours),
+            )
+            work = ", ".join(
+                f"{verb} {_counted(hours or 0, 'hour') if points is None else _counted(points, 'point')}"
+                for verb, points, hours in told
+                if points is not None or hours is not None
+            )
         return f"{work}; {days}" if work and days else work or f"done after {days}"
 
 
-def effort_of(found: FoundDocument) -> Effort | None:
-    """What an item tells of its work; without a known start its days begin when it was made. None: it tells nothing."""
-    return effort_in(found.document.metadata, found.document.created_at)
+def effort_of(document: StoredDocument) -> Effort | None:
+    """What an item tells of its work by the metadata that connectors write; None: nothing.
 
-
-def effort_in(metadata: Mapping[str, Any], created_at: datetime | None) -> Effort | None:
-    """The same of the metadata that connectors write; values of another type are left aside."""
+    Without a known start its days begin when it was made; values of another type are left aside.
+    """
+    metadata = document.metadata
+    start = _moment(metadata, "started_at") or document.created_at
+    end = _moment(metadata, "resolved_at", "closed_at")
+    days = None
+    if start is not None and end is not None and end >= start:
+        days = max(1, (end.astimezone(UTC).date() - start.astimezone(UTC).date()).days)
     found = Effort(
         points=_amount(metadata, "actual_points"),
         estimated_points=_amount(metadata, "estimated_points", "story_points"),
         hours=_amount(metadata, "actual_hours"),
         estimated_hours=_amount(metadata, "estimated_hours"),
-        days=_days(
-            _moment(metadata, "started_at") or created_at, _moment(metadata, "resolved_at", "closed_at")
-        ),
+        days=days if days is not None and days <= LONGEST_DAYS else None,
     )
     return None if found == Effort() else found
 
@@ -256,14 +374,10 @@ def effort_of_similar(efforts: Sequence[Effort | None]) -> SimilarEffort | None:
     points = [effort.size for effort in efforts if effort and effort.size is not None]
     of_days = median(days) if len(days) >= LEAST else None
     of_points = median(points) if len(points) >= LEAST else None
-    if of_days is not None:
-        n, middle = len(days), _counted(of_days, "day")
-    elif of_points is not None:
-        n, middle = len(points), _counted(of_points, "point")
-    else:
+    middle, n, unit = (of_points, len(points), "point") if of_days is None else (of_days, len(days), "day")
+    if middle is None:
         return None
-    number = NUMBERS[n] if n < len(NUMBERS) else str(n)
-    text = f"{number} like it: median {middle} (n = {n})"
+    text = f"{NUMBERS[n] if n < len(NUMBERS) else n} like it: median {_counted(middle, unit)} (n = {n})"
     return SimilarEffort(text=text, n=n, median_days=of_days, median_points=of_points)
 
 
@@ -286,18 +400,5 @@ def _moment(metadata: Mapping[str, Any], *keys: str) -> datetime | None:
     return None
 
 
-def _days(start: datetime | None, end: datetime | None) -> int | None:
-    if start is None or end is None or end < start:
-        return None
-    days = max(1, (end.astimezone(UTC).date() - start.astimezone(UTC).date()).days)
-    return days if days <= LONGEST_DAYS else None
-
-
 def _counted(number: float, unit: str) -> str:
     return f"{number:g} {unit}{'' if number == 1 else 's'}"
-
-
-def _first_counted(points: float | None, hours: float | None) -> str:
-    return (
-        _counted(points, "point") if points is not None else "" if hours is None else _counted(hours, "hour")
-    )

@@ -1,52 +1,157 @@
-"""Documents that a search found, read whole: their sentences, best passages and citations."""
+"""What a search found for an item: how likely each document is of use to it, and those documents read whole."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
-from pipeline.enrichment.context import NO_LINK, Citation
-from pipeline.enrichment.similarity import Likely
+from pipeline.embedding.known_models import model_of
 from pipeline.enrichment.text import (
-    CUT,
-    QUOTED,
-    WITHOUT_BLANK,
     Part,
     Sentence,
     by_part,
-    clipped,
     covered,
     flat,
-    part_of,
     sentences_of,
-    shortened,
     stems,
-    stems_each,
+    word_similarity,
 )
-from pipeline.search import Hit
-from pipeline.search.records import StoredDocument
-from pipeline.search.snippets import passage
+from pipeline.search import Hit, SearchResults
 from pipeline.search.validity import repeats
+
+CANDIDATES = 15
+"""Documents of a kind that are looked at: the first may be shown, the others tell what is usual for the question."""
+_SHOWN = 3
+"""So many of the likest are not counted among the usual ones."""
+_USUAL, _USUAL_WEIGHT = 0.25, 4
+"""The usual similarity in meaning where few documents tell it, and how many of them it counts as."""
+_RARE = 0.4
+"""`Explanation.overlap` of a document that has a word or two which hardly any other has."""
+OUTDATED = -0.5
+"""What a document loses, in log-odds, that no longer holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A logistic model of "a product owner calls the document useful or related", and when it is shown."""
+
+    meaning: float = 0.0
+    """Per unit of cosine similarity, half of the best chunk and half of the whole document."""
+    lead: float = 0.0
+    """Per unit of cosine similarity above what is usual among the documents found."""
+    words: float = 0.0
+    """Per unit of cosine similarity of the sets of words of the question and of title and chunk."""
+    overlap: float = 0.0
+    """Per unit of `Explanation.overlap`."""
+    constant: float
+    least: float
+    """Probability from which on a document is shown."""
+    behind: float
+    """... if it is not so far behind the likest one."""
+
+
+CALIBRATED: Mapping[str, Mapping[Kind, Calibration]] = {
+    "all-MiniLM-L6-v2": {
+        Kind.WORK: Calibration(meaning=3.35, lead=3.15, words=5.38, constant=-2.78, least=0.5, behind=0.15),
+        Kind.DECISION: Calibration(
+            meaning=3.59, lead=10.04, words=6.0, constant=-4.66, least=0.3, behind=0.2
+        ),
+        Kind.REFERENCE: Calibration(
+            meaning=5.51, lead=6.15, words=0.74, overlap=6.33, constant=-4.76, least=0.45, behind=0.2
+        ),
+    },
+}
+"""Model -> kind of document; docs/evaluation.md tells the pairs and how well it holds for others."""
+
+_READ_WORDS = Calibration(words=9.1, overlap=6.5, constant=-3.4, least=0.4, behind=0.2)
+BY_WORDS: Mapping[Kind, Calibration] = {
+    Kind.WORK: Calibration(words=7.6, overlap=2.4, constant=-1.6, least=0.6, behind=0.2),
+    Kind.DECISION: _READ_WORDS,
+    Kind.REFERENCE: _READ_WORDS,
+}
+"""Without vectors, or with those of a model that nobody has judged pairs for."""
+
+
+DUPLICATES: Mapping[str, float] = {"all-MiniLM-L6-v2": 0.8}
+"""Model -> similarity in meaning from which an item may be the same; of others, equal titles alone tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likely:
+    """A document that is worth showing."""
+
+    hit: Hit
+    probability: float
+    """That it is about the same or related work."""
+    by: str
+    """`meaning` if vectors were compared, else `words`."""
+
+
+def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[Likely]:
+    """Of the documents of a kind, those worth showing, the likest first.
+
+    Args:
+        found: at least CANDIDATES hits where there are so many, with explanations.
+        kind: of all hits.
+        question: its words, as `pipeline.enrichment.text.stems` gives them.
+    """
+    hits, by_model = found.hits, CALIBRATED.get(model_of(found.model))
+    told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in hits)
+    by, model = ("meaning", by_model[kind]) if by_model and told else ("words", BY_WORDS[kind])
+    meanings = [_meaning(hit) for hit in hits]
+    shared = [word_similarity(stems(f"{h.document.title} {h.chunk.content}"), question) for h in hits]
+    marked = [hit.feedback for hit in hits]
+    others = sorted(meanings, reverse=True)[_SHOWN:CANDIDATES]
+    usual = (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
+    ranked = []
+    for hit, meaning, words, feedback in zip(hits, meanings, shared, marked, strict=True):
+        e = hit.explanation
+        overlap = (e.overlap if e else None) or 0.0
+        if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
+            continue  # below the configured least similarity, and without the question's rarest words
+        odds = (
+            model.meaning * meaning
+            + model.lead * (meaning - usual)
+            + model.words * words
+            + model.overlap * overlap
+            + model.constant
+            + (OUTDATED if hit.outdated else 0.0)
+            + feedback
+        )
+        ranked.append(Likely(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
+    ranked.sort(key=lambda one: -one.probability)
+    # What no longer holds must not keep out what took its place.
+    holds = next((one.probability for one in ranked if not one.hit.outdated), 0.0)
+    return [one for one in ranked if one.probability >= max(model.least, holds - model.behind)]
+
+
+def is_duplicate(one: Likely, model: str, title: str) -> bool:
+    """Whether an item may be the very same as one of this title."""
+    least = DUPLICATES.get(model_of(model))
+    same = bool(title) and flat(one.hit.document.title).casefold() == title.casefold()
+    return same or (least is not None and _meaning(one.hit) >= least)
+
+
+def _meaning(hit: Hit) -> float:
+    """Of the best chunk and the whole document, half each; 0 if no vectors were compared."""
+    told = hit.explanation
+    if told is None or told.similarity is None:
+        return 0.0
+    return 0.5 * told.similarity + 0.5 * (told.similarity if told.centroid is None else told.centroid)
+
 
 MOST_CHUNKS = 100
 """Of one document: outcome, decision and lessons of anything longer than a book chapter are not looked for."""
 DEFAULT_TITLES = {Kind.WORK: "Similar PBI", Kind.DECISION: "Decision", Kind.REFERENCE: "Documentation"}
-ENOUGH = 0.6
-"""Of the best passage's score: a further one that has less is not worth showing."""
-OF_THE_HIT = 1.25
-"""How much more a passage counts that stands in the chunk the search has chosen."""
-OF_LINKS = 0.5
-"""How much a passage counts that only says where to read on."""
-_DOTS = " ..."
 _DONE = re.compile(
     r"\b(?:accepted|closed|completed?|delivered|done|fixed|implemented|live|merged|released|resolved|shipped|verified"
     r"|abgeschlossen|erledigt|fertig|geschlossen|fermée?|livrée?|résolue?|terminée?)\b",
@@ -59,36 +164,16 @@ _ABANDONED = re.compile(
     re.IGNORECASE,
 )
 _REOPENED = re.compile(r"\bre-?opened\b", re.IGNORECASE)
-_TARGET = re.compile(r"https?://\S+")
-"""Where a link leads: its words are those of a site's folders, not of the text."""
 
 
 class DocumentText(NamedTuple):
     """What the index holds of a document."""
 
     external_id: str
-    chunks: Sequence[Chunk]
+    chunks: list[Chunk]
 
 
-class DocumentTexts(Protocol):
-    """Reads documents that a search has found."""
-
-    def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
-        """Their chunks in order; a document that is gone meanwhile is left out.
-
-        Raises:
-            StoreUnavailable: the store does not answer.
-        """
-
-    def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
-        """The work items that a source knows by one of these ids; with `projects` those of these alone.
-
-        Raises:
-            StoreUnavailable: the store does not answer.
-        """
-
-
-class PgTexts:
+class DocumentTexts:
     """Reads the active search index of one tenant."""
 
     def __init__(self, database: Database, tenant: UUID) -> None:
@@ -96,7 +181,11 @@ class PgTexts:
         self.tenant = tenant
 
     def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
-        """See `DocumentTexts`; one statement."""
+        """Chunks of these documents in order, by one statement; a document that is gone meanwhile is left out.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
         if not document_ids:
             return {}
         with self.database.tenant(self.tenant) as connection:
@@ -108,15 +197,19 @@ class PgTexts:
                       and d.id = any(:ids) and not d.hidden and not d.deleted and c.ord < :most
                     order by d.id, c.ord"""),
                 {"ids": list(document_ids), "most": MOST_CHUNKS},
-            ).all()
-        chunks: dict[tuple[UUID, str], list[Chunk]] = {}
-        for row in rows:
-            found = Chunk(ord=row.ord, content=row.content, context=row.context)
-            chunks.setdefault((row.id, row.external_id), []).append(found)
-        return {key: DocumentText(name, found) for (key, name), found in chunks.items()}
+            )
+            read: dict[UUID, DocumentText] = {}
+            for row in rows:
+                chunk = Chunk(ord=row.ord, content=row.content, context=row.context)
+                read.setdefault(row.id, DocumentText(row.external_id, [])).chunks.append(chunk)
+        return read
 
     def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:
-        """See `DocumentTexts`; a look into each source, by its key."""
+        """The work items that a source knows by one of these ids, by its key; with `projects` those of these alone.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
         if not refs:
             return ()
         with self.database.tenant(self.tenant) as connection:
@@ -128,45 +221,42 @@ class PgTexts:
                           and d.kind = 'work' and (:anywhere or d.project_id = any(:projects)) offset 0) d"""),
                 {"refs": list(refs), "anywhere": not projects, "projects": list(projects)},
             )
-            return [row.id for row in rows]
+            return rows.scalars().all()
 
 
-@dataclass(frozen=True, kw_only=True)
 class FoundDocument:
     """One document of the answer, with all of its text and how much it is like the question."""
 
-    likely: Likely
-    hit: Hit
-    """Its best chunk."""
-    document: StoredDocument
-    external_id: str
-    title: str
-    """On one line; a word in place of it if it has none."""
-    similarity: int
-    """0 to 100: the per cent of such pairs that are about the same or related work."""
-    chunks: Sequence[Chunk]
-    question: frozenset[str]
-    """The question's words."""
-
-    @classmethod
-    def of(cls, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> FoundDocument:
-        """Without the text of the whole document, the chunk that was found has to do."""
-        hit, document = likely.hit, likely.hit.document
-        chunks = list(text.chunks) if text else []
-        if all(chunk.ord != hit.chunk.ord for chunk in chunks):
-            chunks.append(hit.chunk)
-        named = text.external_id if text else ""
-        name = named or document.metadata.get("pbi_id") or document.metadata.get("source_path") or document.id
-        return cls(
-            likely=likely,
-            hit=hit,
-            document=document,
-            external_id=str(name),
-            title=flat(document.title) or DEFAULT_TITLES[document.kind],
-            similarity=round(100 * likely.probability),
-            chunks=chunks,
-            question=question,
+    def __init__(self, likely: Likely, text: DocumentText | None, question: frozenset[str]) -> None:
+        """`question` is its words. Without the text of the whole document, the chunk that was found has to do."""
+        self.likely, self.hit, self.document, self.question = (
+            likely,
+            likely.hit,
+            likely.hit.document,
+            question,
         )
+        metadata, chunks = self.document.metadata, list(text.chunks) if text else []
+        own = all(chunk.ord != self.hit.chunk.ord for chunk in chunks)
+        self.chunks = [*chunks, self.hit.chunk] if own else chunks
+        names = (text and text.external_id, metadata.get("pbi_id"), metadata.get("source_path"))
+        self.external_id = str(next(filter(None, names), self.document.id))
+        self.title = " ".join(self.document.title.split()) or DEFAULT_TITLES[self.document.kind]
+        """On one line; a word in place of it if it has none."""
+        self.similarity = round(100 * likely.probability)
+        """0 to 100: the per cent of such pairs that are about the same or related work."""
+        self.status = self.told("state", "status")
+        """Its state, as the source calls it."""
+        self.outcome = self.told("resolution", "outcome", "reason")
+        """How it ended, where the source has a field for that."""
+        self.abandoned = any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
+        """True for work that was given up."""
+
+    @cached_property
+    def done(self) -> bool:
+        """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
+        state = self.status or ""
+        ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
+        return ended and not self.abandoned and not repeats(self.document)
 
     @cached_property
     def sentences(self) -> list[Sentence]:
@@ -178,28 +268,6 @@ class FoundDocument:
         """Its sentences by the part they stand in; empty for a part that it has not."""
         return by_part(self.sentences)
 
-    @cached_property
-    def status(self) -> str | None:
-        """Its state, as the source calls it."""
-        return self.told("state", "status")
-
-    @cached_property
-    def outcome(self) -> str | None:
-        """How it ended, where the source has a field for that."""
-        return self.told("resolution", "outcome", "reason")
-
-    @cached_property
-    def abandoned(self) -> bool:
-        """True for work that was given up."""
-        return any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
-
-    @cached_property
-    def done(self) -> bool:
-        """True for work that its source calls finished, and nobody gave up, took up again or closed as a duplicate."""
-        state = self.status or ""
-        ended = bool(_DONE.search(state)) and not _REOPENED.search(state)
-        return ended and not self.abandoned and not repeats(self.document)
-
     def told(self, *keys: str) -> str | None:
         """The first of these metadata that says something, as text."""
         for value in map(self.document.metadata.get, keys):
@@ -210,118 +278,3 @@ class FoundDocument:
     def fits(self, sentence: Sentence) -> float:
         """The share of the question's words that a sentence has."""
         return covered(self.question, stems(sentence.text))
-
-
-class Citations:
-    """The numbered list of places that an answer was taken from; the same words of the same chunk have one number."""
-
-    def __init__(self) -> None:
-        self._by_place: dict[tuple[str, str], Citation] = {}
-
-    def cite(self, found: FoundDocument, sentence: Sentence) -> int:
-        """The number of a sentence."""
-        place = f"{found.document.id}:{sentence.ord}", clipped(sentence.text)
-        if place not in self._by_place:
-            self._by_place[place] = Citation(
-                n=len(self._by_place) + 1,
-                ref=found.external_id,
-                title=found.title,
-                link=found.document.url or NO_LINK,
-                document_id=str(found.document.id),
-                chunk=place[0],
-                source_type=found.document.source_type.value,
-                quoted=place[1],
-            )
-        return self._by_place[place].n
-
-    def all_of(self, found: FoundDocument, sentences: Iterable[Sentence]) -> tuple[int, ...]:
-        """The numbers of sentences, in order."""
-        return tuple(self.cite(found, sentence) for sentence in sentences)
-
-    @property
-    def listed(self) -> list[Citation]:
-        """All so far, by number."""
-        return list(self._by_place.values())
-
-
-class Excerpt(NamedTuple):
-    """A place of a document that matters for a question, short enough to be read at a glance."""
-
-    sentence: Sentence
-    """Its text and its place."""
-    shown: str
-    """With the nearest heading before it, if there is room."""
-
-
-def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
-    """At most `most` passages, the best first; none of a document without prose."""
-    windows = list(_windows(found.sentences))
-    if not windows:
-        return []
-    told = stems_each(_TARGET.sub(" ", s.text) for s in found.sentences)
-    words = {s: said & found.question for s, said in zip(found.sentences, told, strict=True)}
-    scored = sorted(((_score(found, w, words), -n, w) for n, w in enumerate(windows)), reverse=True)
-    top = scored[0][0]
-    if not top:
-        # No sentence has a word of the question: the first of the chunk that was found, or of the document.
-        own = (s for s in found.sentences if s.ord == found.hit.chunk.ord)
-        return [_shown(found, shortened(next(own, found.sentences[0])))]
-    good = (window for score, _, window in scored if score >= ENOUGH * top)
-    return [_shown(found, _joined(found, window)) for window in islice(_apart(good), most)]
-
-
-def _apart(windows: Iterable[tuple[Sentence, ...]]) -> Iterator[tuple[Sentence, ...]]:
-    """Those that share no sentence with one before."""
-    seen: set[Sentence] = set()
-    for window in windows:
-        if seen.isdisjoint(window):
-            seen.update(window)
-            yield window
-
-
-def _windows(sentences: Sequence[Sentence]) -> Iterator[tuple[Sentence, ...]]:
-    """From each sentence on, as many of the same paragraph as may be shown together."""
-    for n, first in enumerate(sentences):
-        window = [first]
-        size = len(first.text)
-        for other in sentences[n + 1 :]:
-            size += len(other.text) + 1
-            apart = (other.paragraph, other.ord) != (first.paragraph, first.ord)
-            if apart or size > QUOTED or window[-1].text.endswith(tuple(WITHOUT_BLANK)):
-                break
-            window.append(other)
-        yield tuple(window)
-
-
-def _score(
-    found: FoundDocument, window: tuple[Sentence, ...], words: Mapping[Sentence, frozenset[str]]
-) -> float:
-    """How many different words of the question it has, those under a fitting heading a little more."""
-    had = frozenset().union(*(words[s] for s in window))
-    score = len(had) + 0.5 * len(stems(window[0].heading) & found.question)
-    if part_of(window[0].headings) is Part.ELSEWHERE:
-        score *= OF_LINKS
-    return score * (OF_THE_HIT if window[0].ord == found.hit.chunk.ord else 1.0)
-
-
-def _joined(found: FoundDocument, window: tuple[Sentence, ...]) -> Sentence:
-    """The window as one sentence; of a long text the part where the question's words stand."""
-    first = window[0]
-    if len(window) > 1 or len(first.text) <= QUOTED:
-        return replace(first, text=" ".join(s.text for s in window))
-    cut = passage(first.text, " ".join(sorted(found.question)), length=QUOTED).text
-    line = flat(first.text)
-    if cut.endswith(_DOTS) and not line.endswith(cut):
-        cut = cut.removesuffix(_DOTS) + f" {CUT}"
-    if not line.startswith(cut[:-2]) and cut.startswith("... "):
-        cut = f"{CUT} " + cut.removeprefix("... ")
-    return replace(first, text=cut)
-
-
-def _shown(found: FoundDocument, sentence: Sentence) -> Excerpt:
-    heading = sentence.heading
-    tells = heading and heading.casefold() != found.title.casefold()
-    mark = " " if heading.endswith(("?", "!", ":")) else ": "
-    if tells and len(heading) + len(mark) + len(sentence.text) <= QUOTED:
-        return Excerpt(sentence, f"{heading}{mark}{sentence.text}")
-    return Excerpt(sentence, sentence.text)

@@ -126,10 +126,6 @@ class EnrichmentRequest:
         """The ids under which the PBI may be indexed itself: its own, and those that the request says are its own."""
         return tuple(dict.fromkeys(filter(None, (self.id, *self.exclude))))
 
-    def is_own(self, ref: Any) -> bool:
-        """True for an id of the PBI itself."""
-        return ref is not None and str(ref) in self.own
-
     @cached_property
     def title(self) -> str:
         """On one line; empty if it has none."""

@@ -9,12 +9,8 @@ from itertools import chain, islice
 from pathlib import PurePosixPath
 
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
-from pipeline.enrichment.extraction import (
-    decision_of,
-    effort_of,
-    status_line,
-)
-from pipeline.enrichment.found import Citations, FoundDocument, best_passages
+from pipeline.enrichment.extraction import Citations, best_passages, effort_of, status_line
+from pipeline.enrichment.found import FoundDocument
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import (
     Part,
@@ -65,12 +61,18 @@ def suggested(
     cited: Citations,
 ) -> list[Suggestion]:
     """At most MOST: duplicates and decisions first, then what went wrong before, criteria, and documents to link."""
+    said = {duplicate.document_id for duplicate in duplicates}
+    warned = (
+        Suggestion(kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,))
+        for found, hint in risks
+        if str(found.document.id) not in said
+    )
     made = chain(
         _duplicates(work, duplicates, cited),
-        _decisions(past, cited),
-        _risks(risks, duplicates),
-        _criterion(request, work, cited),
-        _documents(docs),
+        islice(_decisions(past, cited), MOST_OF_A_KIND),
+        islice(warned, 1),
+        islice(_criteria(request, work, cited), 1),
+        _documents(docs[:1]),
     )
     # One after the other, so that nothing is cited for a suggestion that is not made.
     return list(islice(made, MOST))
@@ -84,102 +86,74 @@ def _duplicates(
     for duplicate in duplicates[:MOST_OF_A_KIND]:
         found = of[duplicate.document_id]
         asks = "Ask why {} was not done" if found.abandoned else "Check whether {} already covers this"
-        yield Suggestion(
-            kind="duplicate",
-            ref=found.external_id,
-            text=f"{asks.format(named(found))}: {duplicate.similarity} % alike.",
-            citations=(cited.cite(found, passage(found)),),
-        )
+        text = f"{asks.format(named(found))}: {duplicate.similarity} % alike."
+        numbers = cited.cite(found, _shown_for(found))
+        yield Suggestion(kind="duplicate", ref=found.external_id, text=text, citations=numbers)
 
 
 def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
     """Decisions in force, with what they say; those that no longer hold, with their status line."""
-    given = 0
     for found, decision in past:
         name = f"“{found.title}” ({found.external_id}"
-        if given == MOST_OF_A_KIND or found.similarity < SURE:
+        if found.similarity < SURE:
             return
         if decision.in_force and decision.citations:
-            day = f" {decision.date}" if decision.date else ""
-            text = f"Respect the decision {name}, {decision.status}{day}){_what_it_says(found)}"
             numbers = decision.citations[:1]
+            day = f" {decision.date}" if decision.date else ""
+            # Without such a part what is cited may be any passage: the record is to be read.
+            quoted = cited.listed[numbers[0] - 1].quoted if found.parts[Part.DECISION] else ""
+            says = f": “{clipped(quoted, SHORT)}”" if quoted else ""
+            text = f"Respect the decision {name}, {decision.status}{day}){says}"
         elif decision.ended and (line := status_line(found)):
             by = f" by {decision.superseded_by}" if decision.superseded_by else ""
             text = f"Do not build on {name}): it is {decision.status}{by}."
-            numbers = (cited.cite(found, shortened(line)),)
+            numbers = cited.cite(found, shortened(line))
         else:
             continue
-        given += 1
         yield Suggestion(kind="decision", ref=found.external_id, text=text, citations=numbers)
 
 
-def _what_it_says(found: FoundDocument) -> str:
-    # Without such a part what is cited may be any passage: the record is to be read.
-    told = found.parts[Part.DECISION] and decision_of(found)
-    return f": “{clipped(told[0].text, SHORT)}”" if told else ""
-
-
-def _risks(
-    risks: Sequence[tuple[FoundDocument, RiskHint]], duplicates: Sequence[Duplicate]
-) -> Iterator[Suggestion]:
-    """The first that is not said as a duplicate already."""
-    said = {duplicate.document_id for duplicate in duplicates}
-    new = ((found, hint) for found, hint in risks if str(found.document.id) not in said)
-    for found, hint in islice(new, 1):
-        yield Suggestion(kind="risk", ref=found.external_id, text=hint.message, citations=(hint.citation,))
-
-
-def _criterion(
+def _criteria(
     request: EnrichmentRequest, work: Sequence[FoundDocument], cited: Citations
 ) -> Iterator[Suggestion]:
-    """One that similar finished work had and this item lacks: the best fitting of the item most like it."""
-    own = stems(request.text)
+    """Those that similar finished work had and this item lacks: the best fitting of the item most like it first."""
+    own, had = stems(request.text), [stems(criterion) for criterion in request.criteria]
     for found in work:
-        lacking = _lacking(found, request, own) if found.similarity >= CLOSE and found.done else None
-        if lacking is not None:
-            yield Suggestion(
-                kind="acceptance_criterion",
-                ref=found.external_id,
-                text=f"Add what {named(found)} asked for and this item lacks: “{clipped(lacking.text, SHORT)}”",
-                citations=(cited.cite(found, lacking),),
-            )
-            return
-
-
-def _lacking(found: FoundDocument, request: EnrichmentRequest, own: frozenset[str]) -> Sentence | None:
-    had = [stems(criterion) for criterion in request.criteria]
-    told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
-    for sentence in sorted(told, key=found.fits, reverse=True):
-        words = stems(sentence.text)
-        lacks = len(words & own) >= SHARED and covered(words, own) < HAD
-        new = all(word_similarity(words, one) < ALIKE for one in had)
-        if lacks and new and not _EVERYWHERE.search(sentence.text):
-            return sentence
-    return None
+        if found.similarity < CLOSE or not found.done:
+            continue
+        told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
+        for sentence in sorted(told, key=found.fits, reverse=True):
+            words = stems(sentence.text)
+            lacks = len(words & own) >= SHARED and covered(words, own) < HAD
+            new = all(word_similarity(words, one) < ALIKE for one in had)
+            if lacks and new and not _EVERYWHERE.search(sentence.text):
+                quoted = clipped(sentence.text, SHORT)
+                text = f"Add what {named(found)} asked for and this item lacks: “{quoted}”"
+                numbers = cited.cite(found, shortened(sentence))
+                yield Suggestion(
+                    kind="acceptance_criterion", ref=found.external_id, text=text, citations=numbers
+                )
 
 
 def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[Suggestion]:
-    """The document that fits best, if it is sure to."""
-    for found, doc in docs[:1]:
-        page = PurePosixPath(found.external_id).name.casefold()
-        if page.startswith("readme"):  # which everybody knows
-            return
-        if found.similarity >= SURE and doc.relevant_sections and doc.citations:
+    """Those that are sure to fit; a readme is known to everybody."""
+    for found, doc in docs:
+        readme = PurePosixPath(found.external_id).name.casefold().startswith("readme")
+        if not readme and found.similarity >= SURE and doc.citations:
             quoted = clipped(doc.relevant_sections[0], SHORT)
             text = f"Link “{found.title}” ({found.external_id}) in this item: “{quoted}”"
             yield Suggestion(kind="document", ref=found.external_id, text=text, citations=doc.citations[:1])
 
 
 def risks_of(work: Sequence[FoundDocument], cited: Citations) -> list[tuple[FoundDocument, RiskHint]]:
-    """What went wrong with similar work; usually nothing."""
+    """What went wrong with similar work, the gravest first; usually nothing."""
     made = []
     for found in work:
         for kind, severity, what in _wrong(found) if found.similarity >= SURE else ():
-            number = cited.cite(found, passage(found))
+            (number,) = cited.cite(found, _shown_for(found))
             message = f"“{found.title}” ({found.external_id}) {what}."
             made.append((found, RiskHint(type=kind, severity=severity, message=message, citation=number)))
-    made.sort(key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
-    return made
+    return sorted(made, key=lambda one: ("HIGH", "MEDIUM", "LOW").index(one[1].severity))
 
 
 def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
@@ -188,8 +162,8 @@ def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
     if type(times) is int and times > 0:
         severity, often = ("MEDIUM", "once") if times == 1 else ("HIGH", f"{times} times")
         yield "reopened", severity, f"was reopened {often} after it was called done"
-    effort = effort_of(found)
-    if effort and effort.overran and effort.overran >= OVERRAN:
+    effort = effort_of(found.document)
+    if effort and effort.overran >= OVERRAN:
         severity = "HIGH" if effort.overran >= OVERRAN_FAR else "MEDIUM"
         yield "overran", severity, f"overran: it {effort.text}"
     if found.abandoned:
@@ -198,10 +172,10 @@ def _wrong(found: FoundDocument) -> Iterator[tuple[str, str, str]]:
         yield "rejected" if rejected else "abandoned", "MEDIUM", f"was not done ({ended})"
 
 
-def passage(found: FoundDocument) -> Sentence:
+def _shown_for(found: FoundDocument) -> Sentence:
     """What is quoted to show what a document is about: its best passage, else its title."""
-    title = Sentence(text=found.title, ord=found.hit.chunk.ord)
-    return next((best.sentence for best in best_passages(found, most=1)), title)
+    best = best_passages(found, most=1)
+    return best[0].sentence if best else shortened(Sentence(text=found.title, ord=found.hit.chunk.ord))
 
 
 def named(found: FoundDocument) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from importlib.resources import files
 from typing import NamedTuple
 
 from pipeline.chunking.prose import NOISE, is_label
@@ -43,11 +45,6 @@ def stems(text: str) -> frozenset[str]:
         for word in words
         if word not in _STOP and (len(word) >= _SHORTEST or any(c.isdigit() for c in word))
     )
-
-
-def stems_each(texts: Iterable[str]) -> list[frozenset[str]]:
-    """The same of several texts."""
-    return [stems(text) for text in texts]
 
 
 @lru_cache(maxsize=20_000)
@@ -172,11 +169,6 @@ class Sentence:
     paragraph: int = 0
     """Sentences of one paragraph or list item share it."""
 
-    @property
-    def heading(self) -> str:
-        """The nearest one."""
-        return self.headings[-1] if self.headings else ""
-
 
 def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
     """All sentences of prose in order, in words without marks; what overlapping chunks repeat is there once."""
@@ -194,17 +186,14 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
             else:
                 seen.add((block.headings, part))
                 found.append(sentence)
-    return list(_prose(found))
-
-
-def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
-    """Those that may be quoted; what stands around the others is no longer next to each other."""
-    apart = 0
-    for sentence in sentences:
+    prose, apart = [], 0
+    for sentence in found:
         if is_prose(sentence.text):
-            yield replace(sentence, text=worded(sentence.text), paragraph=sentence.paragraph + apart)
+            place = sentence.paragraph + apart
+            prose.append(replace(sentence, text=worded(sentence.text), paragraph=place))
         else:
             apart += 1
+    return prose
 
 
 def is_prose(text: str) -> bool:
@@ -273,6 +262,52 @@ def clipped(text: str, length: int = QUOTED) -> str:
         blank = room.rfind(" ")
         whole = (room[:blank] if blank > length // 2 else room).rstrip()
     return f"{whole} {CUT}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """A piece of text on one line, with the places of the question's words."""
+
+    text: str
+    marks: Sequence[tuple[int, int]]
+    """Start and end of each, in order, not overlapping."""
+
+
+def passage(content: str, question: str, *, length: int) -> Passage:
+    """At most `length` characters of `content` with as many different words of the question as possible.
+
+    White space is brought to single blanks; three dots stand where the text goes on.
+    """
+    line, wanted = flat(content), stems(question)
+    found = [(m.start(), m.end(), stem(m.group())) for m in WORD.finditer(line)]
+    hits = [(start, end, form) for start, end, form in found if form in wanted]
+    if len(line) <= length:
+        return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
+    room = length - 8
+    begin = _richest(line, hits, room)
+    end = min(begin + room, len(line))
+    if end < len(line) and (blank := line.rfind(" ", begin + 1, end + 1)) > begin:
+        end = blank
+    head = "... " if begin else ""
+    shift = len(head) - begin
+    marks = [(s + shift, e + shift) for s, e, _ in hits if s >= begin and e <= end]
+    return Passage(text=head + line[begin:end].rstrip() + (" ..." if end < len(line) else ""), marks=marks)
+
+
+def _richest(line: str, hits: Sequence[tuple[int, int, str]], room: int) -> int:
+    """Where the window with the most different words starts: a few words before its first hit, at a word's start."""
+    best, richest = 0, 0
+    for n, (start, _, _) in enumerate(hits):
+        reach = start - min(start, room // 5) + room
+        different = len({form for _, end, form in hits[n:] if end <= reach})
+        if different > richest:
+            best, richest = start, different
+    begin = best - min(best, room // 5)
+    if begin == 0 or begin + room >= len(line):
+        begin = max(0, min(begin, len(line) - room))
+    while 0 < begin < best and line[begin - 1] != " ":
+        begin += 1
+    return begin
 
 
 def _blocks(chunks: Sequence[Chunk]) -> Iterator[Sentence]:
@@ -357,54 +392,12 @@ class Part(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
-HEADINGS: Mapping[Part, tuple[str, ...]] = {
-    Part.LESSONS: (
-        "lessons learned", "lessons learnt", "lessons", "lesson", "learnings", "what we learned", "what we learnt",
-        "retro", "retrospective", "postmortem", "post-mortem", "post mortem", "what went well", "what went wrong",
-        "erkenntnisse", "gelerntes", "was wir gelernt haben", "lehren", "retrospektive", "rückblick",
-        "leçons", "leçons apprises", "enseignements", "retour d'expérience", "ce que nous avons appris",
-        "rétrospective",
-    ),
-    Part.RESOLUTION: (
-        "resolution", "solution", "fix", "root cause", "lösung", "behebung", "ursache", "résolution", "cause",
-    ),
-    Part.OUTCOME: (
-        "outcome", "outcomes", "result", "results", "closing comment", "ergebnis", "ergebnisse", "abschluss",
-        "abschlussbericht", "résultat", "résultats", "bilan",
-    ),
-    Part.NOTES: (
-        "final summary", "implementation notes", "umsetzungsnotizen", "implementierungsnotizen", "résumé final",
-        "notes d'implémentation", "notes de mise en œuvre",
-    ),
-    Part.CRITERIA: (
-        "acceptance criteria", "acceptance criterion", "definition of done", "akzeptanzkriterien",
-        "abnahmekriterien", "critères d'acceptation", "critères d'acceptance",
-    ),
-    Part.COMMENTS: ("comments", "discussion", "kommentare", "diskussion", "commentaires"),
-    Part.DECISION: (
-        "decision", "decisions", "the decision", "decision outcome", "we decided", "entscheidung", "entscheid",
-        "beschluss", "décision", "décisions", "what", "proposal", "proposed solution",
-    ),
-    Part.STATUS: ("status", "state", "stand", "statut", "état"),
-    Part.RATIONALE: (
-        "rationale", "justification", "reasoning", "reasons", "why", "argument", "decision drivers", "begründung",
-        "gründe", "warum", "raisons", "pourquoi",
-    ),
-    Part.CONTEXT: (
-        "context", "context and problem statement", "background", "motivation", "problem", "problem statement", "issue",
-        "kontext", "hintergrund", "ausgangslage", "contexte",
-    ),
-    Part.CONSTRAINTS: ("constraints", "constraint", "einschränkungen", "randbedingungen", "vorgaben", "contraintes"),
-    Part.CONSEQUENCES: (
-        "consequences", "positive consequences", "negative consequences", "implications", "konsequenzen",
-        "auswirkungen", "folgen", "conséquences",
-    ),
-    Part.ELSEWHERE: (
-        "what's next", "whatsnext", "next steps", "see also", "further reading", "read more", "related pages",
-        "references", "links", "siehe auch", "weiterführendes", "nächste schritte", "voir aussi",
-        "pour aller plus loin",
-    ),
-}  # fmt: skip
+HEADINGS: Mapping[Part, Sequence[str]] = {
+    Part(name): names
+    for name, names in tomllib.loads(
+        files("pipeline.enrichment").joinpath("headings.toml").read_text(encoding="utf-8")
+    ).items()
+}
 """Part -> headings that announce it, without numbering and punctuation."""
 
 _PARTS = {name: part for part, names in HEADINGS.items() for name in names}

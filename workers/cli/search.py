@@ -226,7 +226,7 @@ def search(
 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
     """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
-    from pipeline.search.snippets import passage
+    from pipeline.enrichment.text import passage
     from pipeline.search.validity import age_days, remark
 
     width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT

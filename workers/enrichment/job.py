@@ -113,7 +113,7 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
         ConfigurationError: the configuration is.
     """
     from pipeline.database.tenancy import project_id, searched
-    from pipeline.enrichment import Enricher, EnrichmentRequest, PgTexts, static_context
+    from pipeline.enrichment import DocumentTexts, Enricher, EnrichmentRequest, static_context
     from workers.search import retriever
 
     def name_of(named: object, project: UUID | None) -> str:
@@ -124,7 +124,7 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
         return lambda request, project=None: replace(
             off, project=name_of(request.get("project"), project)
         ).to_json()
-    search, texts = retriever(parts, tenant), PgTexts(parts.database, tenant)
+    search, texts = retriever(parts, tenant), DocumentTexts(parts.database, tenant)
     made = {
         level: Enricher(partial(search.search, level=level), texts, items=parts.rag.retrieval.rerank.top_k)
         for level in (FULL, UNRANKED, CACHED, KEYWORDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
-from pipeline.enrichment import EnrichedContext, Enricher, EnrichmentRequest, PgTexts
+from pipeline.enrichment import DocumentTexts, EnrichedContext, Enricher, EnrichmentRequest
 from pipeline.enrichment.context import IN_FORCE
 from pipeline.search import RetrievalOptions, Retriever
 from tests.pipeline.workshop import Workshop, document
@@ -121,7 +121,7 @@ def enricher(shop: Workshop, **changes: Any) -> Enricher:
     retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
     plain: dict[str, Any] = {
         "search": retriever.search,
-        "texts": PgTexts(shop.database, shop.tenant),
+        "texts": DocumentTexts(shop.database, shop.tenant),
         "now": lambda: NOW,
     }
     return Enricher(**{**plain, **changes})

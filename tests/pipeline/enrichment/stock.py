@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.enrichment import Enricher, EnrichmentRequest
-from pipeline.enrichment.found import DocumentText
+from pipeline.enrichment.found import DocumentText, DocumentTexts
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
@@ -66,7 +66,7 @@ def hit(
     )
 
 
-class Stock:
+class Stock(DocumentTexts):
     """A search that always finds the same hits, and their texts."""
 
     def __init__(

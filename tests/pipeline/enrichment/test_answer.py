@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment import EnrichmentRequest, PgTexts, prompt_block
+from pipeline.enrichment import DocumentTexts, EnrichmentRequest, prompt_block
 from pipeline.enrichment.found import DocumentText
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest
@@ -128,7 +128,7 @@ def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_
     shop: Workshop,
 ) -> None:
     stocked(shop)
-    texts = PgTexts(shop.database, shop.tenant)
+    texts = DocumentTexts(shop.database, shop.tenant)
     assert list(texts.ids(("PBI-7", "nobody"))) == [shop.id("PBI-7")]
     assert list(texts.ids(("adr/0003.md", "guides/export.md"))) == []
     assert list(texts.ids(())) == []
@@ -137,7 +137,7 @@ def test_the_items_own_documents_are_found_by_id_in_every_source_and_among_work_
     assert {*texts.ids(("PBI-7",))} == {shop.id("PBI-7"), other.id("PBI-7")}
     assert list(texts.ids(("PBI-7",), (UUID(int=2),))) == []
     assert len(texts.ids(("PBI-7",), (UUID(int=2), shop.project))) == 2
-    assert list(PgTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
+    assert list(DocumentTexts(shop.database, UUID(int=1)).ids(("PBI-7",))) == []
 
 
 def test_excluded_documents_stay_out(shop: Workshop) -> None:
@@ -167,18 +167,18 @@ def test_an_empty_store_gives_an_empty_answer(shop: Workshop) -> None:
 
 def test_documents_are_read_with_one_statement_and_only_those_of_the_tenant(shop: Workshop) -> None:
     stocked(shop)
-    texts = PgTexts(shop.database, shop.tenant).of([shop.id("PBI-7"), shop.id("adr/0003.md")])
+    texts = DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7"), shop.id("adr/0003.md")])
     assert {t.external_id for t in texts.values()} == {"PBI-7", "adr/0003.md"}
     assert [c.content for c in texts[shop.id("PBI-7")].chunks] == shop.contents("PBI-7")
-    stranger = PgTexts(shop.database, UUID(int=1))
+    stranger = DocumentTexts(shop.database, UUID(int=1))
     assert stranger.of([shop.id("PBI-7")]) == {}
     shop.set("PBI-7", "hidden = true")
-    assert list(PgTexts(shop.database, shop.tenant).of([shop.id("PBI-7")])) == []
+    assert list(DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")])) == []
 
 
 def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Workshop) -> None:
     stocked(shop)
-    before = PgTexts(shop.database, shop.tenant).of([shop.id("PBI-7")])
+    before = DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")])
 
     def beside(connection: Connection) -> SearchIndex:
         return open_index(
@@ -196,7 +196,7 @@ def test_only_the_index_that_serves_is_read_while_another_is_filled(shop: Worksh
         shop.value("select count(distinct index_id) from chunk where document_id = :id", id=shop.id("PBI-7"))
         == 2
     )
-    assert PgTexts(shop.database, shop.tenant).of([shop.id("PBI-7")]) == before
+    assert DocumentTexts(shop.database, shop.tenant).of([shop.id("PBI-7")]) == before
 
 
 def test_when_the_whole_texts_cannot_be_read_the_chunks_found_have_to_do(shop: Workshop) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from pipeline.enrichment.extraction import Effort, effort_in, effort_of_similar
+from pipeline.enrichment.extraction import Effort, effort_of, effort_of_similar
+from tests.pipeline.enrichment import stock
 
 MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
+
+
+def effort(metadata: dict[str, Any], created_at: datetime | None = MADE) -> Effort | None:
+    """What an item of these metadata tells of its work."""
+    return effort_of(replace(stock.hit().document, metadata=metadata, created_at=created_at))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ MADE = datetime(2025, 2, 20, 9, tzinfo=UTC)
     ],
 )
 def test_an_effort_in_words(metadata: dict[str, Any], text: str) -> None:
-    found = effort_in(metadata, MADE)
+    found = effort(metadata)
 
     assert found is not None
     assert found.text == text
@@ -59,11 +65,11 @@ def test_an_effort_in_words(metadata: dict[str, Any], text: str) -> None:
     ],
 )
 def test_metadata_without_an_effort_tell_none(metadata: dict[str, Any]) -> None:
-    assert effort_in(metadata, MADE) is None
+    assert effort(metadata) is None
 
 
 def test_without_a_beginning_there_are_no_days() -> None:
-    assert effort_in({"closed_at": "2025-03-01T00:00:00+00:00"}, None) is None
+    assert effort({"closed_at": "2025-03-01T00:00:00+00:00"}, None) is None
 
 
 @pytest.mark.parametrize(
@@ -113,9 +119,9 @@ def test_numbers_are_words_up_to_ten(n: int, word: str) -> None:
     [
         (Effort(points=21, estimated_points=14), 1.5),
         (Effort(points=5, hours=10, estimated_hours=20), 0.5),
-        (Effort(points=5, estimated_hours=20), None),
-        (Effort(days=3), None),
+        (Effort(points=5, estimated_hours=20), 0.0),
+        (Effort(days=3), 0.0),
     ],
 )
-def test_what_an_item_took_as_a_share_of_its_estimate(effort: Effort, share: float | None) -> None:
+def test_what_an_item_took_as_a_share_of_its_estimate(effort: Effort, share: float) -> None:
     assert effort.overran == share

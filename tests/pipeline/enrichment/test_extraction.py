@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.enrichment.context import AnswerItem, PastDecision
 from pipeline.enrichment.extraction import (
+    Citations,
+    best_passages,
     constraints_of,
     decision_of,
     learnings,
     rationale_of,
     status_of_decision,
 )
-from pipeline.enrichment.found import Citations, DocumentText, FoundDocument, best_passages
-from pipeline.enrichment.similarity import Likely
+from pipeline.enrichment.found import DocumentText, FoundDocument, Likely
 from pipeline.enrichment.text import QUOTED, stems
 from pipeline.search import Hit
 from pipeline.search.records import StoredDocument
@@ -41,7 +42,7 @@ def found(
     )
     text = DocumentText(external_id="PBI-1", chunks=chunks)
     likely = Likely(hit=Hit(document=stored, chunk=chunks[hit], score=1.0), probability=0.9, by="meaning")
-    return FoundDocument.of(likely, text, stems(question))
+    return FoundDocument(likely, text, stems(question))
 
 
 def lifted(*contents: str, **facts: Any) -> list[str]:
@@ -361,7 +362,7 @@ def test_a_heading_stands_before_a_passage_only_if_there_is_room_and_it_is_not_t
 
 def test_without_the_whole_text_the_chunk_found_is_the_document() -> None:
     hit = found("Only this.", pbi_id="PBI-5").hit
-    alone = FoundDocument.of(Likely(hit=hit, probability=0.5, by="words"), None, frozenset())
+    alone = FoundDocument(Likely(hit=hit, probability=0.5, by="words"), None, frozenset())
     assert alone.external_id == "PBI-5"
     assert [s.text for s in alone.sentences] == ["Only this."]
 
@@ -414,5 +415,5 @@ def test_the_same_words_of_the_same_chunk_have_one_number() -> None:
     one = found("We learned that. Twice.")
     first, second = one.sentences
     cited = Citations()
-    assert [cited.cite(one, s) for s in (first, second, first)] == [1, 2, 1]
+    assert cited.cite(one, first, second, first) == (1, 2, 1)
     assert [c.quoted for c in cited.listed] == ["We learned that.", "Twice."]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import EnrichmentRequest, suggestions
-from pipeline.enrichment.found import Citations, FoundDocument
-from pipeline.enrichment.similarity import Likely
+from pipeline.enrichment.extraction import Citations
+from pipeline.enrichment.found import FoundDocument, Likely
 from pipeline.enrichment.suggestions import CLOSE, SURE
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit
@@ -242,7 +242,7 @@ def test_the_gravest_hint_comes_first_and_one_is_a_suggestion() -> None:
 @pytest.mark.parametrize(("likely", "texts"), [(CLOSE - 1, 1), (CLOSE, 2), (SURE - 1, 0)])
 def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: int, texts: int) -> None:
     one = near(1, f"{ASKED}- Every exported invoice carries a seal", status="Done", reopened=2)
-    found = FoundDocument.of(
+    found = FoundDocument(
         Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices")
     )
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()

@@ -165,7 +165,7 @@ def test_links_emphasis_and_tags_are_read_as_their_words(text: str, said: str) -
 
 def test_an_anchor_behind_a_heading_is_no_part_of_it() -> None:
     (sentence,) = sentences_of([Chunk(ord=0, content="## Types {#types}\n\nThere are two of them.")])
-    assert sentence.heading == "Types"
+    assert sentence.headings[-1] == "Types"
 
 
 def test_a_sentence_knows_the_headings_above_it_across_chunks() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.search.snippets import Passage, passage
+from pipeline.enrichment.text import Passage, passage
 
 LONG = "Filler words stand here. " * 40 + "The kestrel nests in towers. " + "More filler follows. " * 40
 
