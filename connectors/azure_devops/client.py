@@ -1,4 +1,4 @@
-"""The client of Azure DevOps Boards: queries (WIQL), work items, the revision feed, comments, and their errors."""
+"""The client of Azure DevOps Boards: queries (WIQL), work items, the revision feed, comments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ from typing import Any
 
 from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, person
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions, base_url_of
-from connectors.azure_devops.sdk import SdkClients, open_clients, sdk_models
+from connectors.azure_devops.sdk import SdkClients, TooManyHits, open_clients, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
 from connectors.sections import revealed
-from connectors.web import FOREIGN, translate
 from connectors.web.faults import LASTS
-from pipeline.errors import (
-    ConfigurationError,
-    DocumentRejected,
-    LarderError,
-    RateLimited,
-    SourceDenied,
-    SourceUnavailable,
-)
+from pipeline.errors import SourceUnavailable
 
 BATCH = 200
 """Ids per call; the service refuses more."""
@@ -104,7 +96,17 @@ class BoardsClient:
             max_page_size=FEED_PAGE,
         )
         # The library's own attributes stay empty; what came is among the additional properties.
-        return _feed_page(batch.additional_properties or {}, token)
+        answer = batch.additional_properties or {}
+        values, after, last = map(answer.get, ("values", "continuationToken", "isLastBatch"))
+        if not isinstance(values, list) or not isinstance(last, bool):
+            raise _shapeless("a feed without its list of revisions")
+        if not last and (not after or after == token):
+            raise _shapeless("a feed that does not move on")
+        rows = [row for v in values if isinstance(v, dict) and isinstance(row := v.get("fields"), dict)]
+        deleted = {
+            row["System.Id"]: row.get("System.IsDeleted") is True for row in rows if "System.Id" in row
+        }
+        return FeedPage(deleted=deleted, token=after or token, last=last)
 
     def comments(self, project: str, item_id: int) -> list[BoardsComment]:
         """All comments of an item, oldest first, without deleted ones."""
@@ -165,19 +167,6 @@ class BoardsClient:
         )
 
 
-def _feed_page(answer: Mapping[str, Any], asked: str | None) -> FeedPage:
-    values, token, last = map(answer.get, ("values", "continuationToken", "isLastBatch"))
-    if not isinstance(values, list) or not isinstance(last, bool):
-        raise _shapeless("a feed without its list of revisions")
-    token = token if isinstance(token, str) else ""
-    if not last and token in ("", asked):
-        raise _shapeless("a feed that does not move on")
-    found = (value.get("fields") for value in values if isinstance(value, dict))
-    rows = [dict(row) for row in found if isinstance(row, dict)]
-    deleted = {row["System.Id"]: row.get("System.IsDeleted") is True for row in rows if "System.Id" in row}
-    return FeedPage(deleted=deleted, token=token or asked, last=last)
-
-
 def _work_item(item: Any) -> WorkItem:
     formats = (item.additional_properties or {}).get("multilineFieldsFormat")
     links = getattr(item._links, "additional_properties", None) or {}  # noqa: SLF001 (the library's name for it)
@@ -186,14 +175,13 @@ def _work_item(item: Any) -> WorkItem:
         id=item.id,
         rev=item.rev if isinstance(item.rev, int) else 0,
         fields=item.fields or {},
-        relations=tuple(map(_relation, item.relations or ())),
+        relations=tuple(
+            Relation(kind=scalar_text(link.rel), url=scalar_text(link.url), attributes=link.attributes or {})
+            for link in item.relations or ()
+        ),
         formats={k: str(v).lower() for k, v in formats.items()} if isinstance(formats, Mapping) else {},
         page=scalar_text(html.get("href")) if isinstance(html, Mapping) else "",
     )
-
-
-def _relation(link: Any) -> Relation:
-    return Relation(kind=scalar_text(link.rel), url=scalar_text(link.url), attributes=link.attributes or {})
 
 
 def _comment(comment: Any) -> BoardsComment:
@@ -237,153 +225,18 @@ def id_ranges(find: Callable[[Sequence[str]], list[int]], above: int) -> Iterato
     Raises:
         TooManyHits: even for a single id.
     """
-    width = MOST_HITS
-    while True:
-        try:
-            yield sorted(find([f"[System.Id] > {above}"]))
-        except TooManyHits:
-            pass
-        else:
-            return
-        found, width = _range(find, above, width)
-        above += width
-        yield found
-        if len(found) < MOST_HITS // 2:  # sparse: other projects have the ids in between
-            width *= 2
-
-
-def _range(find: Callable[[Sequence[str]], list[int]], above: int, width: int) -> tuple[list[int], int]:
-    """The ids of the next range, and how wide it could be."""
+    width, closed = MOST_HITS, False
     while True:
         upto = min(above + width, LARGEST_ID)
         try:
-            return sorted(find([f"[System.Id] > {above}", f"[System.Id] <= {upto}"])), width
+            found = find([f"[System.Id] > {above}", *([f"[System.Id] <= {upto}"] if closed else [])])
         except TooManyHits:
-            if width <= 1:
+            if closed and width <= 1:
                 raise
-            width //= 2
-
-
-# -- errors ----------------------------------------------------------------------------------------------
-
-LONGEST_MESSAGE = 300
-BLOCKED_SECONDS = 30.0
-TOKEN = "check auth.pat: the token may be wrong, expired or revoked"  # noqa: S105 (advice, no token)
-SCOPE = (
-    "give the token the scope Work Items (read), and its account the right to view the project's work items"
-)
-ADDRESS = "check organization: the name as in https://dev.azure.com/NAME, or the full address of a collection"
-PROJECT = "check project: its name as the address shows it, and whether the token's account is a member"
-VERSION = "use Azure DevOps Services, or a Server of version 2020 or newer"
-_CODE = re.compile(r"\b(?:TF|VS)\d{4,7}\b")
-_STATUS = re.compile(r"Operation returned a (\d{3}) status code")
-
-
-class WorkItemMissing(DocumentRejected):
-    """The item does not exist, is deleted, or may not be read: the service does not say which."""
-
-
-class TooManyHits(ConfigurationError):
-    """A query hits more items than the service lists."""
-
-
-class WiqlRefused(ConfigurationError):
-    """The service does not take a query."""
-
-
-class ProjectMissing(SourceDenied):
-    """There is no such project, or the account may not see it."""
-
-
-class BoardsRefused(SourceDenied):
-    """The service refuses a request for a reason of its own."""
-
-
-Row = tuple[type[LarderError], str, str]
-"""Our error, what was found, what to do."""
-
-_CREDENTIALS: Row = (SourceDenied, "does not accept the credentials", TOKEN)
-_BROKEN: Row = (SourceUnavailable, "gave an answer that cannot be read", LASTS)
-_MEANINGS: dict[Row, tuple[str, ...]] = {
-    (WorkItemMissing, "does not show the item", SCOPE): (
-        "WorkItemUnauthorizedAccessException", "WorkItemNotFoundException",
-    ),
-    (TooManyHits, "finds more items than it lists", "narrow the selection"): (
-        "WorkItemTrackingQueryResultSizeLimitExceededException",
-    ),
-    (RateLimited, "asks to come back later", "nothing to do: it is tried again"): ("RequestBlockedException",),
-    (ProjectMissing, "does not know the project", PROJECT): (
-        "ProjectDoesNotExistWithNameException", "ProjectDoesNotExistException",
-    ),
-    (BoardsRefused, "does not offer this version of its interface", VERSION): (
-        "VssInvalidPreviewVersionException", "VssVersionOutOfRangeException",
-    ),
-    (SourceDenied, "does not let this account or token do it", SCOPE): (
-        "UnauthorizedRequestException", "AccessCheckException", "UnauthorizedAccessException",
-    ),
-    _CREDENTIALS: (
-        "azure.devops.exceptions.AzureDevOpsAuthenticationError", "msrest.exceptions.AuthenticationError",
-        "msrest.exceptions.TokenExpiredError",
-    ),
-    (BoardsRefused, "refuses the request", "look up the code; check organization, project and the settings"): (
-        "azure.devops.exceptions.AzureDevOpsClientRequestError",
-        "azure.devops.exceptions.AzureDevOpsServiceError", "msrest.exceptions.ValidationError",
-        "azure.core.exceptions.SerializationError",
-    ),
-    (SourceUnavailable, "could not be asked", LASTS): (
-        "azure.devops.exceptions.AzureDevOpsClientError", "msrest.exceptions.ClientRequestError",
-        "msrest.exceptions.ClientException", "msrest.exceptions.HttpOperationError",
-    ),
-    _BROKEN: (  # the library walks into an answer of another shape
-        "azure.core.exceptions.DeserializationError", "json.decoder.JSONDecodeError", "builtins.ValueError",
-        "builtins.AttributeError", "builtins.TypeError", "builtins.LookupError",
-    ),
-}  # fmt: skip
-FOREIGN_ERRORS = {name: row for row, names in _MEANINGS.items() for name in names}
-"""What an error of the library means: by its `type_key`, since the library drops the HTTP status, or by its class,
-whose nearest base class counts. Names, so that the library needs no import here."""
-
-
-def translated(error: Exception, doing: str) -> LarderError:
-    """Our error for whatever a call of the library raised; `doing` tells what was asked for.
-
-    The original is not kept as the cause: it cannot be pickled, and its text may hold addresses and answers.
-    """
-    if isinstance(error, LarderError):
-        return error
-    for cause in (error, getattr(error, "inner_exception", None)):
-        if isinstance(cause, FOREIGN):
-            return translate(cause, PRODUCT)
-    kind, found, fix = _row(error)
-    said = f"{PRODUCT} {found} ({doing})"
-    if kind is WiqlRefused:  # tells where the query is wrong; holds nothing but the query
-        said += f": {' '.join(str(error).split())[:LONGEST_MESSAGE]}"
-    elif code := _CODE.search(str(error)):
-        said += f": {code[0]}"
-    elif kind is BoardsRefused and getattr(error, "type_key", None):
-        said += f": {str(getattr(error, 'type_key', ''))[:80]}"
-    return kind(said, fix=fix, retry_after=BLOCKED_SECONDS if kind is RateLimited else None)
-
-
-def _row(error: Exception) -> Row:
-    key, text = getattr(error, "type_key", None), str(error)
-    if key in FOREIGN_ERRORS:
-        return FOREIGN_ERRORS[key]
-    if key is not None and ("Query" in key or text.startswith("TF51")):
-        return (WiqlRefused, "does not take the query", "check wiql, areaPaths, states and workItemTypes")
-    if "is not registered on" in text or _STATUS.search(text):
-        return _row_of_status(text)
-    if "Cannot deserialize content-type" in text:  # a sign-in page, as the library sees it
-        return _CREDENTIALS
-    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    return next((FOREIGN_ERRORS[name] for name in names if name in FOREIGN_ERRORS), _BROKEN)
-
-
-def _row_of_status(text: str) -> Row:
-    """For an answer without an error object in it: another server, or a gateway."""
-    status = _STATUS.search(text)
-    if status and status[1] in {"401", "403"}:
-        return (SourceDenied, f"answered {status[1]}", f"{TOKEN}; {SCOPE}")
-    if status and status[1] not in {"400", "404", "405", "410"}:
-        return (SourceUnavailable, f"answered {status[1]}", LASTS)
-    return (BoardsRefused, "does not offer work items at this address", ADDRESS)
+            width, closed = (width // 2 if closed else width), True
+            continue
+        yield sorted(found)
+        if not closed:
+            return
+        # Twice as wide for next time: other projects may have the ids in between.
+        above, width, closed = upto, width * 2, False

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from connectors.azure_devops.client import BATCH, BoardsClient, WorkItemMissing, id_in, quoted, select
+from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, select
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
+from connectors.azure_devops.sdk import WorkItemMissing
 from connectors.web import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected

@@ -8,16 +8,10 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from connectors.azure_devops.client import (
-    BATCH,
-    SCOPE,
-    BoardsClient,
-    BoardsRefused,
-    id_ranges,
-    select,
-)
+from connectors.azure_devops.client import BATCH, BoardsClient, id_ranges, select
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.reader import WorkItemReader, WorkItemResult, conditions
+from connectors.azure_devops.sdk import SCOPE, BoardsRefused
 from connectors.documents.cursors import cursor_json, read_cursor
 from connectors.web import ServerFault
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
@@ -109,23 +103,21 @@ class AzureDevOpsSource:
 
     def ids(self) -> Listing:
         """What queries list now; the fingerprint of an item is its revision number."""
-        listed = [n for project in self._options.projects for n in self._listed(project)]
-        floor = self._floor(listed)
-        ids = [n for n in listed if n > floor]
-        revs = self._revs(ids)
-        return Listing(
-            ids=frozenset(map(str, ids)),
-            complete=len(ids) == len(listed),
-            versions={str(n): str(revs[n]) for n in ids if n in revs},
-        )
+        found = self._listed(self._options.projects)
+        floor = self._floor(found)
+        ids = [n for n in found if n > floor]
+        versions: dict[str, str] = {}
+        for start in range(0, len(ids), BATCH):
+            items = self._client.items(ids[start : start + BATCH], ("System.Id", "System.Rev"))
+            versions |= {str(n): str(item.rev) for n, item in items.items()}
+        return Listing(ids=frozenset(map(str, ids)), complete=len(ids) == len(found), versions=versions)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These items as they are now; those that are gone, or no part of the source any more, in `deleted`."""
-        numbers = [int(text) for text in ids if text.isdecimal() and text.isascii()]
-        foreign = tuple(text for text in ids if not (text.isdecimal() and text.isascii()))
-        if foreign:
+        numbers = [text for text in ids if text.isdecimal() and text.isascii()]
+        if foreign := tuple(text for text in ids if text not in numbers):
             yield Page(cursor={}, deleted=foreign)
-        results = self._reader.results(numbers, queried=False)
+        results = self._reader.results(list(map(int, numbers)), queried=False)
         for page in self._paged(BoardsCursor(selection=""), results, lambda cursor, _id: cursor, READ_ITEMS):
             yield replace(page, cursor={})
 
@@ -173,10 +165,10 @@ class AzureDevOpsSource:
         """Finds the id above which the walk stays below maxItems."""
         if self._options.max_items is None:
             return cursor.walking(floor=0)
-        listed = [n for project in cursor.walk.tokens for n in self._listed(project)]
-        floor = self._floor(listed)
+        found = self._listed(cursor.walk.tokens)
+        floor = self._floor(found)
         cursor = cursor.walking(floor=floor)
-        if left_out := sum(n <= floor for n in listed):
+        if left_out := sum(n <= floor for n in found):
             reason = (
                 f"maxItems is {self._options.max_items}: the {left_out} oldest work items are left out; "
                 "raise maxItems to have them, or narrow the selection"
@@ -190,7 +182,7 @@ class AzureDevOpsSource:
         if cursor.walk.project != project:
             cursor = cursor.walking(project=project, after=0)
         above = max(cursor.walk.after, cursor.walk.floor or 0)
-        ranges = self._ranges(project, above)
+        ranges = listed(self._options, self._client, self._names[project], above)
         results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
         cursor = yield from self._paged(cursor, results, lambda c, n: c.walking(after=n), PAGE_ITEMS)
         left = {name: token for name, token in cursor.walk.tokens.items() if name != project}
@@ -219,8 +211,14 @@ class AzureDevOpsSource:
 
     def _work_off(self, cursor: BoardsCursor) -> Steps:
         """What the feed has named and was not read yet."""
-        results = self._reader.results(cursor.todo, queried=False) if cursor.todo else iter(())
-        return (yield from self._paged(cursor, results, _done, PAGE_ITEMS))
+        if not cursor.todo:
+            return cursor
+
+        def done(cursor: BoardsCursor, item_id: int) -> BoardsCursor:
+            return replace(cursor, todo=tuple(n for n in cursor.todo if n != item_id))
+
+        results = self._reader.results(cursor.todo, queried=False)
+        return (yield from self._paged(cursor, results, done, PAGE_ITEMS))
 
     def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step, size: int) -> Steps:
         """Pages of results; if an error ends the reading, what was read before it comes first."""
@@ -244,26 +242,14 @@ class AzureDevOpsSource:
 
     # -- lists of ids ----------------------------------------------------------------------------------
 
-    def _ranges(self, project: str, above: int) -> Iterator[list[int]]:
-        name = self._names[project]
-        asked = conditions(self._options, name)
-        return id_ranges(lambda more: self._client.query(name, select([*asked, *more])), above)
-
-    def _listed(self, project: str) -> list[int]:
-        return [n for ids in self._ranges(project, 0) for n in ids]
+    def _listed(self, projects: Iterable[str]) -> list[int]:
+        names = [self._names[project] for project in projects]
+        return [n for name in names for ids in listed(self._options, self._client, name) for n in ids]
 
     def _floor(self, ids: Sequence[int]) -> int:
         """The id above which only as many as maxItems are left: the newest."""
         most = self._options.max_items
         return sorted(ids, reverse=True)[most] if most is not None and len(ids) > most else 0
-
-    def _revs(self, ids: Sequence[int]) -> dict[int, int]:
-        """The revision number of each item that can be read."""
-        revs: dict[int, int] = {}
-        for start in range(0, len(ids), BATCH):
-            items = self._client.items(ids[start : start + BATCH], ("System.Id", "System.Rev"))
-            revs |= {n: item.rev for n, item in items.items()}
-        return revs
 
     def _feed_end(self, project: str) -> str | None:
         """Where the feed stands; None if it is empty, then it will be read from its start."""
@@ -274,8 +260,12 @@ class AzureDevOpsSource:
         return page.token
 
 
-def _done(cursor: BoardsCursor, item_id: int) -> BoardsCursor:
-    return replace(cursor, todo=tuple(n for n in cursor.todo if n != item_id))
+def listed(
+    options: AzureDevOpsOptions, client: BoardsClient, project: str, above: int = 0
+) -> Iterator[list[int]]:
+    """The ids of a project's items that belong to the source, ascending, a list for each query."""
+    asked = conditions(options, project)
+    return id_ranges(lambda more: client.query(project, select([*asked, *more])), above)
 
 
 def _page(batch: Sequence[WorkItemResult], cursor: BoardsCursor) -> Page:
@@ -316,41 +306,26 @@ def _project(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
     name = client.project_name(project)
     types = client.types(name)
     yield Finding(ok=True, subject=f"project {project}", detail=f"{client.base_url} lets us in and knows it")
-    yield from _types(options, types, project)
-    query = conditions(options, name)
-    ranges = id_ranges(lambda more: client.query(name, select([*query, *more])), 0)
-    ids = [n for found in ranges for n in found]
-    yield _count(options, project, len(ids))
+    known = {kind.casefold() for kind in types}
+    for wanted in options.work_item_types:
+        if wanted.casefold() not in known:
+            detail = f"project {project} has no such work item type"
+            fix = f"take it out of workItemTypes, or choose among {', '.join(sorted(types)[:SHOWN_TYPES])}"
+            yield Finding(ok=False, subject=f"type {wanted}", detail=detail, fix=fix)
+    ids = [n for found in listed(options, client, name) for n in found]
+    detail, fix = f"{len(ids)} match{'es' if len(ids) == 1 else ''} the selection", ""
+    if not ids:
+        detail = "nothing matches the selection"
+        fix = "widen workItemTypes, areaPaths, states or wiql, or check that the account may view the areas"
+    elif options.max_items is not None and len(ids) > options.max_items:
+        detail += f"; maxItems takes the newest {options.max_items}"
+    yield Finding(ok=bool(ids), subject=f"work items of {project}", detail=detail, fix=fix)
     client.feed(name, start=client.now(name))
     yield Finding(ok=True, subject=f"changes in {project}", detail="the revision feed can be read")
     if ids:
-        readable = client.items(ids[-1:])
+        readable = bool(client.items(ids[-1:]))
+        detail = "a work item can be read"
+        if not readable:
+            detail = f"work item {ids[-1]} is listed and cannot be read"
         fix = "" if readable else SCOPE
-        detail = (
-            "a work item can be read" if readable else f"work item {ids[-1]} is listed and cannot be read"
-        )
-        yield Finding(ok=bool(readable), subject=f"contents of {project}", detail=detail, fix=fix)
-
-
-def _types(options: AzureDevOpsOptions, known: list[str], project: str) -> Iterator[Finding]:
-    names = {name.casefold() for name in known}
-    for wanted in options.work_item_types:
-        if wanted.casefold() not in names:
-            shown = ", ".join(sorted(known)[:SHOWN_TYPES])
-            yield Finding(
-                ok=False,
-                subject=f"type {wanted}",
-                detail=f"project {project} has no such work item type",
-                fix=f"take it out of workItemTypes, or choose among {shown}",
-            )
-
-
-def _count(options: AzureDevOpsOptions, project: str, count: int) -> Finding:
-    subject = f"work items of {project}"
-    if not count:
-        fix = "widen workItemTypes, areaPaths, states or wiql, or check that the account may view the areas"
-        return Finding(ok=False, subject=subject, detail="nothing matches the selection", fix=fix)
-    detail = f"{count} match{'es' if count == 1 else ''} the selection"
-    if options.max_items is not None and count > options.max_items:
-        detail += f"; maxItems takes the newest {options.max_items}"
-    return Finding(ok=True, subject=subject, detail=detail)
+        yield Finding(ok=readable, subject=f"contents of {project}", detail=detail, fix=fix)

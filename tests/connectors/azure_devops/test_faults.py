@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from connectors.azure_devops.client import (
+from connectors.azure_devops.sdk import (
     FOREIGN_ERRORS,
     BoardsRefused,
     ProjectMissing,
     TooManyHits,
     WiqlRefused,
     WorkItemMissing,
+    open_clients,
     translated,
 )
-from connectors.azure_devops.sdk import open_clients
 from connectors.web import FOREIGN, Access
 from pipeline.errors import LarderError, RateLimited, SourceDenied, SourceUnavailable
 from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth
