@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from atlassian import errors as theirs
 from atlassian.confluence import ConfluenceServer
 from requests.auth import HTTPBasicAuth
 
-from connectors.confluence.document import Content, content_of
+from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import revealed
 from connectors.web import FOREIGN, ServerFault, is_html, json_of, open_session, results_of, translate
@@ -45,11 +46,6 @@ BY_ID_AND_VERSION = attrgetter("row")
 class ConfluenceRefused(SourceDenied):
     """Confluence understood the request and will not answer it."""
 
-    def __init__(self, message: str = "", *, status: int = 0, **more: Any) -> None:
-        """`status` is the HTTP status; the rest as in LarderError."""
-        super().__init__(message, **more)
-        self.status = status
-
 
 class ConfluenceNotFound(SourceUnavailable):
     """There is nothing at this address, or nothing that this account may see."""
@@ -63,7 +59,10 @@ MEANINGS: dict[int, tuple[str, str]] = {
         ": it does not understand the search",
         "check spaceKeys, labels and ancestors for wrong characters",
     ),
-    403: (": not permitted", PERMISSION),
+    403: (
+        ": not permitted",
+        f"{PERMISSION}; on Cloud check that auth.username and auth.apiToken are both given",
+    ),
     404: ("", "check baseUrl; single items that are missing were removed or are hidden from this account"),
     410: (": this part of its API is gone", "set deployment to cloud if this is Cloud, else update Larder"),
 }
@@ -81,9 +80,8 @@ def translated(error: Exception) -> LarderError:
 def by_status(status: int) -> LarderError:
     """The error for an answer other than 2xx that the guarded session let pass."""
     said, fix = MEANINGS.get(status, ("", CHECK_ADDRESS))
-    if status == requests.codes.not_found:
-        return ConfluenceNotFound(f"{PRODUCT} answered 404", fix=fix)
-    return ConfluenceRefused(f"{PRODUCT} answered {status}{said}", fix=fix, status=status)
+    kind = ConfluenceNotFound if status == requests.codes.not_found else ConfluenceRefused
+    return kind(f"{PRODUCT} answered {status}{said}", fix=fix)
 
 
 # -- requests --------------------------------------------------------------------------------------------
@@ -185,9 +183,20 @@ class ConfluenceClient:
 
     def spaces(self, keys: Sequence[str]) -> dict[str, Json]:
         """The visible spaces by key, spelled as Confluence does; all there are if no keys are given."""
-        batches = [list(keys[at : at + MOST_SPACE_KEYS]) for at in range(0, len(keys), MOST_SPACE_KEYS)]
-        rows = [row for batch in batches or [[]] for row in self._spaces(batch)]
-        return {str(row.get("key")): row for row in rows}
+        cloud = self.deployment.cloud
+        path = "api/v2/spaces" if cloud else "rest/api/space"
+        params: dict[str, Any] = {"limit": MOST_ROWS}
+        if keys and len(keys) <= MOST_SPACE_KEYS:
+            params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": list(keys)}
+        answer = self.json(path, params)
+        rows = new = results_of(answer, "results", PRODUCT)
+        while new and (link := next_address(self.deployment.base, answer)):
+            answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
+            new = results_of(answer, "results", PRODUCT)
+            rows = rows + new
+        wanted = {key.casefold() for key in keys}
+        found = {str(row.get("key")): row for row in rows}
+        return {key: row for key, row in found.items() if not wanted or key.casefold() in wanted}
 
     def sees_all_spaces(self) -> bool:
         """Whether all configured spaces are visible.
@@ -204,7 +213,7 @@ class ConfluenceClient:
 
     def page_status(self, page: str) -> str:
         """`current`, `trashed` or the like; empty if there is no such page or blog post, or it is not shown."""
-        if not page.isascii() or not page.isdigit():
+        if not is_page_id(page):
             return ""
         kinds = ("pages", "blogposts") if self._options.include_blog_posts else ("pages",)
         cloud = self.deployment.cloud
@@ -225,27 +234,15 @@ class ConfluenceClient:
         try:
             if self.deployment.cloud:
                 return str(self.json(f"api/v2/attachments/{key}").get("pageId") or "")
-            return content_of(self.json(f"rest/api/content/{key}", {"expand": "container"})).container
+            return Content.model_validate(
+                self.json(f"rest/api/content/{key}", {"expand": "container"})
+            ).container
         except ConfluenceNotFound:
             return ""
 
     def close(self) -> None:
         """Give the connections back; the client may be used again."""
         self._session.close()
-
-    def _spaces(self, keys: list[str]) -> list[Json]:
-        cloud = self.deployment.cloud
-        path = "api/v2/spaces" if cloud else "rest/api/space"
-        params: dict[str, Any] = {"limit": MOST_ROWS}
-        if keys:
-            params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": keys}
-        answer = self.json(path, params)
-        rows = new = results_of(answer, "results", PRODUCT)
-        while new and (link := next_address(self.deployment.base, answer)):
-            answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
-            new = results_of(answer, "results", PRODUCT)
-            rows = rows + new
-        return rows
 
     def _get(self, base: str, path: str, **more: Any) -> requests.Response:
         if base not in self._libraries:
@@ -267,16 +264,17 @@ class ConfluenceClient:
     def _find_deployment(self) -> Deployment:
         *first, last = _bases(self._options)
         for base in first:
-            try:
+            with contextlib.suppress(ConfluenceNotFound):
                 return self._deployment_at(base)
-            except (ConfluenceNotFound, ServerFault) as error:
-                # A gateway's 5xx says nothing about the address; a web page with 404 does.
-                if isinstance(error, ServerFault) and error.status != requests.codes.not_found:
-                    raise
         return self._deployment_at(last)
 
     def _deployment_at(self, base: str) -> Deployment:
-        options, user = self._options, self.json(CURRENT_USER, base=base)
+        options = self._options
+        try:
+            user = self.json(CURRENT_USER, base=base)
+        except ServerFault as error:
+            # A gateway's 5xx says nothing about the address; a web page with 404 does.
+            raise by_status(error.status) if error.status == requests.codes.not_found else error from None
         if user.get("type") == "anonymous" and (options.username or options.token):
             fix = "check auth: use username and apiToken, or on a Server token"
             raise SourceDenied(f"{PRODUCT} takes us for an anonymous visitor", fix=fix)
@@ -327,9 +325,14 @@ def cql_texts(values: Iterable[str]) -> str:
     return ", ".join(f'"{value}"' for value in escaped)
 
 
+def is_page_id(key: str) -> bool:
+    """Whether it may be the id of a page; attachments on Cloud have others."""
+    return key.isascii() and key.isdigit()
+
+
 def cql_ids(ids: Iterable[str]) -> str:
     """A list of page ids for `in`; what is none is left out, so that no text gets into a query."""
-    return ", ".join(i for i in ids if i.isascii() and i.isdigit()) or "0"
+    return ", ".join(filter(is_page_id, ids)) or "0"
 
 
 def next_address(base: str, answer: Json) -> str | None:
@@ -341,12 +344,8 @@ def next_address(base: str, answer: Json) -> str | None:
     link = (answer.get("_links") or {}).get("next")
     if not isinstance(link, str) or not link:
         return None
-    parts = urlsplit(base)
-    if "://" in link:
-        found = urlsplit(link)
-        link = f"{found.path}?{found.query}"
-    link = link if link.startswith("/") else f"/{link}"
-    context = parts.path
+    parts, found = urlsplit(base), urlsplit(link)
+    link, context = f"/{found.path.lstrip('/')}?{found.query}", parts.path
     above, _, last = context.rpartition("/")
     if last and link.startswith(f"/{last}/"):
         link = above + link  # Atlassian's gateway puts a path of its own before that of Cloud
@@ -358,11 +357,6 @@ def next_address(base: str, answer: Json) -> str | None:
 def is_last(answer: Json, _asked: int) -> bool:
     """Whether the list ends here; few rows are no end, because the service lowers limits silently."""
     return not (answer.get("_links") or {}).get("next")
-
-
-def next_start(start: int, rows: Sequence[Content], _answer: Json) -> int:
-    """Where the next answer of a Server begins; its own count may be too small."""
-    return start + len(rows)
 
 
 class CqlSearch:
@@ -407,26 +401,21 @@ class CqlSearch:
     def _by_link(self) -> Iterator[list[Content]]:
         """Cloud: by the link of each answer; `start` means nothing there."""
         link: str | None = None
-        followed: set[str] = set()
-        restarts, known = 0, -1
+        followed: set[str | None] = {None}
+        restarts = 0
         while True:
             try:
-                answer = (
-                    self._client.json(SEARCH, self._params) if link is None else self._client.follow(link)
-                )
+                answer = self._client.follow(link) if link else self._client.json(SEARCH, self._params)
             except (ConfluenceRefused, ConfluenceNotFound):
                 # A cursor grows old; then the list begins again, and what was seen is passed over.
-                if link is None or restarts >= MOST_RESTARTS or len(self._seen) == known:
+                if link is None or restarts >= MOST_RESTARTS:
                     raise
-                link, restarts, known = None, restarts + 1, len(self._seen)
-                followed.clear()
+                link, followed, restarts = None, {None}, restarts + 1
                 continue
             rows = self._rows(answer)
             yield self._new(rows)
-            if self._ends(answer, rows):
-                return
             link = next_address(self._client.deployment.base, answer)
-            if link is None or link in followed:
+            if self._ends(answer, rows) or link in followed:
                 return
             followed.add(link)
 
@@ -450,14 +439,14 @@ class CqlSearch:
             if self._ends(answer, rows):
                 return
             steps_back = 0 if new else steps_back
-            start = next_start(at, rows, answer)
+            start = at + len(rows)  # the service's own count may be too small
             back = min(ROWS_AGAIN, len(rows) // 2)
 
     def _rows(self, answer: Json) -> list[Content]:
         base = (answer.get("_links") or {}).get("base")
         if isinstance(base, str) and base.startswith(("http://", "https://")):
             self.base = base.rstrip("/")
-        return [content_of(row) for row in results_of(answer, "results", PRODUCT)]
+        return [Content.model_validate(row) for row in results_of(answer, "results", PRODUCT)]
 
     def _new(self, rows: list[Content]) -> list[Content]:
         new = {self._key(row): row for row in rows if self._key(row) not in self._seen}

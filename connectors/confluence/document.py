@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, quote_plus, unquote_plus, urlencode, urljoin, urlsplit
+
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field
 
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.decisions import Evidence, kind_and_facts
@@ -48,107 +49,6 @@ Layers = Sequence[Sequence[str]]
 # -- the record ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """A page, blog post, comment or attachment; what an answer did not hold is empty."""
-
-    id: str
-    kind: str
-    """`page`, `blogpost`, `comment` or `attachment`."""
-    status: str
-    title: str
-    space_key: str
-    space_name: str
-    version: int
-    changed: datetime | None
-    created: datetime | None
-    author: str
-    """Display name of who made it."""
-    people: tuple[tuple[str, str], ...]
-    """Ids of the persons in it, and their names."""
-    ancestors: tuple[tuple[str, str], ...]
-    """Ids and titles, outermost first; of a reply the comments above it."""
-    labels: tuple[str, ...]
-    container: str
-    """Id of what a comment or an attachment hangs on."""
-    container_kind: str
-    webui: str
-    """Relative to the base."""
-    readers: Readers | None
-    """Of its own restriction; None if it was not shown."""
-    inline: bool
-    """A comment that stands at a place in the text."""
-    resolved: bool
-    """An inline comment that somebody has ticked off."""
-    size: int
-    """Bytes of an attachment, if told."""
-    download: str
-    """Where an attachment is, relative to the base."""
-    body: str | None
-    """Storage format; None if it was not asked for."""
-
-    @property
-    def row(self) -> str:
-        """Names it in this version."""
-        return f"{self.id}:{self.version}"
-
-    @property
-    def is_page(self) -> bool:
-        """Page or blog post."""
-        return self.kind in ("page", "blogpost")
-
-    @property
-    def suffix(self) -> str:
-        """Of a file's name, such as `.txt`."""
-        return PurePosixPath(self.title).suffix.lower()
-
-
-def content_of(row: Json) -> Content:
-    """Reads one result of v1; nothing in it is relied on but its id."""
-    by, creator = _value(row, "version", "by"), _value(row, "history", "createdBy")
-    number, size = _value(row, "version", "number"), _value(row, "extensions", "fileSize")
-    body = _value(row, "body", "storage", "value")
-    location = _value(row, "extensions", "location")
-    labels = _objects(_value(row, "metadata", "labels", "results"))
-    return Content(
-        id=_text(row, "id"),
-        kind=_text(row, "type"),
-        status=_text(row, "status") or "current",
-        title=" ".join(_text(row, "title").split()),
-        space_key=_text(row, "space", "key"),
-        space_name=_text(row, "space", "name"),
-        version=number if isinstance(number, int) else 0,
-        changed=parse_time(_value(row, "version", "when")),
-        created=parse_time(_value(row, "history", "createdDate")),
-        author=_text(creator, "displayName") or _text(by, "displayName"),
-        people=tuple(dict.fromkeys((*_names(creator), *_names(by)))),
-        ancestors=tuple((_text(a, "id"), _text(a, "title")) for a in _objects(_value(row, "ancestors"))),
-        # `my:` labels are one person's favourites and say nothing about the page.
-        labels=tuple(
-            sorted({_text(label, "name") for label in labels if _text(label, "prefix") != "my"} - {""})
-        ),
-        container=_text(row, "container", "id"),
-        container_kind=_text(row, "container", "type"),
-        webui=_text(row, "_links", "webui"),
-        readers=readers_of(_value(row, "restrictions", "read", "restrictions")),
-        inline=location in ("inline", "resolved"),
-        resolved="resolved" in (location, _value(row, "extensions", "resolution", "status")),
-        size=size if isinstance(size, int) else 0,
-        download=_text(row, "_links", "download"),
-        body=body if isinstance(body, str) else None,
-    )
-
-
-def readers_of(restrictions: Any) -> Readers | None:
-    """The users and groups of a restriction; None if the answer does not hold both lists."""
-    users, groups = (_value(restrictions, kind, "results") for kind in ("user", "group"))
-    if not isinstance(users, list) or not isinstance(groups, list):
-        return None
-    names = [f"user:{keys[0]}" if (keys := _user_keys(user)) else "" for user in users]
-    names += [f"group:{name}" if (name := _text(group, "name")) else "" for group in groups]
-    return tuple(sorted(filter(None, names))) or (NOBODY if names else ())
-
-
 def _value(row: Any, *names: str) -> Any:
     """The value at the end of nested objects; None if one of them is missing."""
     for name in names:
@@ -169,40 +69,114 @@ def _user_keys(user: Any) -> list[str]:
     return [key for name in ("accountId", "username", "userKey") if (key := _text(user, name))]
 
 
-def _names(user: Any) -> list[tuple[str, str]]:
-    name = _text(user, "displayName")
-    return [(key, name) for key in _user_keys(user)] if name else []
+def readers_of(restrictions: Any) -> Readers | None:
+    """The users and groups of a restriction; None if the answer does not hold both lists."""
+    users, groups = (_value(restrictions, kind, "results") for kind in ("user", "group"))
+    if not isinstance(users, list) or not isinstance(groups, list):
+        return None
+    names = [f"user:{keys[0]}" if (keys := _user_keys(user)) else "" for user in users]
+    names += [f"group:{name}" if (name := _text(group, "name")) else "" for group in groups]
+    return tuple(sorted(filter(None, names))) or (NOBODY if names else ())
 
 
-@dataclass(kw_only=True)
-class PageAttachments:
-    """Comments and attached files of one page, oldest first."""
-
-    comments: list[Content] = field(default_factory=list)
-    files: list[Content] = field(default_factory=list)
-
-    def add(self, content: Content) -> None:
-        """Takes one in."""
-        (self.comments if content.kind == "comment" else self.files).append(content)
+def _labels(found: Any) -> tuple[str, ...]:
+    """`my:` labels are one person's favourites and say nothing about the page."""
+    return tuple(
+        sorted({_text(label, "name") for label in _objects(found) if _text(label, "prefix") != "my"} - {""})
+    )
 
 
-def is_text_file(file: Content, options: ConfluenceOptions) -> bool:
-    """Whether it becomes a document: by its name, and within the limit as far as the size is told."""
-    return file.suffix in TEXT_SUFFIXES and file.size <= options.attachment_max_bytes
+def _at(path: str) -> Any:
+    """The field at this place of an answer; what is missing there is read as None."""
+    return Field(default=None, validate_default=True, validation_alias=AliasPath(*path.split(".")))
+
+
+Words = Annotated[str, BeforeValidator(_text)]
+Moment = Annotated[datetime | None, BeforeValidator(parse_time)]
+Count = Annotated[int, BeforeValidator(lambda value: value if isinstance(value, int) else 0)]
+
+
+class Content(BaseModel, frozen=True):
+    """A page, blog post, comment or attachment, as v1 shows it; nothing in it is relied on but its id."""
+
+    id: Words = _at("id")
+    kind: Words = _at("type")
+    """`page`, `blogpost`, `comment` or `attachment`."""
+    status: Annotated[str, BeforeValidator(lambda value: _text(value) or "current")] = _at("status")
+    title: Annotated[str, BeforeValidator(lambda value: " ".join(_text(value).split()))] = _at("title")
+    space_key: Words = _at("space.key")
+    space_name: Words = _at("space.name")
+    version: Count = _at("version.number")
+    changed: Moment = _at("version.when")
+    created: Moment = _at("history.createdDate")
+    creator: Any = _at("history.createdBy")
+    editor: Any = _at("version.by")
+    ancestors: Annotated[
+        tuple[tuple[str, str], ...],
+        BeforeValidator(lambda value: tuple((_text(a, "id"), _text(a, "title")) for a in _objects(value))),
+    ] = _at("ancestors")
+    """Ids and titles, outermost first; of a reply the comments above it."""
+    labels: Annotated[tuple[str, ...], BeforeValidator(_labels)] = _at("metadata.labels.results")
+    container: Words = _at("container.id")
+    """Id of what a comment or an attachment hangs on."""
+    container_kind: Words = _at("container.type")
+    webui: Words = _at("_links.webui")
+    """Relative to the base."""
+    readers: Annotated[Readers | None, BeforeValidator(readers_of)] = _at("restrictions.read.restrictions")
+    """Of its own restriction; None if it was not shown."""
+    location: Words = _at("extensions.location")
+    """Of a comment: `inline` stands at a place in the text."""
+    resolution: Words = _at("extensions.resolution.status")
+    size: Count = _at("extensions.fileSize")
+    """Bytes of an attachment, if told."""
+    download: Words = _at("_links.download")
+    """Where an attachment is, relative to the base."""
+    body: Words = _at("body.storage.value")
+    """Storage format; empty if it was not asked for."""
+
+    @property
+    def author(self) -> str:
+        """Display name of who made it."""
+        return _text(self.creator, "displayName") or _text(self.editor, "displayName")
+
+    @property
+    def resolved(self) -> bool:
+        """An inline comment that somebody has ticked off."""
+        return "resolved" in (self.location, self.resolution)
+
+    @property
+    def row(self) -> str:
+        """Names it in this version."""
+        return f"{self.id}:{self.version}"
+
+    @property
+    def is_page(self) -> bool:
+        """Page or blog post."""
+        return self.kind in ("page", "blogpost")
+
+    @property
+    def suffix(self) -> str:
+        """Of a file's name, such as `.txt`."""
+        return PurePosixPath(self.title).suffix.lower()
+
+    def becomes_document(self, options: ConfluenceOptions) -> bool:
+        """Whether an attachment does: by its name, and within the limit as far as the size is told."""
+        return self.suffix in TEXT_SUFFIXES and self.size <= options.attachment_max_bytes
 
 
 # -- fingerprints: what changes with or without a new version, as far as it is seen without the body ---------
 
 
 def fingerprints(
-    options: ConfluenceOptions, page: Content, layers: Layers, attached: PageAttachments
+    options: ConfluenceOptions, page: Content, layers: Layers, attached: Sequence[Content]
 ) -> dict[str, str]:
     """Those of the documents of a page and of its text files, by id."""
     # Of the page: also that an inline comment is resolved, which makes no version.
-    comments = sorted(f"c{comment.row}{'r' if comment.resolved else ''}" for comment in attached.comments)
-    files = sorted(f"f{file.row}" for file in attached.files)
-    found = {page.id: _fingerprint(page, layers, [page.version, page.labels, [*comments, *files]])}
-    texts = (file for file in attached.files if is_text_file(file, options))
+    files = [one for one in attached if one.kind != "comment"]
+    rows = sorted(f"c{c.row}{'r' if c.resolved else ''}" for c in attached if c.kind == "comment")
+    rows += sorted(f"f{file.row}" for file in files)
+    found = {page.id: _fingerprint(page, layers, [page.version, page.labels, rows])}
+    texts = (file for file in files if file.becomes_document(options))
     return found | {file.id: _fingerprint(page, layers, [file.row, file.title]) for file in texts}
 
 
@@ -216,15 +190,18 @@ def _fingerprint(page: Content, layers: Layers, more: Sequence[Any]) -> str:
 
 
 def page_document(
-    options: ConfluenceOptions, base: str, page: Content, layers: Layers, attached: PageAttachments
+    options: ConfluenceOptions, base: str, page: Content, layers: Layers, attached: Sequence[Content]
 ) -> Document | None:
     """The document of a page; None if neither the page nor its comments say anything."""
     links = PageLinks(base, page)
-    rendered = to_markdown(page.body or "", links)
-    unread = [f"- {file.title}" for file in attached.files if not is_text_file(file, options)]
+    rendered = to_markdown(page.body, links)
+    comments = [one for one in attached if one.kind == "comment"]
+    unread = [
+        f"- {one.title}" for one in attached if one.kind != "comment" and not one.becomes_document(options)
+    ]
     sections = (
         rendered.text,
-        _section("Comments", comment_lines(attached.comments, links)),
+        _section("Comments", comment_lines(comments, links)),
         _section("Attachments", unread),  # those without a document of their own
     )
     text = redact(clean_text("\n\n".join(filter(None, sections))))
@@ -265,7 +242,7 @@ def file_document(
         return None
     kind = DEFAULT_KIND[options.source_type or SourceType.CONFLUENCE]
     metadata = {"page_id": page.id, "page_title": redact(page.title)}
-    fingerprint = fingerprints(options, page, layers, PageAttachments(files=[file]))[file.id]
+    fingerprint = fingerprints(options, page, layers, [file])[file.id]
     return _document(options, base, file, page, layers, text, kind, metadata, fingerprint)
 
 
@@ -323,12 +300,12 @@ def comment_lines(comments: Sequence[Content], links: PageLinks) -> list[str]:
 
 
 def _comment(comment: Content, indent: str, links: PageLinks) -> Iterator[str]:
-    text = to_markdown(comment.body or "", links).text
+    text = to_markdown(comment.body, links).text
     if not text.strip():
         return
     moment = comment.created or comment.changed
     said_by = [comment.author or "Unknown", f"{moment:%Y-%m-%d}" if moment else ""]
-    if comment.inline and not comment.ancestors:
+    if comment.location in ("inline", "resolved") and not comment.ancestors:
         said_by.append("inline, resolved" if comment.resolved else "inline")
     inset = re.sub(r"\n(?=.)", f"\n{indent}  ", text)  # lines without text stay empty
     yield f"{indent}- **{', '.join(filter(None, said_by))}**: {inset}"
@@ -357,7 +334,8 @@ class PageLinks:
     def __init__(self, base: str, page: Content) -> None:
         self._base = base
         self._page = page
-        self._names = dict(page.people)
+        writers = [(key, user) for user in (page.creator, page.editor) for key in _user_keys(user)]
+        self._names = {key: name for key, user in writers if (name := _text(user, "displayName"))}
 
     def page(self, title: str, space: str | None) -> str | None:
         """By title, as Confluence resolves it itself when it is opened."""

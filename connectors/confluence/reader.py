@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from connectors.confluence.client import (
     BY_ID,
@@ -25,11 +26,9 @@ from connectors.confluence.document import (
     READERS,
     Content,
     Layers,
-    PageAttachments,
     Readers,
     address,
     file_document,
-    is_text_file,
     page_document,
     readers_of,
 )
@@ -73,14 +72,18 @@ class ReadResult:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FetchedPage:
-    """A page as it came."""
+class _FetchedPage(NamedTuple):
+    """A page as it came, with its comments and files."""
 
     page: Content
-    attached: PageAttachments
-    broken: str = ""
+    attached: Sequence[Content]
+    broken: str
     """Why its body could not be had."""
+
+
+def left_as_it_is(key: str, error: ConfluenceRefused) -> Problem:
+    """The report of a content that we may not look at, and that therefore stays."""
+    return Problem(external_id=key, reason=f"{error.message}; it is left as it is until it can be looked at")
 
 
 class PageReader:
@@ -122,7 +125,7 @@ class PageReader:
 
     def comments_and_files(
         self, pages: Sequence[str] | None, *, texts: bool = False
-    ) -> tuple[dict[str, PageAttachments], bool]:
+    ) -> tuple[dict[str, list[Content]], bool]:
         """What is attached to these pages, or to all (None), with or without texts; whether the lists are complete.
 
         They are searched for: the endpoints per page are gone from Cloud, or cost a request each.
@@ -130,20 +133,16 @@ class PageReader:
         Raises:
             SourceUnavailable: a list for given pages broke off.
         """
-        found = {page: PageAttachments() for page in pages or ()}
+        found: dict[str, list[Content]] = {page: [] for page in pages or ()}
         complete = True
         for kind in self._options.attached_types:
-            comments = COMMENT_FULL if texts else COMMENT_WALK
+            expand = FILE if kind != "comment" else COMMENT_FULL if texts else COMMENT_WALK
             where = self.filter.clause([kind])
             if pages is not None:
                 where = f"type = {kind} and container in ({cql_ids(pages)})"
-            search = self._client.search(
-                f"{where} order by created asc",
-                comments if kind == "comment" else FILE,
-                key=BY_ID,
-            )
+            search = self._client.search(f"{where} order by created asc", expand, key=BY_ID)
             for content in search.contents() if pages is None else search.all():
-                found.setdefault(content.container, PageAttachments()).add(content)
+                found.setdefault(content.container, []).append(content)
             complete = complete and search.complete
         return found, complete
 
@@ -180,7 +179,7 @@ class PageReader:
         if not pages:
             return []
         attached, _ = self.comments_and_files([page.id for page in pages], texts=not broken)
-        return [_FetchedPage(page=page, attached=attached[page.id], broken=broken) for page in pages]
+        return [_FetchedPage(page, attached[page.id], broken) for page in pages]
 
     def _search(self, ids: Sequence[str], expand: Sequence[str]) -> list[Content]:
         search = self._client.search(f"id in ({cql_ids(ids)})", expand)
@@ -197,9 +196,9 @@ class PageReader:
                     gone.append(key)
                     continue
                 reason = f"page {key} is there, but search does not show it; the next full walk looks again"
+                result.failed.append(Problem(external_id=key, reason=reason))
             except ConfluenceRefused as error:
-                reason = f"{error.message}; it is left as it is until it can be looked at"
-            result.failed.append(Problem(external_id=key, reason=reason))
+                result.failed.append(left_as_it_is(key, error))
         late = self._fetch(gone)  # a 404 alone is not believed
         back = {fetched.page.id for fetched in late}
         result.deleted += [key for key in gone if key not in back]
@@ -208,35 +207,31 @@ class PageReader:
     # -- documents -------------------------------------------------------------------------------------
 
     def _take(self, fetched: _FetchedPage, only: Collection[str] | None, result: ReadResult) -> None:
-        page, attached = fetched.page, fetched.attached
-        for content in (page, *attached.comments, *attached.files):
-            result.rows[content.row] = content.changed
+        page, attached, broken = fetched
+        result.rows |= {content.row: content.changed for content in (page, *attached)}
+        files = [one for one in attached if one.kind != "comment"]
         if not self.qualifies(page):
-            result.deleted += [page.id, *(file.id for file in attached.files)]
+            result.deleted += [page.id, *(file.id for file in files)]
             return
         layers = self.restrictions.layers(page)
         result.admitted += 1
         if only is None or page.id in only:
-            self._take_page(fetched, layers, result)
-        for file in attached.files:
-            if only is not None and file.id not in only:
-                continue
-            if is_text_file(file, self._options):
-                self._take_file(file, page, layers, result)
-            else:  # it may have been one before it grew or got another name
-                result.deleted.append(file.id)
-
-    def _take_page(self, fetched: _FetchedPage, layers: Layers, result: ReadResult) -> None:
-        page, url = fetched.page, address(self.base, fetched.page)
-        if fetched.broken:
-            reason = f"page {page.title!r} {fetched.broken}"
-            result.failed.append(Problem(external_id=page.id, reason=reason, url=url))
-        elif document := page_document(self._options, self.base, page, layers, fetched.attached):
-            result.documents.append(document)
-        else:
-            reason = f"page {page.title!r} holds no text; nothing of it can be found"
-            result.skipped.append(Problem(external_id=page.id, reason=reason, url=url))
-            result.deleted.append(page.id)
+            url = address(self.base, page)
+            if broken:
+                reason = f"page {page.title!r} {broken}"
+                result.failed.append(Problem(external_id=page.id, reason=reason, url=url))
+            elif document := page_document(self._options, self.base, page, layers, attached):
+                result.documents.append(document)
+            else:
+                reason = f"page {page.title!r} holds no text; nothing of it can be found"
+                result.skipped.append(Problem(external_id=page.id, reason=reason, url=url))
+                result.deleted.append(page.id)
+        for file in files:
+            if only is None or file.id in only:
+                if file.becomes_document(self._options):
+                    self._take_file(file, page, layers, result)
+                else:  # it may have been one before it grew or got another name
+                    result.deleted.append(file.id)
 
     def _take_file(self, file: Content, page: Content, layers: Layers, result: ReadResult) -> None:
         """Downloads one text file.
@@ -247,7 +242,12 @@ class PageReader:
         """
         problems, reason = result.failed, ""
         try:
-            text, _ = decode(self._download(file))
+            if not file.download:
+                raise Unreadable("has no address to download it from")  # noqa: TRY301 (as every other reason)
+            data = self._client.download(file.download, html=file.suffix == ".html")
+            if len(data) > self._options.attachment_max_bytes:
+                raise AnswerTooLarge  # noqa: TRY301 (ditto)
+            text, _ = decode(data)
             document = file_document(self._options, self.base, file, page, layers, text)
         except AnswerTooLarge:
             problems, reason = result.skipped, "is larger than the limit; split it"
@@ -263,14 +263,6 @@ class PageReader:
             problems, reason = result.skipped, "holds no text"
         url = address(self.base, file)
         problems.append(Problem(external_id=file.id, reason=f"{file.title} {reason}", url=url))
-
-    def _download(self, file: Content) -> bytes:
-        if not file.download:
-            raise Unreadable("has no address to download it from")
-        data = self._client.download(file.download, html=file.suffix == ".html")
-        if len(data) > self._options.attachment_max_bytes:
-            raise AnswerTooLarge
-        return data
 
     def _prove_credentials(self, error: ConfluenceNotFound | SourceDenied) -> None:
         """A refusal of this one file (it lies on another host) is no refusal of our credentials."""
@@ -311,16 +303,15 @@ class ContentFilter:
         """Whether it belongs to the source; restrictions are not looked at."""
         roots = self._options.ancestors
         tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
+        labels = {label.casefold() for label in page.labels}
         return (
             page.kind in self._options.page_types
             and page.status == "current"
             and (not self._spaces or page.space_key.casefold() in self._spaces)
             and (not roots or not tree.isdisjoint(roots))
-            and self._labels_fit({label.casefold() for label in page.labels})
+            and (not self._include or not labels.isdisjoint(self._include))
+            and labels.isdisjoint(self._exclude)
         )
-
-    def _labels_fit(self, labels: set[str]) -> bool:
-        return (not self._include or bool(labels & self._include)) and not labels & self._exclude
 
 
 IDS_AT_ONCE = 100
@@ -371,10 +362,8 @@ class Restrictions:
                 f"rest/api/content/{key}/restriction/byOperation/read",
                 {"expand": "restrictions.user,restrictions.group"},
             )
-        except (ConfluenceNotFound, ConfluenceRefused):
-            return NOBODY
-        except ServerFault as error:
-            if error.status != 404:  # noqa: PLR2004 (a web page that says Not Found)
+        except (ConfluenceNotFound, ConfluenceRefused, ServerFault) as error:
+            if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page: Not Found)
                 raise
             return NOBODY
         readers = readers_of(answer.get("restrictions"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from connectors.confluence.client import (
@@ -11,17 +11,16 @@ from connectors.confluence.client import (
     ConfluenceClient,
     ConfluenceNotFound,
     ConfluenceRefused,
-    Deployment,
     cql_texts,
+    is_page_id,
     missing_keys,
 )
-from connectors.confluence.document import PAGE_WALK, Content, PageAttachments, fingerprints
+from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
-from connectors.confluence.reader import ContentFilter, PageReader, ReadResult
+from connectors.confluence.reader import ContentFilter, PageReader, left_as_it_is
 from connectors.confluence.walk import PageWalk
-from connectors.web import ServerFault
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
-from pipeline.errors import LarderError, SourceDenied
+from pipeline.errors import SourceDenied
 
 PAGES_AT_ONCE = 1000
 """Pages of the id walk whose restrictions are asked for together."""
@@ -59,7 +58,7 @@ class ConfluenceSource:
         versions: dict[str, str] = {}
         for page in pages:
             layers = self._reader.restrictions.layers(page)
-            found = fingerprints(self._options, page, layers, attached.get(page.id, PageAttachments()))
+            found = fingerprints(self._options, page, layers, attached.get(page.id, ()))
             self._owners |= dict.fromkeys(found.keys() - {page.id}, page.id)
             versions |= found
         complete = spaces and pages_complete and attached_complete
@@ -107,25 +106,26 @@ class ConfluenceSource:
 
     def _read(self, ids: Sequence[str]) -> Iterator[Page]:
         """What became of each id, a batch a page; the page of each attachment is found first."""
-        pages = [key for key in ids if _is_page_id(key)]
-        owners: dict[str, str] = {}
-        problems: list[Problem] = []
+        pages, owners, problems = list[str](), dict[str, str](), list[Problem]()
         for key in ids:
-            if not _is_page_id(key):
-                try:
+            try:
+                if is_page_id(key):
+                    pages.append(key)
+                else:
                     owners[key] = self._owner(key)
-                except ConfluenceRefused as error:
-                    reason = f"{error.message}; it is left as it is until it can be looked at"
-                    problems.append(Problem(external_id=key, reason=reason))
+            except ConfluenceRefused as error:
+                problems.append(left_as_it_is(key, error))
         gone = tuple(key for key, owner in owners.items() if not owner)
         if gone or problems:
             yield Page(cursor={}, deleted=gone, failed=tuple(problems))
         todo = list(dict.fromkeys((*pages, *filter(None, owners.values()))))
-        wanted = frozenset(ids)
         for at in range(0, len(todo), self._options.page_size):
             batch = todo[at : at + self._options.page_size]
-            result = self._reader.read(batch, only=wanted)
-            _note_detached(result, {key: owner for key, owner in owners.items() if owner in batch})
+            result = self._reader.read(batch, only=frozenset(ids))
+            # Files that hang no more on a page that was looked at are gone, and so are those of a page that is.
+            present = {row.rpartition(":")[0] for row in result.rows}
+            looked_at = present.union(result.deleted).intersection(batch)
+            result.deleted += [k for k, owner in owners.items() if k not in present and owner in looked_at]
             yield from result.pages({}, {})
 
     def _owner(self, key: str) -> str:
@@ -133,17 +133,6 @@ class ConfluenceSource:
         if not self._options.include_attachments:
             return ""
         return self._owners.get(key) or self._client.page_of_attachment(key)
-
-
-def _note_detached(result: ReadResult, owners: Mapping[str, str]) -> None:
-    """Files that hang no more on a page that was looked at are gone, and so are those of a page that is."""
-    present = {row.rpartition(":")[0] for row in result.rows}
-    looked_at = present.union(result.deleted)
-    result.deleted += [key for key, owner in owners.items() if key not in present and owner in looked_at]
-
-
-def _is_page_id(key: str) -> bool:
-    return key.isascii() and key.isdigit()
 
 
 SHOWN_SPACES = 20
@@ -159,45 +148,31 @@ def findings(client: ConfluenceClient, options: ConfluenceOptions) -> list[Findi
     subject = f"sign in at {options.base_url}"
     try:
         deployment = client.deployment
-    except (SourceDenied, ConfluenceNotFound, ServerFault) as error:
-        return [_sign_in_problem(subject, error)]
-    found = [_deployment(subject, deployment, options), _clock(deployment)]
-    if deployment.looks_cloud != deployment.cloud:
-        return found  # what else goes wrong follows from that
+    except ConfluenceNotFound:
+        detail = f"there is no API of {PRODUCT} at this address (404)"
+        return [Finding(ok=False, subject=subject, detail=detail, fix=WRONG_ADDRESS)]
+    except SourceDenied as error:
+        return [Finding(ok=False, subject=subject, detail=error.message, fix=error.fix)]
+    kind = "Confluence Cloud" if deployment.looks_cloud else "Confluence Server or Data Center"
+    if deployment.looks_cloud != deployment.cloud:  # what else goes wrong follows from that
+        detail = f"{kind} answers, and deployment says {options.deployment}"
+        fix = f"set deployment to {'cloud' if deployment.looks_cloud else 'server'}, or to auto"
+        return [Finding(ok=False, subject=subject, detail=detail, fix=fix)]
+    detail = f"{kind} accepts the credentials, API at {deployment.base}"
+    clock = (
+        "the account's is not shown; each sync looks at 26 hours more than need be; set timezone to save that"
+    )
+    if deployment.zone:
+        clock = f"the account's is {deployment.zone.key}"
+    found = [
+        Finding(ok=True, subject=subject, detail=detail),
+        Finding(ok=True, subject="time zone", detail=clock),
+    ]
     try:
         found += _contents(client, options)
     except (ConfluenceRefused, ConfluenceNotFound) as error:
         found.append(Finding(ok=False, subject="spaces", detail=error.message, fix=error.fix))
     return found
-
-
-def _sign_in_problem(subject: str, error: LarderError) -> Finding:
-    detail, fix = error.message, error.fix
-    if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page that says Not Found)
-        raise error
-    if isinstance(error, ConfluenceNotFound | ServerFault):
-        detail, fix = f"there is no API of {PRODUCT} at this address (404)", WRONG_ADDRESS
-    elif isinstance(error, ConfluenceRefused) and error.status == 403:  # noqa: PLR2004 (Forbidden)
-        fix = f"{PERMISSION}; on Cloud check that auth.username and auth.apiToken are both given"
-    return Finding(ok=False, subject=subject, detail=detail, fix=fix)
-
-
-def _deployment(subject: str, deployment: Deployment, options: ConfluenceOptions) -> Finding:
-    kind = "Confluence Cloud" if deployment.looks_cloud else "Confluence Server or Data Center"
-    if deployment.looks_cloud != deployment.cloud:
-        detail = f"{kind} answers, and deployment says {options.deployment}"
-        fix = f"set deployment to {'cloud' if deployment.looks_cloud else 'server'}, or to auto"
-        return Finding(ok=False, subject=subject, detail=detail, fix=fix)
-    return Finding(
-        ok=True, subject=subject, detail=f"{kind} accepts the credentials, API at {deployment.base}"
-    )
-
-
-def _clock(deployment: Deployment) -> Finding:
-    if deployment.zone:
-        return Finding(ok=True, subject="time zone", detail=f"the account's is {deployment.zone.key}")
-    detail = "the account's is not shown; each sync looks at 26 hours more than it would have to"
-    return Finding(ok=True, subject="time zone", detail=f"{detail}; set timezone to save that")
 
 
 def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[Finding]:
@@ -216,17 +191,10 @@ def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[
             yield Finding(ok=not archived, subject=f"space {key}", detail=f"{state}{_pages(count)}", fix=fix)
     count = client.count(content_filter.page_clause())
     # A list of configured spaces that are all invisible has been said already.
-    ok = bool(found)
-    detail = f"{len(found)} spaces visible, {_pages(count)}{_cap(count, options)}"
+    ok, detail = bool(found), f"{len(found)} spaces visible, {_pages(count)}"
+    if options.max_pages is not None and count > options.max_pages:
+        detail += f", of which maxPages lets the {options.max_pages} oldest in; pages removed there stay in the index"
     yield Finding(ok=ok, subject="spaces", detail=detail, fix="" if ok else PERMISSION)
-
-
-def _cap(count: int, options: ConfluenceOptions) -> str:
-    if options.max_pages is None or count <= options.max_pages:
-        return ""
-    return (
-        f", of which maxPages lets the {options.max_pages} oldest in; pages removed there stay in the index"
-    )
 
 
 def _pages(count: int) -> str:

@@ -215,38 +215,18 @@ class PageWalk:
 
     def _changed(self, cursor: ConfluenceCursor, horizon: datetime) -> Iterator[Content]:
         """Rows since the horizon; if nothing familiar is among the first, we may have misread the clock."""
-        zone = self._client.deployment.zone
-        if zone is None:
-            yield from self._changed_backwards(horizon)
-            return
         familiar = {key.rpartition(":")[0] for key in cursor.seen}
-        for number, rows in enumerate(self._changed_rows(horizon, zone, "asc")):
-            if number == 0 and familiar and not familiar & {row.id for row in rows}:
-                yield from self._changed_backwards(horizon)
+        for zone in dict.fromkeys((self._client.deployment.zone, None)):
+            for number, rows in enumerate(self._changed_rows(horizon, zone)):
+                if number == 0 and zone and familiar and not familiar & {row.id for row in rows}:
+                    break
+                yield from rows
+            else:
                 return
-            yield from rows
 
-    def _changed_backwards(self, horizon: datetime) -> Iterator[Content]:
-        """The same without a known zone: from the newest back to the horizon, by the service's own times.
-
-        A literal that is early enough for any zone would show the changes of a day and more every time.
-        """
-        found: list[Content] = []
-        search = self._changed_rows(horizon, None, "desc")
-        for rows in search:
-            found += [row for row in rows if not _before(row.changed, horizon)]
-            if any(_before(row.changed, horizon) for row in rows):
-                break
-        else:
-            if not search.complete:
-                # What is missing is the oldest: it must not be passed over.
-                yield from self._changed_rows(horizon, None, "asc").contents()
-                return
-        yield from reversed(found)
-
-    def _changed_rows(self, horizon: datetime, zone: ZoneInfo | None, order: str) -> CqlSearch:
+    def _changed_rows(self, horizon: datetime, zone: ZoneInfo | None) -> CqlSearch:
         since = since_clause("lastmodified", time_literal(horizon, zone))
-        cql = f"{self._all_types()} and {since} order by lastmodified {order}"
+        cql = f"{self._all_types()} and {since} order by lastmodified asc"
         return self._client.search(cql, ("version", "history", "container"))
 
     def _all_types(self) -> str:

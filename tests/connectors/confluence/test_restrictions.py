@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.confluence.client import ConfluenceClient
-from connectors.confluence.document import content_of
+from connectors.confluence.document import Content
 from connectors.confluence.reader import Restrictions
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
@@ -152,11 +152,11 @@ def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None
     restrictions = Restrictions(ConfluenceClient(options_for(fake)))
     open_to_all: Json = {"read": {"restrictions": {"user": {"results": []}, "group": {"results": []}}}}
     row = {"id": "1", "space": {"key": "ENG"}, "ancestors": [{"title": "?"}], "restrictions": open_to_all}
-    page = content_of(row)
+    page = Content.model_validate(row)
     restrictions.learn([page])
 
     assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]
-    assert restrictions.layers(content_of({**row, "id": "2"}))[-1] == ["nobody"]
+    assert restrictions.layers(Content.model_validate({**row, "id": "2"}))[-1] == ["nobody"]
 
 
 def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
@@ -164,7 +164,7 @@ def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
     hidden = {
         "read": {"restrictions": {"user": {"results": [{"type": "unknown"}]}, "group": {"results": []}}}
     }
-    page = content_of({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
+    page = Content.model_validate({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
     restrictions.learn([page])
 
     assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -32,10 +32,6 @@ def _fewer_is_the_end(payload: Json, asked: int) -> bool:
     return len(payload["results"]) < asked
 
 
-def _own_count(start: int, _rows: Sequence[Json], _payload: Json) -> int:
-    return start + 400
-
-
 def _later_than(field: str, literal: str) -> str:
     return f'{field} > "{literal}"'
 
@@ -61,7 +57,6 @@ WRONG: dict[str, Mapping[str, object]] = {
     "the next link loses the context": {"client.next_address": _host_root},
     "the next link is encoded twice": {"client.next_address": _encoded_again},
     "fewer than asked for is the end": {"client.is_last": _fewer_is_the_end},
-    "the start counts what was asked for": {"client.next_start": _own_count},
     "later than the minute": {"walk.since_clause": _later_than, "walk.OVERLAP": timedelta(0)},
     "no overlap": {"walk.OVERLAP": timedelta(0)},
     "times with seconds": {"walk.time_literal": _with_seconds},
@@ -72,7 +67,6 @@ WRONG: dict[str, Mapping[str, object]] = {
 }
 """Module and name below `connectors.confluence` -> what stands there instead."""
 KIND = {
-    "the start counts what was asked for": "server",
     "no look whether the list moved": "server",
     "times of another clock": "cloud",
 }
