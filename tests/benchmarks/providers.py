@@ -40,8 +40,9 @@ from tests.fakes.server import FakeServer
 from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
 from workers import embedded
 from workers.control import steps
-from workers.limits.allowance import DailyLimits, TenantBudget
+from workers.limits.allowance import TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.settings.embedding import EmbeddingBudgetSettings
 
 WIDTH, BATCH, PROCESSES = 64, 100, 4
 WINDOW, LIMIT = 6.0, 2600
@@ -144,7 +145,7 @@ class Job:
         database = Database(self.database, self.control)
         embedder = open_embedder(EmbeddingOptions(**self.options))
         limits = RateLimits(texts=self.limit, window=WINDOW, query_share=0.0)
-        rate = ValkeyRate(self.broker, self.name, limits, chance=random.random)
+        rate = ValkeyRate(self.broker, self.name, limits)
 
         def budget(tenant: UUID) -> TenantBudget:
             return TenantBudget(
@@ -152,7 +153,7 @@ class Job:
                 database=database,
                 provider=self.name,
                 model="bench",
-                daily=DailyLimits(),
+                daily=EmbeddingBudgetSettings(),
                 rate=rate,
             )
 

@@ -20,8 +20,9 @@ from pipeline.embedding.budget import BudgetedEmbedder, Cost
 from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, LarderError
 from pipeline.ledger import sources
 from workers import embedded
-from workers.limits.allowance import DailyLimits, TenantBudget
+from workers.limits.allowance import TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.settings.embedding import EmbeddingBudgetSettings
 
 _names = itertools.count(1)
 
@@ -36,7 +37,7 @@ class Desk:
     slept: list[float] = field(default_factory=list)
     rates: list[ValkeyRate] = field(default_factory=list)
 
-    def budget(self, daily: DailyLimits | None = None, **limits: Any) -> TenantBudget:
+    def budget(self, daily: EmbeddingBudgetSettings | None = None, **limits: Any) -> TenantBudget:
         self.rates.append(
             ValkeyRate(self.broker, f"desk-{next(_names)}", RateLimits(**limits), chance=lambda: 1.0)
         )
@@ -45,7 +46,7 @@ class Desk:
             database=self.database,
             provider="paid",
             model="m",
-            daily=daily or DailyLimits(),
+            daily=daily or EmbeddingBudgetSettings(),
             rate=self.rates[-1],
             sleep=self.slept.append,
         )
@@ -75,7 +76,7 @@ def spent(budget: TenantBudget, cost: Cost) -> BudgetSpent:
 
 
 HUNDRED = Cost(texts=10, tokens=100)
-PRICED = DailyLimits(price=Decimal("0.15"))
+PRICED = EmbeddingBudgetSettings(cost_per_million_tokens=0.15)
 
 
 class TestTheDay:
@@ -99,7 +100,7 @@ class TestTheDay:
         assert desk.used() == {"document": (1, 0, 0, 0)}
 
     def test_documents_wait_for_the_next_day_and_questions_go_on_within_the_reserve(self, desk: Desk) -> None:
-        budget = desk.budget(DailyLimits(tokens=1000, query_share=0.2))
+        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.2))
         for _ in range(8):
             budget.take(HUNDRED)
         error = spent(budget, Cost(texts=1, tokens=1))
@@ -113,13 +114,15 @@ class TestTheDay:
         assert "per day" in spent(budget, question).message
 
     def test_money_is_a_ceiling_too(self, desk: Desk) -> None:
-        budget = desk.budget(DailyLimits(cost=Decimal("0.02"), price=Decimal(100), query_share=0.0))
+        budget = desk.budget(
+            EmbeddingBudgetSettings(daily_cost=0.02, cost_per_million_tokens=100, query_share=0.0)
+        )
         budget.take(HUNDRED)
         budget.take(HUNDRED)
         spent(budget, Cost(texts=1, tokens=1))
 
     def test_the_day_belongs_to_one_tenant_and_one_date(self, desk: Desk) -> None:
-        budget = desk.budget(DailyLimits(tokens=100, query_share=0.0))
+        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=100, query_share=0.0))
         grant = budget.take(HUNDRED)
         spent(budget, HUNDRED)
         other = uuid4()
@@ -141,7 +144,7 @@ class TestTheDay:
         assert desk.used() == {"document": (1, 0, 0, 0)}
 
     def test_workers_together_stay_below_the_ceiling(self, desk: Desk) -> None:
-        budget = desk.budget(DailyLimits(tokens=1000, query_share=0.0))
+        budget = desk.budget(EmbeddingBudgetSettings(daily_tokens=1000, query_share=0.0))
         taken: list[int] = []
 
         def worker() -> None:

@@ -50,10 +50,6 @@ def test_another_process_of_the_same_number_is_a_stranger(process: int) -> None:
     assert not is_same_process(os.getpid(), 0.0)
 
 
-def test_who_was_noted_by_the_time_of_day_is_known_still(process: int) -> None:
-    assert is_same_process(process, psutil.Process(process).create_time())
-
-
 def test_one_that_is_gone_is_nobody() -> None:
     made = subprocess.Popen(NAP)
     noted = process_start(made.pid)

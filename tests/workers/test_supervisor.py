@@ -16,6 +16,7 @@ import pytest
 from pipeline.errors import ConfigurationError, LarderError
 from workers.embedded import Credentials
 from workers.processes import supervisor
+from workers.processes.liveness import process_start
 from workers.processes.supervisor import Child, Supervisor
 from workers.runtime import Addresses
 from workers.settings import load
@@ -115,7 +116,7 @@ def test_a_command_borrows_only_the_workers_it_needs(boss: Supervisor) -> None:
 def test_a_reused_process_id_is_not_taken_for_ours(tmp_path: Path) -> None:
     process = subprocess.Popen(NAP)
     try:
-        started = psutil.Process(process.pid).create_time()
+        started = process_start(process.pid)
         entries = [
             {"name": "ours", "pid": process.pid, "started": started},
             {"name": "another", "pid": process.pid, "started": started - 100},
@@ -171,7 +172,7 @@ def test_who_begins_ends_what_a_killed_supervisor_left_behind(tmp_path: Path) ->
     left, server = subprocess.Popen(NAP), subprocess.Popen(NAP)
     try:
         entries = [
-            {"name": name, "pid": p.pid, "started": psutil.Process(p.pid).create_time()}
+            {"name": name, "pid": p.pid, "started": process_start(p.pid)}
             for name, p in (("worker-embed", left), ("postgres", server))
         ]
         (tmp_path / "state.json").write_text(json.dumps({"processes": entries}))

@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from workers import embedded
-from workers.limits.valkey import AWAY, Scripts
+from workers.limits.valkey import Scripts
+from workers.queue.broker import AWAY
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 GET = "return redis.call('GET', KEYS[1])"
@@ -22,7 +23,7 @@ WRONG = "return redis.call('INCRBY', KEYS[1], 'many')"
 
 @pytest.fixture
 def scripts(servers: embedded.Servers) -> Iterator[Scripts]:
-    made = Scripts(servers.broker_url, seconds=5)
+    made = Scripts(servers.broker_url, "test:")
     yield made
     made.disconnect()
 
@@ -36,7 +37,7 @@ def control(servers: embedded.Servers) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def key() -> str:
-    return f"test:{uuid4()}"
+    return str(uuid4())
 
 
 def idle(scripts: Scripts) -> list[Any]:
@@ -51,19 +52,19 @@ def connections(control: redis.Redis, scripts: Scripts) -> list[int]:
 
 
 def test_one_connection_serves_one_after_the_other(scripts: Scripts, key: str) -> None:
-    assert [scripts.run(ADD, [key], [2]) for _ in range(3)] == [2, 4, 6]
-    assert scripts.run(GET, [key], []) == b"6"
-    assert scripts.run(GET, [f"{key}:none"], []) is None
+    assert [scripts.run(ADD, key, "n", 2) for _ in range(3)] == [2, 4, 6]
+    assert scripts.run(GET, key, "n") == b"6"
+    assert scripts.run(GET, f"{key}:none", "n") is None
     assert len(idle(scripts)) == 1
 
 
 def test_a_script_that_the_server_forgot_is_sent_again(
     scripts: Scripts, control: redis.Redis, key: str
 ) -> None:
-    scripts.run(ADD, [key], [1])
+    scripts.run(ADD, key, "n", 1)
     control.script_flush()
-    assert scripts.run(ADD, [key], [1]) == 2
-    assert scripts.run(ADD, [key], [1]) == 3
+    assert scripts.run(ADD, key, "n", 1) == 2
+    assert scripts.run(ADD, key, "n", 1) == 3
 
 
 def test_connections_that_the_server_closed_are_replaced(
@@ -74,7 +75,7 @@ def test_connections_that_the_server_closed_are_replaced(
     def use() -> None:
         ready.wait(60)
         for _ in range(50):
-            scripts.run(ADD, [key], [0])
+            scripts.run(ADD, key, "n", 0)
 
     threads = [threading.Thread(target=use) for _ in range(2)]
     for thread in threads:
@@ -83,16 +84,16 @@ def test_connections_that_the_server_closed_are_replaced(
         thread.join()
     for number in connections(control, scripts):
         control.client_kill_filter(_id=str(number))
-    assert scripts.run(ADD, [key], [5]) == 5
-    assert scripts.run(GET, [key], []) == b"5"
+    assert scripts.run(ADD, key, "n", 5) == 5
+    assert scripts.run(GET, key, "n") == b"5"
 
 
 def test_a_refusal_is_told_and_costs_no_connection(scripts: Scripts, key: str) -> None:
-    scripts.run(ADD, [key], [1])
+    scripts.run(ADD, key, "n", 1)
     before = idle(scripts)
     with pytest.raises(redis.ResponseError):
-        scripts.run(WRONG, [key], [])
-    assert scripts.run(ADD, [key], [1]) == 2
+        scripts.run(WRONG, key, "n")
+    assert scripts.run(ADD, key, "n", 1) == 2
     assert idle(scripts) == before
 
 
@@ -100,7 +101,7 @@ def test_who_is_interrupted_in_an_answer_leaves_none_of_it_to_the_next(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """As a time limit of the worker would."""
-    scripts.run(ADD, [key], [1])
+    scripts.run(ADD, key, "n", 1)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -108,14 +109,14 @@ def test_who_is_interrupted_in_an_answer_leaves_none_of_it_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(idle(scripts)[0]._parser, "read_response", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            scripts.run(ADD, [key], [10])
-    assert scripts.run(GET, [f"{key}:none"], []) is None, "not the answer to the question before"
+            scripts.run(ADD, key, "n", 10)
+    assert scripts.run(GET, f"{key}:none", "n") is None, "not the answer to the question before"
 
 
 def test_a_script_whose_answer_was_lost_does_not_run_twice(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    scripts.run(ADD, [key], [1])
+    scripts.run(ADD, key, "n", 1)
 
     with monkeypatch.context() as patch:
 
@@ -125,21 +126,21 @@ def test_a_script_whose_answer_was_lost_does_not_run_twice(
 
         patch.setattr(idle(scripts)[0]._parser, "read_response", lost)
         with pytest.raises(AWAY):
-            scripts.run(ADD, [key], [10])
-    assert scripts.run(ADD, [key], [0]) in {1, 11}
+            scripts.run(ADD, key, "n", 10)
+    assert scripts.run(ADD, key, "n", 0) in {1, 11}
 
 
 def test_nobody_there_is_one_of_those_that_mean_away() -> None:
     with pytest.raises(AWAY):
-        Scripts("redis://127.0.0.1:1/0", seconds=1).run(ADD, ["k"], [1])
+        Scripts("redis://127.0.0.1:1/0", "test:").run(ADD, "k", "n", 1)
 
 
 def test_after_a_fork_each_process_has_its_own(servers: embedded.Servers, scripts: Scripts, key: str) -> None:
     code = f"""
 import os, sys
 from workers.limits.valkey import Scripts
-scripts = Scripts(sys.argv[1], seconds=5)
-add = lambda: scripts.run({ADD!r}, [sys.argv[2]], [1])
+scripts = Scripts(sys.argv[1], "test:")
+add = lambda: scripts.run({ADD!r}, sys.argv[2], "n", 1)
 add()
 idle = lambda: scripts._client.connection_pool._available_connections[0]
 before = idle()
@@ -153,4 +154,4 @@ add()
 assert idle() is before, "the child closed it"
 """
     subprocess.run([sys.executable, "-c", code, servers.broker_url, key], check=True, timeout=60)
-    assert scripts.run(GET, [key], []) == b"202"
+    assert scripts.run(GET, key, "n") == b"202"

@@ -333,7 +333,7 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
     if set(INDEXING) & set(lacking) - set(ENRICHING) and (why := broker.trouble(parts.addresses.broker)):
         raise broker_lost(why, broker.remedy(why))
     boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
-    thread = threading.Thread(target=boss.lend, daemon=True)
+    thread = threading.Thread(target=boss.run, daemon=True)
     thread.start()
     try:
         yield True

@@ -76,7 +76,7 @@ class CommandContext:
 
         parts = open_runtime(self.settings)
         parts.answer_timeout = self.answer_timeout
-        configure(self.settings.rag.queue, parts.addresses.broker, hurried=self.answer_timeout is not None)
+        configure(self.settings.rag.queue, parts.addresses.broker, send_only=self.answer_timeout is not None)
         runtime.use(parts)
         return parts
 

@@ -98,8 +98,9 @@ def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:
         state = supervisor.read_state(folder)
         ages = liveness.ages(folder / "heartbeat")
         mine = supervisor.running(folder).get("supervisor") == process.pid
-        if mine and state and all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES):
-            return dict(state)
+        listening = all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES)
+        if mine and listening and state and "database_url" in state:
+            return state
         if process.poll() is not None:
             break
         time.sleep(0.1)

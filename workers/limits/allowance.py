@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from uuid import UUID
 
 from sqlalchemy import Connection
 
+from connectors.sections import revealed
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
@@ -23,33 +22,10 @@ from pipeline.ledger import embedding_use
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
 from workers.settings import Configuration, EmbeddingModel
+from workers.settings.embedding import EmbeddingBudgetSettings
 
 LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DailyLimits:
-    """What one tenant may use in a day in UTC; None: no limit."""
-
-    tokens: int | None = None
-    cost: Decimal | None = None
-    query_share: float = 0.1
-    """The part that documents leave to questions."""
-    price: Decimal = Decimal(0)
-    """Of a million tokens."""
-
-    def ceiling(self, *, query: bool) -> embedding_use.Ceiling:
-        """What calls of this kind may use up."""
-        share = Decimal(1) if query else 1 - Decimal(str(self.query_share))
-        return embedding_use.Ceiling(
-            tokens=None if self.tokens is None else int(self.tokens * share),
-            cost=None if self.cost is None else self.cost * share,
-        )
-
-    def cost_of(self, tokens: int) -> Decimal:
-        """What so many tokens cost."""
-        return self.price * tokens / 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +36,8 @@ class TenantBudget:
     database: Database
     provider: str
     model: str
-    daily: DailyLimits
+    daily: EmbeddingBudgetSettings
+    """What one tenant may use in a day in UTC, and the price."""
     rate: ValkeyRate | None = None
     """None for a command without a broker: it is alone and makes few calls."""
     sleep: Callable[[float], None] = time.sleep
@@ -68,57 +45,24 @@ class TenantBudget:
     @property
     def texts(self) -> int | None:
         """See Budget."""
-        return self._most("texts")
+        return self.rate.limits.most(self.rate.limits.texts, query=False) or None if self.rate else None
 
     @property
     def tokens(self) -> int | None:
         """See Budget."""
-        return self._most("tokens")
-
-    def _most(self, what: str) -> int | None:
-        if self.rate is None:
-            return None
-        return self.rate.limits.most(getattr(self.rate.limits, what), query=False) or None
+        return self.rate.limits.most(self.rate.limits.tokens, query=False) or None if self.rate else None
 
     def take(self, cost: Cost) -> Grant:
         """See Budget. The day is counted before the call: a process killed in between has probably paid."""
-        grant = Grant(cost=cost, day=self._reserve(cost))
-        try:
-            slot = self._take_rate(cost, 0.0 if cost.query else LONGEST_SLEEP)
-        except BudgetSpent:
-            self._add(grant, self._used(cost, sign=-1, calls=-1))
-            raise
-        return replace(grant, slot=slot)
-
-    def spent(self, grant: Grant, tokens: int | None) -> None:
-        """See Budget."""
-        cost = grant.cost
-        real = cost.tokens if tokens is None else tokens
-        more = real - cost.tokens
-        if more:
-            self._add(grant, embedding_use.Used(tokens=more, cost=self.daily.cost_of(more)))
-        if self.rate is not None:
-            self.rate.answered(grant.slot, more)
-        used = embedding_use.Used(calls=1, texts=cost.texts, tokens=real, cost=self.daily.cost_of(real))
-        metrics.count(self._meter(cost), used)
-
-    def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
-        """See Budget."""
-        self._add(grant, self._used(grant.cost, sign=-1))
-        seconds = self.rate.failed(error.retry_after) if self.rate is not None else 0.0
-        if seconds and error.retry_after is None:
-            error.retry_after = seconds
-
-    def refused(self, grant: Grant) -> None:
-        """See Budget."""
-        self._add(grant, self._used(grant.cost, sign=-1))
-        if self.rate is not None:
-            self.rate.answered()
-
-    def _reserve(self, cost: Cost) -> date:
+        daily = self.daily
+        share = Decimal(1) if cost.query else 1 - Decimal(str(daily.query_share))
+        ceiling = embedding_use.Ceiling(
+            tokens=None if daily.daily_tokens is None else int(daily.daily_tokens * share),
+            cost=None if daily.daily_cost is None else Decimal(str(daily.daily_cost)) * share,
+        )
+        used = self._used(cost.texts, cost.tokens, calls=1)
         with self.database.tenant(self.tenant_id, durable=not cost.query) as connection:
-            ceiling = self.daily.ceiling(query=cost.query)
-            day = embedding_use.reserve(connection, self._meter(cost), self._used(cost, calls=1), ceiling)
+            day = embedding_use.reserve(connection, self._meter(cost), used, ceiling)
             left = embedding_use.seconds_to_midnight(connection) if day is None else 0.0
         if day is None:
             raise BudgetSpent(
@@ -126,7 +70,36 @@ class TenantBudget:
                 fix="nothing to do: the work goes on tomorrow (UTC); raise dailyTokens or dailyCost to go on today",
                 retry_after=left,
             )
-        return day
+        grant = Grant(cost=cost, day=day)
+        try:
+            return replace(grant, slot=self._take_rate(cost, 0.0 if cost.query else LONGEST_SLEEP))
+        except BudgetSpent:
+            self._add(grant, self._used(-cost.texts, -cost.tokens, calls=-1))
+            raise
+
+    def spent(self, grant: Grant, tokens: int | None) -> None:
+        """See Budget."""
+        cost = grant.cost
+        real = cost.tokens if tokens is None else tokens
+        more = real - cost.tokens
+        if more:
+            self._add(grant, self._used(0, more))
+        if self.rate is not None:
+            self.rate.answered(grant.slot, more)
+        metrics.count(self._meter(cost), self._used(cost.texts, real, calls=1))
+
+    def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
+        """See Budget."""
+        self._add(grant, self._used(-grant.cost.texts, -grant.cost.tokens))
+        seconds = self.rate.failed(error.retry_after) if self.rate is not None else 0.0
+        if seconds and error.retry_after is None:
+            error.retry_after = seconds
+
+    def refused(self, grant: Grant) -> None:
+        """See Budget."""
+        self._add(grant, self._used(-grant.cost.texts, -grant.cost.tokens))
+        if self.rate is not None:
+            self.rate.answered()
 
     def _take_rate(self, cost: Cost, sleep_at_most: float) -> str:
         if self.rate is None:
@@ -146,13 +119,9 @@ class TenantBudget:
         with self.database.tenant(self.tenant_id, durable=not grant.cost.query) as connection:
             embedding_use.add_usage(connection, self._meter(grant.cost), used, grant.day)
 
-    def _used(self, cost: Cost, *, sign: int = 1, calls: int = 0) -> embedding_use.Used:
-        return embedding_use.Used(
-            calls=calls,
-            texts=sign * cost.texts,
-            tokens=sign * cost.tokens,
-            cost=sign * self.daily.cost_of(cost.tokens),
-        )
+    def _used(self, texts: int, tokens: int, calls: int = 0) -> embedding_use.Used:
+        cost = Decimal(str(self.daily.cost_per_million_tokens)) * tokens / 1_000_000
+        return embedding_use.Used(calls=calls, texts=texts, tokens=tokens, cost=cost)
 
     def _meter(self, cost: Cost) -> embedding_use.Meter:
         return embedding_use.Meter(
@@ -188,11 +157,6 @@ class Allowance:
         e, previous = self.rag.embedding, self.rag.embedding.previous
         return embedding_use.fingerprint(self.model, *_named(e), *(_named(previous) if previous else ()))
 
-    @property
-    def _key(self) -> str:
-        secret = self.rag.embedding.api_key
-        return secret.get_secret_value() if secret else ""
-
     @cached_property
     def rate(self) -> ValkeyRate | None:
         """Shared by all who ask the same address with the same key; None for a command without a broker."""
@@ -207,8 +171,8 @@ class Allowance:
             base=q.retry_base_seconds,
             longest=q.retry_max_seconds,
         )
-        name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, self._key)}"
-        return ValkeyRate(self.broker_url, name, limits, chance=random.random)
+        name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, revealed(e.api_key))}"
+        return ValkeyRate(self.broker_url, name, limits)
 
     def budget(self, tenant: UUID) -> TenantBudget:
         """What a tenant may embed."""
@@ -218,12 +182,7 @@ class Allowance:
             database=self.database,
             provider=e.provider,
             model=self.model,
-            daily=DailyLimits(
-                tokens=e.daily_tokens,
-                cost=None if e.daily_cost is None else Decimal(str(e.daily_cost)),
-                query_share=e.query_share,
-                price=Decimal(str(e.cost_per_million_tokens)),
-            ),
+            daily=e,
             rate=self.rate,
         )
 
@@ -260,5 +219,4 @@ class Allowance:
 
 def _named(e: EmbeddingModel) -> tuple[object, ...]:
     """What tells one description of a model from another."""
-    key = e.api_key.get_secret_value() if e.api_key else ""
-    return e.provider, e.dimensions, e.base_url, key, e.model_path, e.model
+    return e.provider, e.dimensions, e.base_url, revealed(e.api_key), e.model_path, e.model

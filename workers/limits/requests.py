@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from uuid import uuid4
 
 from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, RequestLimits, refusal
 from pipeline.errors import SourceUnavailable
-from workers.limits.valkey import AWAY, CLOSING, Scripts
+from workers.limits.valkey import CLOSING, FIX, Scripts
+from workers.queue.broker import AWAY
 
-PREFIX = "larder:gate:"
-SECONDS = 3.0
-"""A broker that takes longer counts as away."""
+PREFIX = "larder:requests:"
 
 # KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, cost,
 # this ticket, its life in seconds. Returns {why, seconds}; why is "in" for a ticket.
@@ -65,7 +64,8 @@ class ValkeyRequestLimiter:
     """
 
     def __init__(self, broker_url: str) -> None:
-        self._scripts = Scripts(broker_url, seconds=SECONDS)
+        self._scripts = Scripts(broker_url, PREFIX)
+        self.disconnect = self._scripts.disconnect
 
     def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
         """A ticket for one request that weighs `cost`.
@@ -74,22 +74,18 @@ class ValkeyRequestLimiter:
             RateLimited: not now; `retry_after` says in how many seconds.
             SourceUnavailable: Valkey cannot be reached, and who does not know the limits does not ask.
         """
-        ticket = uuid4().hex
-        rate = (limits.per_minute or 0) / 60
-        why, seconds = self._run(
-            ENTER,
-            [f"{PREFIX}{{{key}}}:{part}" for part in ("bucket", "tickets", "closed")],
-            [rate, limits.burst, limits.handful, limits.at_once, cost, ticket, TICKET_SECONDS],
-        )
+        ticket, rate = uuid4().hex, (limits.per_minute or 0) / 60
+        asked = (rate, limits.burst, limits.handful, limits.at_once, cost, ticket, TICKET_SECONDS)
+        with _counted():
+            why, seconds = self._scripts.run(ENTER, key, "bucket tickets closed", *asked)
         if why == b"in":
             return ticket
-        reason = why.decode()
-        raise refusal(key, reason, BUSY_SECONDS if reason == "busy" else float(seconds))
+        raise refusal(key, why.decode(), BUSY_SECONDS if why == b"busy" else float(seconds))
 
     def release(self, key: str, ticket: str) -> None:
         """The request is over. Never raises: a lost ticket dies by itself."""
         with suppress(*AWAY):
-            self._scripts.run(LEAVE, [f"{PREFIX}{{{key}}}:tickets"], [ticket])
+            self._scripts.run(LEAVE, key, "tickets", ticket)
 
     def pause(self, key: str, seconds: float) -> None:
         """Nobody enters before that time is over; a shorter close never shortens a longer one.
@@ -97,19 +93,15 @@ class ValkeyRequestLimiter:
         Raises:
             SourceUnavailable: Valkey cannot be reached.
         """
-        self._run(CLOSE, [f"{PREFIX}{{{key}}}:closed"], [max(0.001, seconds)])
+        with _counted():
+            self._scripts.run(CLOSE, key, "closed", max(0.001, seconds))
 
-    def disconnect(self) -> None:
-        """Give the connections back; a later use connects anew."""
-        self._scripts.disconnect()
 
-    def _run(self, script: str, keys: list[str], arguments: list[object]) -> Any:
-        try:
-            return self._scripts.run(script, keys, arguments)
-        except AWAY as error:
-            fix = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
-            # No cause: a client's error may repeat the address, which holds the password.
-            raise SourceUnavailable(
-                f"the limiter of requests cannot be reached in Valkey ({type(error).__name__})",
-                fix=fix,
-            ) from None
+@contextmanager
+def _counted() -> Iterator[None]:
+    try:
+        yield
+    except AWAY as error:
+        # No cause: a client's error may repeat the address, which holds the password.
+        said = f"the limiter of requests cannot be reached in Valkey ({type(error).__name__})"
+        raise SourceUnavailable(said, fix=FIX) from None

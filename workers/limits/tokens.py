@@ -7,16 +7,17 @@ either its burst or a part of the limit to promise the same.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers.limits.valkey import AWAY, CLOSING, Scripts
+from workers.limits.valkey import CLOSING, FIX, Scripts
+from workers.queue.broker import AWAY
 
 PREFIX = "larder:embed:"
-SECONDS = 3.0
-"""A broker that takes longer counts as away."""
 AWAY_SECONDS = 5.0
 """How long to wait for it."""
 SLOTS = 60
@@ -147,11 +148,6 @@ class RateLimits:
             return 0
         return limit if query else max(1, int(limit * (1 - self.query_share)))
 
-    @property
-    def guard(self) -> float:
-        """Seconds added to the window: a call may reach the provider sooner after its grant than an earlier one."""
-        return max(self.window / SLOTS, 0.25)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
@@ -163,15 +159,25 @@ class Outlook:
     """True if it was away and nobody has seen it answer since: one caller at a time."""
 
 
+_SAID = {
+    "closed": "the embedding provider is left alone for {:.0f} s more",
+    "probing": "the embedding provider was away, and another worker is finding out whether it is back",
+    "spent": "what may be embedded per minute is used up",
+}
+_GOES_ON = "nothing to do: the work goes on by itself"
+_RAISE = "; raise requestsPerMinute, textsPerMinute or tokensPerMinute if the provider allows more"
+
+
 class ValkeyRate:
     """The rate of one provider and key, for all processes with the same broker; connects at the first use."""
 
     def __init__(
-        self, broker_url: str, name: str, limits: RateLimits, *, chance: Callable[[], float]
+        self, broker_url: str, name: str, limits: RateLimits, *, chance: Callable[[], float] = random.random
     ) -> None:
         """`name` tells providers and keys apart; it is readable in Valkey and so must hold no key itself."""
-        self._scripts = Scripts(broker_url, seconds=SECONDS)
+        self._scripts = Scripts(broker_url, PREFIX)
         self._name = name
+        self.disconnect = self._scripts.disconnect
         self.limits = limits
         self._chance = chance
 
@@ -183,82 +189,42 @@ class ValkeyRate:
                 call is for documents: who does not know what others ask does not ask.
         """
         limit = self.limits
-        limits = [limit.most(n, query=cost.query) for n in (limit.requests, limit.texts, limit.tokens)]
-        timing = [limit.window, limit.window / SLOTS, limit.guard]
-        amounts = [1, cost.texts, cost.tokens]
+        most = [limit.most(n, query=cost.query) for n in (limit.requests, limit.texts, limit.tokens)]
+        # The guard: a call may reach the provider sooner after its grant than an earlier one.
+        timing = (limit.window, limit.window / SLOTS, max(limit.window / SLOTS, 0.25))
+        asked = (*timing, 1, cost.texts, cost.tokens, *most, limit.failures, PROBE_SECONDS)
         try:
-            why, seconds = self._scripts.run(
-                TAKE,
-                self._keys("slots", "closed", "failures", "probing"),
-                [*timing, *amounts, *limits, limit.failures, PROBE_SECONDS],
-            )
+            why, seconds = self._scripts.run(TAKE, self._name, "slots closed failures probing", *asked)
         except AWAY as error:
             if cost.query:
                 return ""  # one text, and somebody waits for it
-            raise _broker_away(error) from None
-        if why != b"in":
-            raise _refusal(why.decode(), float(seconds))
-        slot: str = seconds.decode()
-        return slot
+            # No cause: a client's error may repeat the address, which holds the password.
+            said = f"the embedding budget cannot be reached in Valkey ({type(error).__name__})"
+            raise BudgetSpent(said, fix=FIX, retry_after=AWAY_SECONDS) from None
+        if why == b"in":
+            return str(seconds.decode())
+        fix = _GOES_ON + (_RAISE if why == b"spent" else "")
+        wait = max(0.05, float(seconds))
+        raise BudgetSpent(_SAID[why.decode()].format(float(seconds)), fix=fix, retry_after=wait)
 
     def failed(self, retry_after: float | None) -> float:
         """The provider was away or sent us away; returns for how many seconds nobody calls it, 0 if they may."""
         limit = self.limits
         asked = -1.0 if retry_after is None else min(max(retry_after, 0.0), LONGEST_SECONDS)
-        try:
-            seconds = self._scripts.run(
-                FAILED,
-                self._keys("closed", "failures", "probing"),
-                [asked, limit.base, limit.longest, self._chance(), limit.failures],
-            )
-        except AWAY:
-            return 0.0
-        return float(seconds)
+        with suppress(*AWAY):
+            told = (asked, limit.base, limit.longest, self._chance(), limit.failures)
+            return float(self._scripts.run(FAILED, self._name, "closed failures probing", *told))
+        return 0.0
 
     def answered(self, slot: str = "", more_tokens: int = 0) -> None:
         """The provider answered, whatever it said: it is not away. The call took so many tokens more than granted."""
-        try:
-            self._scripts.run(ANSWERED, self._keys("slots", "failures", "probing"), [slot, more_tokens])
-        except AWAY:
-            return
+        with suppress(*AWAY):
+            self._scripts.run(ANSWERED, self._name, "slots failures probing", slot, more_tokens)
 
     def look(self) -> Outlook:
         """How it stands; an unknown state is a good one, since `take` says it better."""
-        try:
-            closed, failures, probing = self._scripts.run(
-                LOOK, self._keys("closed", "failures", "probing"), []
-            )
-        except AWAY:
-            return Outlook()
-        count = int(failures)
-        doubtful = count >= self.limits.failures or bool(probing)
-        return Outlook(closed_seconds=float(closed), failures=count, doubtful=doubtful)
-
-    def disconnect(self) -> None:
-        """Give the connections back; a later use connects anew."""
-        self._scripts.disconnect()
-
-    def _keys(self, *parts: str) -> list[str]:
-        """The braces keep them on one node of a cluster."""
-        return [f"{PREFIX}{{{self._name}}}:{part}" for part in parts]
-
-
-def _refusal(why: str, seconds: float) -> BudgetSpent:
-    said = {
-        "closed": f"the embedding provider is left alone for {seconds:.0f} s more",
-        "probing": "the embedding provider was away, and another worker is finding out whether it is back",
-        "spent": "what may be embedded per minute is used up",
-    }
-    fix = "nothing to do: the work goes on by itself"
-    if why == "spent":
-        fix += "; raise requestsPerMinute, textsPerMinute or tokensPerMinute if the provider allows more"
-    return BudgetSpent(said[why], fix=fix, retry_after=max(0.05, seconds))
-
-
-def _broker_away(error: BaseException) -> BudgetSpent:
-    # No cause: a client's error may repeat the address, which holds the password.
-    return BudgetSpent(
-        f"the embedding budget cannot be reached in Valkey ({type(error).__name__})",
-        fix="look whether Valkey runs and is reachable at the broker's address; it is tried again by itself",
-        retry_after=AWAY_SECONDS,
-    )
+        with suppress(*AWAY):
+            closed, failures, probing = self._scripts.run(LOOK, self._name, "closed failures probing")
+            doubtful = int(failures) >= self.limits.failures or bool(probing)
+            return Outlook(closed_seconds=float(closed), failures=int(failures), doubtful=doubtful)
+        return Outlook()

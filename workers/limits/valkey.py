@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from workers.queue import broker
 
-AWAY = (redis.RedisError, OSError)
-"""What is raised while Valkey cannot be reached."""
+FIX = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"
+"""What to do while it is away."""
 
 CLOSING = """
 local time = redis.call('TIME')
@@ -28,19 +26,24 @@ time. A shorter closing never shortens a longer one.
 
 
 class Scripts:
-    """Runs scripts; connects at the first use, and again after `disconnect`. May be used by several threads."""
+    """Runs the scripts of one limiter; connects at the first use, and again after `disconnect`.
 
-    def __init__(self, broker_url: str, *, seconds: float) -> None:
-        """A server that takes longer than `seconds` counts as away."""
-        # Kombu writes the address of a socket differently from the client.
-        address = broker_url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
-        # Without retries: a script that ran, and whose answer was lost, must not run twice.
-        self._client = redis.Redis.from_url(
-            address, socket_timeout=seconds, socket_connect_timeout=seconds, retry=Retry(NoBackoff(), 0)
-        )
+    May be used by several threads.
+    """
 
-    def run(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
-        """What the script returns; raises one of `AWAY`, whose text may repeat the address and its password."""
+    def __init__(self, broker_url: str, prefix: str) -> None:
+        """`prefix` is what all its keys begin with."""
+        self._client = broker.opened(broker_url)
+        self._prefix = prefix
+
+    def run(self, script: str, name: str, parts: str, *arguments: object) -> Any:
+        """What the script returns.
+
+        `name` tells what is limited, `parts` which of its keys the script gets, with blanks; names are readable in
+        Valkey and so must hold nothing secret. Raises one of `broker.AWAY`.
+        """
+        # The braces keep the keys on one node of a cluster.
+        keys = [f"{self._prefix}{{{name}}}:{part}" for part in parts.split()]
         return self._client.register_script(script)(keys, arguments)
 
     def disconnect(self) -> None:

@@ -8,14 +8,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
 from workers.control import steps
 from workers.enrichment import job
+from workers.queue import broker
 from workers.runtime import Runtime
 
 LOOK_SECONDS = 1.0
@@ -39,11 +36,7 @@ class LedgerPoller:
         self._back = back
         self._needed_until = self._announce_at = float("-inf")
         self._over = threading.Event()
-        # Kombu writes the address of a socket differently from the client.
-        address = parts.addresses.broker.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
-        self._broker = redis.Redis.from_url(
-            address, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
-        )
+        self._broker = broker.opened(parts.addresses.broker)
         self._thread = threading.Thread(target=self._run, name="larder-ledger-poller", daemon=True)
 
     def start(self) -> None:
@@ -58,22 +51,19 @@ class LedgerPoller:
 
     def _run(self) -> None:
         while not self._over.wait(self._look):
-            self._announce()
+            # Now and then; at every look until the database is there to be told.
+            if time.monotonic() >= self._announce_at and job.announce(self._parts):
+                self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
             if self._needed():
                 while not self._over.is_set() and self._answer_one():
                     pass
-
-    def _announce(self) -> None:
-        """Now and then; at every look until the database is there to be told."""
-        if time.monotonic() >= self._announce_at and job.announce(self._parts):
-            self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
 
     def _needed(self) -> bool:
         """True while the broker is away, and for a while after it."""
         now = time.monotonic()
         try:
             self._broker.ping()
-        except (redis.RedisError, OSError):
+        except broker.AWAY:
             if now >= self._needed_until:
                 logger.warning("the broker is away: enrichments are taken from the ledger")
             self._needed_until = now + self._back

@@ -122,10 +122,15 @@ class Presence:
 
     def _deafness(self) -> str:
         """Be seen, unless the consumer stands still for no reason; why it counts as deaf, if it does."""
-        if time.monotonic() - self._heard <= self._look:
+        now = time.monotonic()
+        if now - self._heard <= self._look:
             self._show()
             return "messages wait, and it takes none" if self._starves() else ""
-        if self._excused():
+        # While the broker is away, and while Celery may still pause before it connects again, the timer stands still:
+        # there is nothing to hear, and a restart would mend nothing.
+        if broker.trouble(self._broker_url):
+            self._excused_until = now + max(RETURN_SECONDS, DEAF_SECONDS)
+        if now < self._excused_until:
             with suppress(OSError):  # the timer may write at the same moment
                 touch(self._folder, self._name.split("@")[0])
             self._show()
@@ -134,23 +139,10 @@ class Presence:
         return "" if self._timer is None else "its consumer stands still, and the broker is there"
 
     def _show(self) -> None:
-        """Write the row, if it is time."""
-        if time.monotonic() - self._noted >= ROW_SECONDS:
-            self._noted = time.monotonic()
-            self._note()
-
-    def _excused(self) -> bool:
-        """True while the broker is away, and while Celery may still pause before it connects again.
-
-        The consumer's timer stands still for so long: there is nothing to hear, and a restart would mend nothing.
-        """
-        now = time.monotonic()
-        if broker.trouble(self._broker_url):
-            self._excused_until = now + max(RETURN_SECONDS, DEAF_SECONDS)
-        return now < self._excused_until
-
-    def _note(self) -> None:
-        """A database that is away is no reason to stop."""
+        """Write the row, if it is time; a database that is away is no reason to stop."""
+        if time.monotonic() - self._noted < ROW_SECONDS:
+            return
+        self._noted = time.monotonic()
         with suppress(LarderError), self._database.control() as connection:
             host, pid = socket.gethostname(), os.getpid()
             upkeep.record_worker(connection, self._name, queues=self._queues, host=host, pid=pid)
@@ -168,13 +160,9 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
         def served() -> list[str]:
             return sorted(parent.app.amqp.queues.consume_from)
 
-        parent.presence = Presence(
-            parent.hostname,
-            ",".join(served()),
-            parts.heartbeat_folder,
-            parts.addresses,
-            starves=Starvation(parts.addresses.broker, served),
-        )
+        starves = Starvation(parts.addresses.broker, served)
+        queues, folder = ",".join(served()), parts.heartbeat_folder
+        parent.presence = Presence(parent.hostname, queues, folder, parts.addresses, starves=starves)
         parent.presence.begin()
 
     def stop(self, parent: Any) -> None:

@@ -60,10 +60,6 @@ def process_start(pid: int) -> float:
 
 
 def is_same_process(pid: int, noted: float) -> bool:
-    """Whether that process lives and began when it was noted; also as the time of day, as it was noted before."""
-    now = process_start(pid)
-    if not now:
-        return False
-    if abs(now - noted) < ALIKE_SECONDS:
-        return True
-    return psutil.LINUX and abs(now + psutil.boot_time() - noted) < ALIKE_SECONDS
+    """Whether that process lives and began when it was noted."""
+    began = process_start(pid)
+    return bool(began) and abs(began - noted) < ALIKE_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from celery.signals import setup_logging, worker_process_init
@@ -21,6 +20,7 @@ from workers.processes.liveness import heartbeat_folder
 from workers.queue.app import app, configure, install_qos
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
+from workers.settings.environment import lookup
 
 PATIENT = ("ingest", "embed")
 """Queues that nobody waits for: where cores are short, their workers leave them to Step 4 first."""
@@ -30,16 +30,12 @@ NICENESS = 5
 def _after_fork(**_: Any) -> None:
     parts = runtime.current()
     parts.forget_connections()
-    _hurry(parts)  # a child only sends; its parent consumes
+    configure(parts.rag.queue, parts.addresses.broker, send_only=True)  # its parent consumes
 
 
-def _hurry(parts: Runtime) -> None:
-    """What cannot be sent soon is sent by the pump, so nothing here need wait for a broker that says nothing."""
-    configure(parts.rag.queue, parts.addresses.broker, hurried=True)
-
-
-def _keep_logging(parts: Runtime) -> None:
-    """Celery leaves logging alone once somebody answers this signal."""
+def _prepare(parts: Runtime) -> None:
+    """What worker and beat have in common: where they beat, and logs that Celery leaves alone."""
+    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     level = parts.rag.monitoring.logging.level
     setup_logging.connect(lambda **_: logs.configure(level), weak=False)
 
@@ -62,7 +58,7 @@ def _warm(**_: Any) -> None:
 
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
-    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
+    _prepare(parts)
     if queue in PATIENT:
         os.nice(NICENESS)
     if queue == "control":
@@ -72,49 +68,29 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
-    _keep_logging(parts)
     install_qos()
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
     processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
-    app.worker_main(
-        [
-            "worker",
-            *("--queues", queue, "--concurrency", str(processes), "--hostname", f"worker-{queue}@%h"),
-            *("--loglevel", parts.rag.monitoring.logging.level, "--without-mingle", "--without-gossip"),
-        ],
-    )
+    options = ["--queues", queue, "--concurrency", str(processes), "--hostname", f"worker-{queue}@%h"]
+    options += ["--loglevel", parts.rag.monitoring.logging.level, "--without-mingle", "--without-gossip"]
+    app.worker_main(["worker", *options])
 
 
 def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
-    parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
-    _keep_logging(parts)
-    _hurry(parts)
+    _prepare(parts)
+    configure(parts.rag.queue, parts.addresses.broker, send_only=True)
     app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
     """Show the queue until a signal comes: read-only, with basic auth from the start."""
-    auth = environ.get("LARDER_FLOWER_AUTH") or _from_file(environ.get("LARDER_FLOWER_AUTH_FILE"))
-    if not auth:
-        auth = f"larder:{Credentials.of(parts.settings.data).flower}"
     # By the environment: an argument would show the password in the process list.
-    os.environ["FLOWER_BASIC_AUTH"] = auth
-    prefix = parts.rag.flower.url_prefix
-    app.start(
-        [
-            "flower",
-            *(f"--address={address}", f"--port={port}", "--read_only=true", "--inspect_timeout=5000"),
-            *(
-                "--persistent=true",
-                f"--db={parts.settings.data / 'flower.db'}",
-                "--state_save_interval=60000",
-            ),
-            *([f"--url_prefix={prefix}"] if prefix else []),
-        ],
-    )
-
-
-def _from_file(path: str | None) -> str:
-    return Path(path).read_text(encoding="utf-8").strip() if path else ""
+    auth = lookup(environ)("LARDER_FLOWER_AUTH")
+    os.environ["FLOWER_BASIC_AUTH"] = auth or f"larder:{Credentials.of(parts.settings.data).flower}"
+    options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
+    options += [f"--db={parts.settings.data / 'flower.db'}", "--state_save_interval=60000"]
+    if prefix := parts.rag.flower.url_prefix:
+        options.append(f"--url_prefix={prefix}")
+    app.start(["flower", f"--address={address}", f"--port={port}", *options])

@@ -61,7 +61,8 @@ class Supervisor:
     """True: workers and beat for the length of one command; servers and state are not its own."""
     stopping: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
-    server_pids: tuple[int, ...] = ()
+    state: dict[str, object] = field(default_factory=dict)
+    """What `state.json` says."""
     ended_by: int = 0
     """The signal that ended `run`."""
 
@@ -78,9 +79,11 @@ class Supervisor:
         if self.flower_port is not None:
             self.children.append(Child("flower", [*base, "flower", "--port", str(self.flower_port)]))
 
-    def run(self, ready: Callable[[], None], leaving: Callable[[], None] = lambda: None) -> None:
-        """Start everything, call `ready`, look after it until a signal comes, call `leaving`, stop everything."""
-        for sign in (signal.SIGTERM, signal.SIGINT):
+    def run(
+        self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start everything, call `ready`, look after it until `stopping`, call `leaving`, stop everything."""
+        for sign in () if self.lends else (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._end)
         self.plan()
         try:
@@ -92,65 +95,33 @@ class Supervisor:
                 self.look()
             leaving()
         finally:
-            self.stop()
+            self.stop_children()
+            if not self.lends:
+                _stop_servers(self.data)
 
     def _end(self, number: int, _frame: object) -> None:
         self.ended_by = self.ended_by or number
         self.stopping.set()
 
-    def lend(self) -> None:
-        """As `run`, from a thread of a command: no signals, no state, and the servers go on afterwards."""
-        self.plan()
-        try:
-            for child in self.children:
-                self._start(child)
-            while not self.stopping.wait(0.5):
-                self.look()
-        finally:
-            self.stop_children()
-
     def look(self) -> None:
         """One round: restart what has died or stopped beating, servers first."""
-        changed = self._look_after_servers()
+        self.write_state()
         ages = liveness.ages(self.data / "heartbeat")
         for child in self.children:
-            self._kill_deaf(child, ages)
-            if child.process is None or child.process.poll() is None:
-                if child.process is None and time.monotonic() >= child.next_start:
-                    self._start(child)
-                    changed = True
-                continue
             lived = time.monotonic() - child.started
-            child.failures = 0 if lived > STEADY_SECONDS else child.failures + 1
-            late = child.failures - FREE_RESTARTS
-            child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
-            child.process = None
-            changed = True
-        if changed and not self.lends:
-            self.write_state()
-        self._rotate_logs()
-
-    def _look_after_servers(self) -> bool:
-        """Start an embedded server that has died, on its old port; True if one had."""
-        if not uses_embedded(self.settings):
-            return False
-        servers = embedded.ensure(self.data)
-        found = (servers.postgres_pid, servers.valkey_pid)
-        changed = self.server_pids not in ((), found)
-        self.server_pids = found
-        return changed
-
-    @staticmethod
-    def _kill_deaf(child: Child, ages: dict[str, float]) -> None:
-        """A process that lives and no longer consumes is of no use: its heartbeat tells."""
-        age = ages.get(child.name)
-        process = child.process
-        if process is None or age is None or process.poll() is not None:
-            return
-        if age > liveness.DEAF_SECONDS and time.monotonic() - child.started > 2 * liveness.DEAF_SECONDS:
-            kill_tree(process.pid)
-
-    def _rotate_logs(self) -> None:
+            if child.process is None:
+                if time.monotonic() >= child.next_start:
+                    self._start(child)
+            elif child.process.poll() is None:
+                # A process that lives and no longer consumes is of no use: its heartbeat tells.
+                deaf = ages.get(child.name, 0.0) > liveness.DEAF_SECONDS
+                if deaf and lived > 2 * liveness.DEAF_SECONDS:
+                    kill_tree(child.process.pid)
+            else:
+                child.failures = 0 if lived > STEADY_SECONDS else child.failures + 1
+                late = child.failures - FREE_RESTARTS
+                child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
+                child.process = None
         limits = self.settings.rag.monitoring.logging
         for path in (self.data / "logs").glob("*.log"):
             logs.rotate(path, most_bytes=int(limits.max_size), files=limits.max_files)
@@ -192,23 +163,24 @@ class Supervisor:
         return env
 
     def write_state(self) -> None:
-        """Tell other commands what runs where."""
-        credentials = Credentials.of(self.data)
+        """See that the embedded servers run, and tell other commands what runs where, if that is new."""
         running = [("supervisor", os.getpid())]
         if uses_embedded(self.settings):
             servers = embedded.ensure(self.data)
             running += [("postgres", servers.postgres_pid), ("valkey", servers.valkey_pid)]
+        if self.lends:
+            return
         running += [(c.name, c.process.pid) for c in self.children if c.process]
+        credentials = Credentials.of(self.data)
         flower = self.flower_port is not None
-        state = {
+        prefix = self.settings.rag.flower.url_prefix
+        state: dict[str, object] = {
             "database_url": self.where.database,
             "control_database_url": self.where.control,
             "admin_database_url": self.where.admin,
             "broker_url": self.where.broker,
             "api_url": None,
-            "flower_url": f"http://127.0.0.1:{self.flower_port}{self.settings.rag.flower.url_prefix}"
-            if flower
-            else None,
+            "flower_url": f"http://127.0.0.1:{self.flower_port}{prefix}" if flower else None,
             "flower_user": "larder" if flower else None,
             "flower_password": credentials.flower if flower else None,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
@@ -216,14 +188,9 @@ class Supervisor:
             "pids": [pid for _, pid in running],
             "processes": [{"name": name, "pid": pid, "started": process_start(pid)} for name, pid in running],
         }
-        write_private(self.data / "state.json", json.dumps(state, indent=1))
-
-    def stop(self) -> None:
-        """Stop the children, then the embedded servers; what they hold stays."""
-        self.stop_children()
-        if uses_embedded(self.settings):
-            embedded.stop(self.data)
-        (self.data / "state.json").unlink(missing_ok=True)
+        if state["pids"] != self.state.get("pids"):
+            self.state = state
+            write_private(self.data / "state.json", json.dumps(state, indent=1))
 
     def stop_children(self) -> None:
         """Stop workers, beat and Flower, softly first."""
@@ -261,32 +228,22 @@ def alone(data: Path) -> Iterator[None]:
         ConfigurationError: there can be no such folder.
         LarderError: another one runs.
     """
-    with (embedded.made(data) / "supervisor.lock").open("a+") as handle:
+    with (embedded.made(data) / "supervisor.lock").open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise already(data) from None
-        # Who it is, for a `down` that comes before there is a state.
-        handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "started": process_start(os.getpid())}))
-        handle.flush()
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
+        # Who it is, for a `down` that comes before there is more to tell.
+        entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
+        write_private(data / "state.json", json.dumps({"processes": [entry]}))
         yield
 
 
 def already(data: Path) -> LarderError:
     """Two sets of processes on one data folder would be in each other's way."""
     return LarderError(f"already running with {data}", fix="larder down, or another folder with --data")
-
-
-def _beginning(data: Path) -> dict[str, int]:
-    """The supervisor as its lock tells it: it may have no state yet."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads((data / "supervisor.lock").read_text(encoding="utf-8"))
-        if is_same_process(found["pid"], found["started"]):
-            return {"supervisor": int(found["pid"])}
-    return {}
 
 
 def read_state(data: Path) -> dict[str, object] | None:
@@ -299,7 +256,7 @@ def read_state(data: Path) -> dict[str, object] | None:
 
 def running(data: Path) -> dict[str, int]:
     """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
-    found = _beginning(data)
+    found = {}
     entries = (read_state(data) or {}).get("processes")
     for entry in entries if isinstance(entries, list) else []:
         with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
@@ -315,18 +272,20 @@ def _end_children(data: Path) -> None:
             kill_tree(pid)
 
 
+def _stop_servers(data: Path) -> list[str]:
+    """Stop the embedded servers, if any run; what they hold stays."""
+    stopped = embedded.stop(data) if data.exists() else []
+    (data / "state.json").unlink(missing_ok=True)
+    return stopped
+
+
 def shut_down(data: Path) -> list[str]:
     """Stop what `up` started and any embedded server; the names of what was stopped."""
     names = running(data)
-    boss = names.get("supervisor")
-    if boss:
+    if boss := names.get("supervisor"):
         with suppress(psutil.Error):
             process = psutil.Process(boss)
             process.terminate()
             process.wait(STOP_SECONDS + 40)
     _end_children(data)
-    servers = []
-    if data.exists():
-        servers = embedded.stop(data)
-        (data / "state.json").unlink(missing_ok=True)
-    return list(dict.fromkeys([*names, *servers]))
+    return list(dict.fromkeys([*names, *_stop_servers(data)]))

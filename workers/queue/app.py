@@ -13,12 +13,13 @@ from workers.settings.queue import QueueSettings
 app: Any = Celery("larder", include=["workers.tasks"])
 
 
-def configure(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> Any:
+def configure(queue: QueueSettings, broker_url: str, *, send_only: bool = False) -> Any:
     """Point the app at a broker, with our queues, limits and ticks; returns the app.
 
-    `hurried` is for commands, which only send: a person waits for them, and the pump sends what they could not.
+    `send_only` is for who consumes nothing: it does not wait long for a broker that says nothing, since the pump
+    sends what it could not.
     """
-    app.conf.update(celery_settings(queue, broker_url, hurried=hurried))
+    app.conf.update(celery_settings(queue, broker_url, send_only=send_only))
     return app
 
 
@@ -34,11 +35,7 @@ class QoS(redis.QoS):
     """
 
     def ack(self, delivery_tag: str) -> None:
-        """Take a message off the broker's list of those under way.
-
-        Raises:
-            redis.RedisError: the broker did not answer; Celery logs it.
-        """
+        """Take a message off the broker's list of those under way; a broker that does not answer raises."""
         try:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call]
         except Exception:
@@ -46,11 +43,7 @@ class QoS(redis.QoS):
             raise
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Take a message off that list, or put it back into its queue.
-
-        Raises:
-            redis.RedisError: the broker did not answer; Celery logs it.
-        """
+        """Take a message off that list, or put it back into its queue, in the same way."""
         try:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call]
         except Exception:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-Answer = TypeVar("Answer")
+AWAY = (redis.RedisError, OSError)
+"""What is raised while it cannot be reached; the words may repeat its address and the password in it."""
 
 PRIORITIES = (0, 3, 6, 9)
 """The steps that kombu tells apart; 0 comes first."""
 
 SECONDS = 3.0
 """A broker that takes longer counts as away: the one who asks is waiting for the screen."""
-
-
-PROBED = ("control",)
-"""A queue that is looked for: to answer a ping needs no right on any key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +35,9 @@ class BrokerFacts:
 
 def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
     """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
-    return _asked(
-        url, lambda client: {q: sum(int(client.llen(part)) for part in lists_of(q)) for q in queues}
-    )
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        return {q: sum(int(client.llen(part)) for part in lists_of(q)) for q in queues}
+    return None
 
 
 def lists_of(queue: str) -> list[str]:
@@ -49,19 +47,17 @@ def lists_of(queue: str) -> list[str]:
 
 def facts(url: str) -> BrokerFacts | None:
     """Its kind, memory and policy; None if the broker is away."""
-    return _asked(url, _facts)
-
-
-def _facts(client: Any) -> BrokerFacts:
-    # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
-    server, memory = client.info("server"), client.info("memory")
-    version = server.get("valkey_version")
-    return BrokerFacts(
-        server=f"Valkey {version}" if version else f"Redis {server.get('redis_version', '')}",
-        policy=str(memory.get("maxmemory_policy", "")),
-        used=int(memory.get("used_memory", 0)),
-        limit=int(memory.get("maxmemory", 0)),
-    )
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
+        found = client.info("server") | client.info("memory")
+        version = found.get("valkey_version")
+        return BrokerFacts(
+            server=f"Valkey {version}" if version else f"Redis {found.get('redis_version', '')}",
+            policy=str(found.get("maxmemory_policy", "")),
+            used=int(found.get("used_memory", 0)),
+            limit=int(found.get("maxmemory", 0)),
+        )
+    return None
 
 
 SILENT = f"takes connections and says nothing for {SECONDS:g} seconds"
@@ -77,42 +73,40 @@ _SAID = (
     ("already authenticated", "wants a password, and its address holds none"),
     ("DB index", "has no database of that number"),
 )
+_UNKNOWN, _CLOSES = "its host name is not known", "it closes the connection (no Redis or Valkey?)"
 _UNREACHED = (
     ("refused", "nothing listens at its address"),
     ("No such file", "there is no such socket"),
-    ("Name or service", "its host name is not known"),
-    ("name resolution", "its host name is not known"),
-    ("nodename nor", "its host name is not known"),
+    ("Name or service", _UNKNOWN),
+    ("name resolution", _UNKNOWN),
+    ("nodename nor", _UNKNOWN),
     ("SSL", "TLS with it fails"),
     ("loading", "it is still reading its data"),
-    ("closed by server", "it closes the connection (no Redis or Valkey?)"),
-    ("reset by peer", "it closes the connection (no Redis or Valkey?)"),
-    ("Broken pipe", "it closes the connection (no Redis or Valkey?)"),
+    ("closed by server", _CLOSES),
+    ("reset by peer", _CLOSES),
+    ("Broken pipe", _CLOSES),
 )
 
 
 def trouble(url: str) -> str:
     """Why it cannot be used, as the end of a sentence; empty if it can. Nothing of the address is repeated."""
     try:
-        with _client(url) as client:
+        with opened(url) as client:
             client.ping()
-            client.exists(*PROBED)
+            client.exists("control")  # to answer a ping needs no right on any key
     except (redis.TimeoutError, TimeoutError):
         return SILENT
     except (redis.RedisError, OSError, ValueError) as error:
-        return _why(error)
+        words = str(error)
+        if said := next((why for part, why in _SAID if part in words), ""):
+            return said
+        if isinstance(error, redis.AuthenticationError):
+            return "refuses the password"
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return "refuses its user what workers do"
+        unreached = next((why for part, why in _UNREACHED if part in words), type(error).__name__)
+        return f"cannot be reached: {unreached}"
     return ""
-
-
-def _why(error: Exception) -> str:
-    words = str(error)
-    said = next((why for part, why in _SAID if part in words), "")
-    if said or isinstance(error, redis.AuthenticationError):
-        return said or "refuses the password"
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return "refuses its user what workers do"
-    unreached = next((why for part, why in _UNREACHED if part in words), type(error).__name__)
-    return f"cannot be reached: {unreached}"
 
 
 def remedy(why: str) -> str:
@@ -122,15 +116,11 @@ def remedy(why: str) -> str:
     return REFUSALS.get(why, "start it, or correct LARDER_BROKER_URL")
 
 
-def _asked(url: str, question: Callable[[Any], Answer]) -> Answer | None:
-    try:
-        with _client(url) as client:
-            return question(client)
-    except (redis.RedisError, OSError, ValueError):
-        return None
+def opened(url: str) -> Any:
+    """A client of the broker; it connects at the first use.
 
-
-def _client(url: str) -> Any:
+    It tries nothing twice: a script that ran, and whose answer was lost, must not run again.
+    """
     # Kombu writes the address of a socket differently from the client.
     address = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
     return redis.Redis.from_url(

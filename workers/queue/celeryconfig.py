@@ -34,8 +34,9 @@ ROUTES = {
 }
 
 
-def celery_settings(queue: QueueSettings, broker_url: str, *, hurried: bool = False) -> dict[str, Any]:
-    """What `app.conf` is updated with; `hurried` gives up on a silent broker after `broker.SECONDS`."""
+def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = False) -> dict[str, Any]:
+    """What `app.conf` is updated with; `send_only` gives up on a silent broker after `broker.SECONDS`."""
+    tick = queue.tick_seconds
     return {
         "broker_url": broker_url,
         "task_serializer": "json",
@@ -53,8 +54,8 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, hurried: bool = Fa
             "visibility_timeout": queue.visibility_timeout,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "socket_timeout": SECONDS if hurried else 30,
-            "socket_connect_timeout": SECONDS if hurried else 30,
+            "socket_timeout": SECONDS if send_only else 30,
+            "socket_connect_timeout": SECONDS if send_only else 30,
             "socket_keepalive": True,
             "health_check_interval": 25,
         },
@@ -73,26 +74,26 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, hurried: bool = Fa
         "enable_utc": True,
         "task_default_queue": "control",
         "task_routes": {name: {"queue": q} for name, q in ROUTES.items()},
-        "beat_schedule": beat_schedule(queue.tick_seconds),
-        "beat_scheduler": "workers.processes.heartbeat:TickScheduler",
-        "beat_max_loop_interval": min(5.0, queue.tick_seconds),
-    }
-
-
-def beat_schedule(tick: float) -> dict[str, Any]:
-    """Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm."""
-    return {
-        "tick": {"task": "larder.pump", "schedule": tick, "options": {"expires": tick * 2}},
-        # Runs that end count words anew; this is for what was indexed outside of a run, such as replayed letters.
-        "statistics": {"task": "larder.upkeep.statistics", "schedule": 300.0, "options": {"expires": 300}},
-        "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "options": {"expires": 3600}},
-        **{
-            f"canary-{name}": {
-                "task": "larder.upkeep.canary",
-                "schedule": 60.0,
-                "args": [name],
-                "options": {"queue": name, "expires": 60},
-            }
-            for name in QUEUES
+        # Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm.
+        "beat_schedule": {
+            "tick": {"task": "larder.pump", "schedule": tick, "options": {"expires": tick * 2}},
+            # Runs that end count words anew; this is for what was indexed outside of a run, as replayed letters.
+            "statistics": {
+                "task": "larder.upkeep.statistics",
+                "schedule": 300.0,
+                "options": {"expires": 300},
+            },
+            "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "options": {"expires": 3600}},
+            **{
+                f"canary-{name}": {
+                    "task": "larder.upkeep.canary",
+                    "schedule": 60.0,
+                    "args": [name],
+                    "options": {"queue": name, "expires": 60},
+                }
+                for name in QUEUES
+            },
         },
+        "beat_scheduler": "workers.processes.heartbeat:TickScheduler",
+        "beat_max_loop_interval": min(5.0, tick),
     }
