@@ -32,12 +32,12 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where the servers are; secret."""
+    """Where the servers are; secret. Empty for a command that needs none."""
 
-    database: str
-    control: str
-    admin: str
-    broker: str
+    database: str = ""
+    control: str = ""
+    admin: str = ""
+    broker: str = ""
 
 
 def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:

@@ -25,9 +25,7 @@ rag:
 @pytest.fixture
 def parts(tmp_path: Path) -> Runtime:
     (tmp_path / "larder.yaml").write_text(CONFIG, encoding="utf-8")
-    return Runtime(
-        load(tmp_path / "larder.yaml", {}), Addresses(database="", control="", admin="", broker="")
-    )
+    return Runtime(load(tmp_path / "larder.yaml", {}), Addresses())
 
 
 @pytest.mark.parametrize(

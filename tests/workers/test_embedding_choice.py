@@ -18,7 +18,7 @@ from workers.settings import load
 def runtime(folder: Path, embedding: str) -> Runtime:
     path = folder / "larder.yaml"
     path.write_text(f"rag:\n  embedding: {embedding}\n", encoding="utf-8")
-    return Runtime(load(path, {}), Addresses(database="", control="", admin="", broker=""))
+    return Runtime(load(path, {}), Addresses())
 
 
 def index(provider: str, model: str, dimensions: int) -> SearchIndex:

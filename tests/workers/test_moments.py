@@ -43,7 +43,7 @@ def test_other_words_are_no_moments(word: str) -> None:
 
 
 def test_an_empty_span_is_told_and_a_day_is_none() -> None:
-    parts = Runtime(load(None, {}), Addresses(database="", control="", admin="", broker=""))
+    parts = Runtime(load(None, {}), Addresses())
     tenant = parts.settings.tenant_id
     day = search.SearchOptions(since="2026-01-31", until="2026-01-31").filter(parts, tenant)
     assert day.since is not None

@@ -171,7 +171,7 @@ def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omn
 
 
 def test_check_needs_no_server(parts: Runtime) -> None:
-    nowhere = runtime.Addresses(database="", control="", admin="", broker="")
+    nowhere = runtime.Addresses()
     found = operations.check(Runtime(parts.settings, nowhere), [])
     assert {one["source"]: one["ok"] for one in found} == {"docs": True, "notes": False}
     bad = [f for f in found[1]["findings"] if not f["ok"]]

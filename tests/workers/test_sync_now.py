@@ -20,7 +20,7 @@ from workers.sources import open_source
 def read(folder: Path) -> dict[str, list[str]]:
     """Type of source -> the files it finds below `folder`, whose data folder is `.larder`."""
     (folder / "larder.yaml").write_text("rag: {}\n", encoding="utf-8")
-    parts = Runtime(load(folder / "larder.yaml", {}), Addresses(database="", control="", admin="", broker=""))
+    parts = Runtime(load(folder / "larder.yaml", {}), Addresses())
     return {
         one.settings.type: sorted(open_source(parts, one.settings).ids().ids)
         for one in sources_of_folder(parts, folder)

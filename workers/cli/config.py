@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, command
 
-if TYPE_CHECKING:
-    from workers.settings import Settings, SourceSettings
-
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
 
-@app.command("init")
-@command()
+@command(app, "init")
 def init(
     context: CommandContext,
     file: Annotated[Path | None, typer.Argument(help="[default: larder.yaml]")] = None,
@@ -41,105 +37,88 @@ def init(
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     context.answer(
         {"success": True, "file": str(path)},
-        text=f"wrote {path}: name your sources there, then `larder config check`",
+        f"wrote {path}: name your sources there, then `larder config check`",
     )
 
 
-@app.command("show")
-@command()
+@command(app, "show")
 def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
     from workers.settings import effective
     from workers.settings import show as shown
 
-    context.answer(effective(context.settings), text=shown(context.settings).rstrip("\n"))
+    context.answer(effective(context.settings), shown(context.settings).rstrip("\n"))
 
 
-@app.command("check")
-@command()
+@command(app, "check")
 def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
-    understood = _understood(context)
-    context.answer(understood, lambda: _tell(context, understood))
-    for problem in understood["problems"]:
-        print(problem, file=sys.stderr)
-    if understood["problems"]:
-        raise typer.Exit(WRONG)
-
-
-def _understood(context: CommandContext) -> Json:
-    """What the file means, and what opening its sources and its model says against it."""
+    from connectors import FileOptions
     from workers import search
     from workers.runtime import Addresses, Runtime
     from workers.sources import configured_sources, open_source
 
     settings = context.settings
-    parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
-    tries: list[tuple[str, Callable[[], object]]] = [
-        (f"source {one.settings.name}: ", partial(open_source, parts, one.settings))
-        for one in configured_sources(parts.settings).values()
-    ]
-    tries += [("embedding: ", lambda: parts.embedder), ("", lambda: search.synonyms_of(parts))]
-    problems = [f"{what}{wrong}" for what, attempt in tries if (wrong := _refusal(attempt))]
+    parts = Runtime(settings, Addresses())
+    attempts: dict[str, Callable[[], object]] = {
+        f"source {one.settings.name}: ": partial(open_source, parts, one.settings)
+        for one in configured_sources(settings).values()
+    }
+    attempts |= {"embedding: ": lambda: parts.embedder, "": lambda: search.synonyms_of(parts)}
+    problems = _refusals(attempts)
     # Searches go on without it, so it keeps nobody from starting.
-    reranker = _refusal(lambda: parts.reranker)
-    return {
+    reranker = _refusals({"searches go without the reranker: ": lambda: parts.reranker})
+    understood: Json = {
         "success": not problems,
         "file": str(settings.path) if settings.path else None,
         "tenant": settings.tenant,
         "project": settings.project,
-        "sources": [_source(context, source) for source in settings.rag.sources],
-        "warnings": [
-            *settings.notes,
-            *([f"searches go without the reranker: {reranker}"] if reranker else []),
+        "sources": [
+            {
+                "name": one.name,
+                "type": one.type,
+                "enabled": one.enabled,
+                "schedule": one.schedule,
+                "root": str(settings.resolve(one.root)) if isinstance(one, FileOptions) else one.place,
+                "paths": list(getattr(one, "paths", ())),
+                "exclude": list(getattr(one, "exclude", ())),
+                "tenant": one.tenant or settings.tenant,
+                "project": one.project or settings.project,
+            }
+            for one in settings.rag.sources
         ],
+        "warnings": [*settings.notes, *reranker],
         "problems": problems,
     }
+    context.answer(understood, _told(understood))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise typer.Exit(WRONG)
 
 
-def _refusal(attempt: Callable[[], object]) -> str:
-    """Why something cannot be made as configured; empty if it can."""
-    try:
-        attempt()
-    except LarderError as error:
-        return str(error)
-    return ""
+def _refusals(attempts: Mapping[str, Callable[[], object]]) -> list[str]:
+    """What cannot be made as configured, and why."""
+    said = []
+    for what, attempt in attempts.items():
+        try:
+            attempt()
+        except LarderError as error:
+            said.append(f"{what}{error}")
+    return said
 
 
-def _source(context: CommandContext, source: SourceSettings) -> Json:
-    settings = context.settings
-    return {
-        "name": source.name,
-        "type": source.type,
-        "enabled": source.enabled,
-        "schedule": source.schedule,
-        "root": _where(settings, source),
-        "paths": list(getattr(source, "paths", ())),
-        "exclude": list(getattr(source, "exclude", ())),
-        "tenant": source.tenant or settings.tenant,
-        "project": source.project or settings.project,
-    }
-
-
-def _where(settings: Settings, source: SourceSettings) -> str:
-    """The folder or the address that a source reads."""
-    from connectors import FileOptions
-
-    return str(settings.resolve(source.root)) if isinstance(source, FileOptions) else source.place
-
-
-def _tell(context: CommandContext, understood: Json) -> None:
-    print(understood["file"] or "no file: the defaults hold")
-    print(f"tenant {understood['tenant']}, project {understood['project']}")
-    for source in understood["sources"]:
-        off = "" if source["enabled"] else ", disabled"
-        when = f", {source['schedule']}" if source["schedule"] else ""
-        print(f"source {source['name']} ({source['type']}{when}{off}) at {source['root']}")
-        for pattern in source["paths"]:
-            print(f"  reads   {pattern}")
-        for pattern in source["exclude"]:
-            print(f"  without {pattern}")
+def _told(understood: Json) -> Text:
+    lines = [understood["file"] or "no file: the defaults hold"]
+    lines.append(f"tenant {understood['tenant']}, project {understood['project']}")
+    for s in understood["sources"]:
+        facts = ", ".join(filter(None, (s["type"], s["schedule"], "" if s["enabled"] else "disabled")))
+        lines.append(f"source {s['name']} ({facts})" + (f" at {s['root']}" if s["root"] else ""))
+        lines += [f"  reads   {pattern}" for pattern in s["paths"]]
+        lines += [f"  without {pattern}" for pattern in s["exclude"]]
     if not understood["sources"]:
-        print("no sources: `larder config init` shows how one looks")
+        lines.append("no sources: `larder config init` shows how one looks")
+    said = Text("\n".join(lines))
     for warning in understood["warnings"]:
-        context.console.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
+        said.append("\nwarning", style="yellow").append(f" {warning}")
+    return said

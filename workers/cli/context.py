@@ -100,16 +100,16 @@ class CommandContext:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
         return Console(stderr=self.as_json, highlight=False)
 
-    def answer(self, data: Any, text: str | RenderableType | Callable[[], None] | None = None) -> None:
-        """Print the result: the document with --json, else `text`, which may be a function that prints it."""
+    def answer(self, data: Any, *said: RenderableType) -> None:
+        """Print the result: the document with --json, else what is said."""
         if self.as_json:
             print(to_stdout_json(data))
-        elif isinstance(text, str):
-            self.console.print(Text(text), soft_wrap=True)
-        elif callable(text):
-            text()
-        elif text is not None:
-            self.console.print(text)
+            return
+        console = self.console
+        for part in said:
+            # Lines stand as they are, to be copied; only tables are made for the width of the screen.
+            shown = Text(part) if isinstance(part, str) else part
+            console.print(shown, soft_wrap=isinstance(shown, Text))
 
     @contextmanager
     def workers(self, *queues: Sequence[str]) -> Iterator[None]:

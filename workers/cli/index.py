@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from pipeline.documents import Json
@@ -89,7 +89,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
 
             sync_now.wait(context.parts, watched, show)
     result = sync_now.report(watched, time.monotonic() - begun)
-    context.answer(result, summary(result))
+    context.answer(result, *summary(result))
     if code := sync_now.exit_code(result):
         raise typer.Exit(code)
 
@@ -107,7 +107,7 @@ _COLUMNS = {
 """Column of the summary -> the counts it adds up; eighty characters hold no more."""
 
 
-def summary(result: Json) -> RenderableType:
+def summary(result: Json) -> tuple[Table, Text]:
     """What became of each source, and what went wrong."""
     runs, stats = result["runs"], result["stats"]
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
@@ -127,7 +127,7 @@ def summary(result: Json) -> RenderableType:
         said.append(f" {where}: {error['reason']}")
     if (more := len(stats["errors"]) - MOST_SHOWN) > 0:
         said.append(f"\n... and {more} more; see `larder status`")
-    return Group(table(("source", *_COLUMNS), rows, right=_COLUMNS), said)
+    return table(("source", *_COLUMNS), rows, right=_COLUMNS), said
 
 
 def _not_empty(folder: str) -> Path:
@@ -251,7 +251,7 @@ def index_status(context: CommandContext) -> None:
     )
     shown = table(("index", "status", "model", "chunker", *counts, "lag", "built"), rows, right=counts)
     next_ = f"next  {found['next']}" if found["next"] else "nothing to do"
-    context.answer(found, Group(shown, *(Text(line) for line in (*found["reasons"], next_))))
+    context.answer(found, shown, *found["reasons"], next_)
 
 
 @command(reindex, "switch", answer_timeout=None)

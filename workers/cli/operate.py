@@ -6,7 +6,6 @@ import platform
 from typing import Annotated
 
 import typer
-from rich.console import Group
 from rich.text import Text
 
 from pipeline.documents import Json
@@ -51,7 +50,7 @@ def check_sources(context: CommandContext, names: NamesArgument = None) -> None:
     from workers.admin import operations
     from workers.runtime import Addresses, Runtime
 
-    parts = Runtime(context.settings, Addresses(database="", control="", admin="", broker=""))
+    parts = Runtime(context.settings, Addresses())
     found = operations.check(parts, names or [])
     ok = all(one["ok"] for one in found)
     said = Text() if found else Text("no sources are configured")
@@ -131,7 +130,7 @@ def list_dead(
     more = len(found) - MOST_SHOWN
     hint = f"... and {more} more; --json has all\n" if more > 0 else ""
     hint += "look closer: larder dead show ID    try again: larder dead replay ID, or --all"
-    context.answer({"dead_letters": found}, Group(shown, Text(hint)) if found else "no dead letters")
+    context.answer({"dead_letters": found}, *([shown, hint] if found else ["no dead letters"]))
 
 
 @command(dead, "show")
@@ -211,11 +210,11 @@ def doctor(
         for one in findings
     )
     bad = sum(one["status"] != "ok" for one in findings)
-    shown = Group(
-        Text(f"larder {found['version']}, Python {platform.python_version()}"),
+    context.answer(
+        found,
+        f"larder {found['version']}, Python {platform.python_version()}",
         table(("", "check", "found"), rows),
-        Text(f"{bad} of {len(findings)} checks found something" if bad else "all is well"),
+        f"{bad} of {len(findings)} checks found something" if bad else "all is well",
     )
-    context.answer(found, shown)
     if not found["ok"]:
         raise typer.Exit(FAILED)

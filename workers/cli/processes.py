@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from rich.markup import escape
 
 from pipeline.errors import StoreUnavailable
 from workers.cli import INTERRUPTED
@@ -111,20 +110,18 @@ def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:
 
 
 def _tell(context: CommandContext, state: dict[str, Any]) -> None:
-    context.answer(state, lambda: _show(context, state))
-
-
-def _show(context: CommandContext, state: dict[str, Any]) -> None:
     from workers.admin import reindex
 
-    console = context.console
-    console.print(f"[green]running[/]: {', '.join(p['name'] for p in state.get('processes', []))}")
-    console.print(f"database  {state['database_url'].rsplit('@', 1)[-1]}")
+    said = [
+        f"running:  {', '.join(p['name'] for p in state.get('processes', []))}",
+        f"database  {state['database_url'].rsplit('@', 1)[-1]}",
+    ]
     if state.get("flower_url"):
-        console.print(f"flower    {state['flower_url']}  (user {state['flower_user']})")
-    console.print(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
-    if said := reindex.mismatch_notice(context.parts):
-        console.print(f"[yellow]model[/]     {escape(said)}", soft_wrap=True)
+        said.append(f"flower    {state['flower_url']}  (user {state['flower_user']})")
+    said.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
+    if notice := reindex.mismatch_notice(context.parts):
+        said.append(f"model     {notice}")
+    context.answer(state, *said)
 
 
 @command()

@@ -13,7 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -203,25 +203,21 @@ def search(
     if not text.strip():
         raise ConfigurationError("the question is empty", fix="write what is to be found")
     request = options.request(context, text, explain=explain)
-    parts, tenant, console = context.parts, context.tenant, context.console
+    parts, tenant = context.parts, context.tenant
     found = searching.search(parts, tenant, request)
-
-    def tell() -> None:
-        level = found.degradation_level
-        if found.model and not found.hits and not searching.holds_documents(parts, tenant):
-            print(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
-            return
+    level, said = found.degradation_level, list[RenderableType]()
+    if found.model and not found.hits and not searching.holds_documents(parts, tenant):
+        said.append(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
+    else:
         if level:
-            console.print(f"[yellow]degradation level {level}[/]: {_NOTES.get(level, '')}")
+            said.append(Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}"))
         if not found.hits:
-            print("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
-        for n, hit in enumerate(found.hits, 1):
-            for line in _lines(console, n, hit, text):
-                console.print(line, soft_wrap=True)
-        if found.hits and explain:
-            console.print(scores(found.hits))
-
-    context.answer(searching.to_json(parts, tenant, found), tell)
+            said.append("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
+    for n, hit in enumerate(found.hits, 1):
+        said += _lines(context.console, n, hit, text)
+    if found.hits and explain:
+        said.append(scores(found.hits))
+    context.answer(searching.to_json(parts, tenant, found), *said)
 
 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:

@@ -107,10 +107,11 @@ rag:
   sources:
     - {name: docs, type: markdown, paths: ["docs/**/*.md"], exclude: ["**/old/**"], indexSchedule: "0 2 * * *"}
     - {name: notes, type: text, paths: ["*.txt"], enabled: false, tenant: other, root: notes}
+    - {name: wiki, type: confluence, enabled: false}
 """)
     found = document(run("check", "--json"))
     assert found["success"] is True
-    docs, notes = found["sources"]
+    docs, notes, _wiki = found["sources"]
     assert (docs["paths"], docs["exclude"], docs["schedule"]) == (
         ["docs/**/*.md"],
         ["**/old/**"],
@@ -119,6 +120,7 @@ rag:
     assert (notes["enabled"], notes["tenant"], docs["tenant"]) == (False, "other", "acme")
     assert notes["root"] == str(Path("notes").absolute())
     said = run("check").stdout
+    assert not any(line.endswith("at ") for line in said.splitlines())
     for words in (
         "docs (markdown, 0 2 * * *)",
         "reads   docs/**/*.md",

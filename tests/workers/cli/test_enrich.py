@@ -167,6 +167,15 @@ def test_pages_for_a_person_go_into_a_file_or_a_folder_or_to_stdout(run: Run, fo
     assert "neither a title nor a description" in Path(f"pages/pbi-2.{form}").read_text(encoding="utf-8")
 
 
+def test_the_ending_of_a_file_is_its_format_unless_another_is_named(run: Run) -> None:
+    run(TWO, "-o", "all.md")
+    assert Path("all.md").read_text(encoding="utf-8").startswith("- [")
+    run(TWO, "-o", "all.HTML")
+    assert Path("all.HTML").read_text(encoding="utf-8").startswith("<!")
+    run(TWO, "-o", "all.md", "--format", "json")
+    assert json.loads(Path("all.md").read_text(encoding="utf-8"))["enriched_pbis"]
+
+
 def test_pages_leave_the_report_of_a_script_as_it_is(run: Run) -> None:
     told = json.loads(run(TWO, "--format", "html", "-o", "pages", "--json").stdout)
     assert told["stats"]["pbis"] == 2

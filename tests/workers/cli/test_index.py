@@ -20,7 +20,7 @@ def screen(*errors: Json, **counts: int) -> str:
     stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
     result: Json = {"stats": stats, "runs": [{"source": "docs", **run}, {"source": "more", **run}]}
     out = StringIO()
-    Console(file=out, width=80).print(summary(result))
+    Console(file=out, width=80).print(*summary(result))
     return out.getvalue()
 
 

@@ -32,7 +32,7 @@ def rows(head: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: re.sub(r"\W+", "-", e)[15:50])
 def test_each_example_is_accepted(loaded: Loaded, example: str) -> None:
     settings = loaded(example, KEYS)
-    parts = Runtime(settings, Addresses(database="", control="", admin="", broker=""))
+    parts = Runtime(settings, Addresses())
     provider = settings.rag.embedding.provider
     assert parts.model
     if KNOWN[provider].remote:
