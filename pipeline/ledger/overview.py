@@ -70,7 +70,7 @@ def _letters(connection: Connection) -> dict[UUID, list[Json]]:
     return found
 
 
-_RUN_COUNTS = (
+RUN_COUNTS = (
     *("listed", "unchanged", "queued", "skipped", "failed", "hidden", "deleted", "restored"),
     *runs.TOTALS,
 )
@@ -78,7 +78,7 @@ _RUN_COUNTS = (
 
 def _last_runs(connection: Connection) -> dict[UUID, Json]:
     """The newest run of each source with its counts; an open one has those of this moment."""
-    columns = ", ".join(("id", "source_id", "state", "trigger", "started_at", "finished_at", *_RUN_COUNTS))
+    columns = ", ".join(("id", "source_id", "state", "trigger", "started_at", "finished_at", *RUN_COUNTS))
     statement = text(f"""
         select distinct on (source_id) {columns} from sync_run
         order by source_id, started_at desc, id desc""")
@@ -87,7 +87,7 @@ def _last_runs(connection: Connection) -> dict[UUID, Json]:
     open_ = [run["run"] for run in found.values() if run["finished_at"] is None]
     live = runs.progress(connection, open_)
     for run in found.values():
-        run.update({name: n for name, n in live.get(run["run"], {}).items() if name in _RUN_COUNTS})
+        run.update({name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS})
     return found
 
 
@@ -99,7 +99,7 @@ def _run(row: RowMapping) -> Json:
         "trigger": row["trigger"],
         "started_at": row["started_at"].isoformat(),
         "finished_at": ended.isoformat() if ended else None,
-        **{name: row[name] for name in _RUN_COUNTS},
+        **{name: row[name] for name in RUN_COUNTS},
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import itertools
 import os
 import re
 import threading
@@ -17,7 +17,7 @@ from pathlib import Path
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, embedding_use, overview, runs, sources, work
-from workers.control import steps, sync
+from workers.control import sync
 from workers.control.sync import start_run
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
@@ -27,8 +27,7 @@ from workers.settings import SOURCE_TYPES
 from workers.sources import Configured, configured_source, configured_sources, open_source
 
 POLL_SECONDS = 0.2
-RING_SECONDS = 1.0
-LOOK_SECONDS = 5.0
+TURNS_A_SECOND, TURNS_A_LOOK = 5, 25
 AWAY_SECONDS = 20.0
 """A command does not sit out a longer absence of the broker, either."""
 KEPT = "it is kept and goes on by itself when the broker is back: larder doctor, larder status"
@@ -95,17 +94,14 @@ def _looks(parts: Runtime, fix: str = KEPT) -> Iterator[bool]:
     Raises:
         StoreUnavailable: the broker, by which workers are told of work, has been away for `AWAY_SECONDS`.
     """
-    asked, second, here = -math.inf, time.monotonic(), time.monotonic()
-    while True:
-        now = time.monotonic()
-        if now - asked >= LOOK_SECONDS:
+    here = time.monotonic()
+    for turn in itertools.count():
+        if turn % TURNS_A_LOOK == 0:
             why = broker.trouble(parts.addresses.broker)
-            asked = time.monotonic()
-            here = here if why else asked
-            if asked - here > AWAY_SECONDS:
+            here = here if why else time.monotonic()
+            if time.monotonic() - here > AWAY_SECONDS:
                 raise broker_lost(why, fix)
-        yield now - second > RING_SECONDS
-        second = now if now - second > RING_SECONDS else second
+        yield turn % TURNS_A_SECOND == TURNS_A_SECOND - 1
         time.sleep(POLL_SECONDS)
 
 
@@ -134,19 +130,17 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
     for a_second_later in _looks(parts):
         for one in watched:
             if one.run.finished_at is None:
-                _look(parts, one)
+                with parts.database.tenant(one.source.tenant_id) as connection:
+                    one.run = runs.get(connection, one.run.id) or one.run
+                    one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
         show(watched)
         if all(one.run.finished_at for one in watched):
             return
-        _ring_if_through(watched)
+        if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
+            # All its documents are through: the pump, which closes it, need not wait for its next tick.
+            dispatch.send("larder.pump", expires=5)
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
-
-
-def _ring_if_through(watched: Iterable[Watched]) -> None:
-    """Have a run closed all of whose documents are through: the pump need not wait for its next tick."""
-    if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
-        dispatch.send("larder.pump", expires=5)
 
 
 def raise_if_stuck(parts: Runtime) -> None:
@@ -165,21 +159,19 @@ def raise_if_stuck(parts: Runtime) -> None:
         raise BudgetSpent(said, fix=kept)
 
 
-def _look(parts: Runtime, one: Watched) -> None:
-    with parts.database.tenant(one.source.tenant_id) as connection:
-        one.run = runs.get(connection, one.run.id) or one.run
-        one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
-
-
 def report(watched: Sequence[Watched], seconds: float) -> Json:
-    """The document of `larder index --json`."""
-    rows = [_run_report(w) for w in watched]
+    """The document of `larder index --json`; of each run listed = unchanged + queued + skipped + failed."""
+    rows = [
+        {"source": w.source.settings.name, "run": w.run.id}
+        | {name: getattr(w.run, name) for name in ("state", *overview.RUN_COUNTS, "error")}
+        for w in watched
+    ]
     return {
         "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),
         "stats": {
             "documents_processed": sum(r["indexed"] for r in rows),
-            "chunks_created": sum(w.run.chunks for w in watched),
-            "vectors_indexed": sum(w.run.chunks_written for w in watched),
+            "chunks_created": sum(r["chunks"] for r in rows),
+            "vectors_indexed": sum(r["chunks_written"] for r in rows),
             "time_elapsed": round(seconds, 3),
             "errors": list(_errors(watched)),
         },
@@ -193,29 +185,6 @@ def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
         for p in (*w.run.problems, *failed):
             found = {key: p[key] for key in ("item", "reason", "outcome")}
             yield {"source": w.source.settings.name, **found}
-
-
-_COUNTS = (
-    *(
-        "state",
-        "listed",
-        "unchanged",
-        "queued",
-        "indexed",
-        "dead",
-        "superseded",
-        "deleted",
-        "hidden",
-        "restored",
-    ),
-    *("skipped", "failed", "texts_embedded", "texts_reused", "texts_cut", "chunks_kept", "error"),
-)
-
-
-def _run_report(watched: Watched) -> Json:
-    """One run with its counts; listed = unchanged + queued + skipped + failed."""
-    counts = {name: getattr(watched.run, name) for name in _COUNTS}
-    return {"source": watched.source.settings.name, "run": watched.run.id, **counts}
 
 
 def exit_code(report_: Json) -> int:
@@ -276,14 +245,7 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
 def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
     """What a sync would do, found without writing anything."""
     source = open_source(parts, one.settings)
-    where = admission.Admission(
-        tenant_id=one.tenant_id,
-        project_id=one.project_id,
-        source_id=one.id,
-        run_id=0,
-        pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
-        force=force,
-    )
+    where = sync.admission_of(parts, one, source, run=0, force=force)
     counts = dict.fromkeys(("listed", "unchanged", "queued", "skipped", "failed"), 0)
     items: list[str] = []
     problems: list[Json] = []
@@ -297,8 +259,8 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
         counts["failed"] += len(page.failed) + dead
         counts["skipped"] += len(page.skipped)
         counts["unchanged"] += len(verdicts) - len(changed) - dead
-        for outcome, found in (("failed", page.failed), ("skipped", page.skipped)):
-            problems += [{**p.to_json(), "outcome": outcome} for p in found]
+        problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
+        problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
     counts["listed"] = sum(counts.values())
     return {"source": one.settings.name, **counts, "would_index": items, "problems": problems}
 
@@ -322,16 +284,16 @@ def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterat
     if not lacking:
         yield False
         return
-    if not uses_embedded(parts.settings):
-        if why := broker.trouble(parts.addresses.broker):
-            raise broker_lost(why, broker.remedy(why))
+    ours = uses_embedded(parts.settings)
+    # Workers for Step 4 look into the ledger, those for indexing do not.
+    needed = not ours or set(lacking) - set(ENRICHING)
+    if needed and (why := broker.trouble(parts.addresses.broker)):
+        raise broker_lost(why, broker.remedy(why))
+    if not ours:
         raise LarderError(
             "no workers serve the queues " + ", ".join(lacking),
             fix="start them with `larder worker QUEUE`, or queue the work with --no-wait",
         )
-    # Workers for Step 4 look into the ledger, those for indexing do not.
-    if set(INDEXING) & set(lacking) - set(ENRICHING) and (why := broker.trouble(parts.addresses.broker)):
-        raise broker_lost(why, broker.remedy(why))
     boss = supervisor.Supervisor(settings=parts.settings, where=parts.addresses, queues=queues, lends=True)
     thread = threading.Thread(target=boss.run, daemon=True)
     thread.start()

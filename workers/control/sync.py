@@ -37,7 +37,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
                 "the source is not in this worker's configuration", fix="start the workers with the same file"
             )
         source = open_source(parts, configured.settings)
-        where = _admission(parts, configured, source, run)
+        where = admission_of(parts, configured, source, run=run.id, force=run.force)
         complete = steps.syncer(parts).slice(
             source, where, lambda: schedule_of(parts.settings, configured.settings)
         )
@@ -49,14 +49,17 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     return complete
 
 
-def _admission(parts: Runtime, one: Configured, source: Source, run: runs.RunRow) -> admission.Admission:
+def admission_of(
+    parts: Runtime, one: Configured, source: Source, *, run: int, force: bool
+) -> admission.Admission:
+    """Whose pages those of this source are, and how they will be indexed."""
     return admission.Admission(
         tenant_id=one.tenant_id,
         project_id=one.project_id,
         source_id=one.id,
-        run_id=run.id,
+        run_id=run,
         pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
-        force=run.force,
+        force=force,
     )
 
 
