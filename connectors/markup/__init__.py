@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from connectors.markup.conversion import Conversion, MarkupLimits, Rendered
+from typing import NamedTuple
+
+from connectors.markup.conversion import Conversion
 from connectors.markup.elements import HTML
-from connectors.markup.inline import Links
+from connectors.markup.links import Addresses, Links
+from connectors.markup.parsing import parse
 from connectors.markup.storage_format import STORAGE_FORMAT
 
-__all__ = ["Links", "MarkupLimits", "Rendered", "to_markdown"]
+__all__ = ["Links", "Rendered", "to_markdown"]
 
 _HANDLERS = {**HTML, **STORAGE_FORMAT}
 
 
-def to_markdown(html: str, links: Links | None = None, *, limits: MarkupLimits = MarkupLimits()) -> Rendered:  # noqa: B008 (frozen)
+class Rendered(NamedTuple):
+    """A page as Markdown."""
+
+    text: str
+    """No trailing blanks outside of code, no two blank lines in a row outside of code, no line end at the end."""
+    capped: bool
+    """True if text is missing because the page is too large."""
+
+
+def to_markdown(html: str, links: Links | None = None, *, most_characters: int = 5_000_000) -> Rendered:
     """The page as Markdown, with all text a reader of the page sees, in its order.
 
     Takes any text without raising; only what `links` raises comes through. Broken markup is read as browsers
     read it. Secrets in addresses are not looked for: redact the result.
     """
-    return Conversion(_HANDLERS, links, limits).run(html)
+    page, complete = parse(html)
+    conversion = Conversion(_HANDLERS, Addresses(links), most_characters)
+    conversion.render(page.children)
+    return Rendered(text=conversion.result(), capped=conversion.full or not complete)

@@ -1,192 +1,41 @@
-"""The walk over a page's markup: which elements are open, what is hidden, when to stop."""
+"""The walk over a page's elements, and the lines of Markdown it leaves."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from connectors.markup.blocks import LINE, DocumentSink, Table, Writer
-from connectors.markup.inline import Addresses, Links, Target
-from connectors.markup.scanner import Event, Sign, events
-
-
-@dataclass(frozen=True, kw_only=True)
-class MarkupLimits:
-    """Bounds of one conversion; what they cut is recorded in `Rendered`, never silent."""
-
-    most_characters: int = 5_000_000
-    """Of the Markdown."""
-    most_depth: int = 400
-    """Open elements; deeper ones lose their structure and keep their text."""
-    seconds: float = 20.0
-    """Wall time after which the rest of the markup is left out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rendered:
-    """A page as Markdown."""
-
-    text: str
-    """No trailing blanks outside of code, no two blank lines in a row outside of code, no line end at the end."""
-    capped: bool = False
-    """True if text is missing because a limit was met."""
-    depth_capped: bool = False
-    """True if elements were nested too deeply to show how; their text is there."""
-    attachments: tuple[str, ...] = ()
-    """File names of attachments the page mentions, in the order of their first mention, each once."""
-
-
-Opened = Iterator[None]
-"""What an element does: up to its `yield` at its start tag, the rest at its end."""
-
-BLOCKS = frozenset(
-    "address article aside blockquote body center dd details dialog dir div dl dt fieldset "  # noqa: SIM905 (a list of words)
-    "figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr html legend li main menu nav ol "
-    "option p pre section summary table tbody td tfoot th thead tr ul ac:layout "
-    "ac:layout-section ac:layout-cell".split()
+from connectors.markup.inline import (
+    LINK,
+    STRONG,
+    Inline,
+    around,
+    code_fence,
+    code_span,
+    escape_heading,
+    link,
+    paragraph_lines,
 )
-VOID = frozenset(
-    "area base br col embed frame hr img input link meta param source track wbr".split()  # noqa: SIM905 (a list of words)
-)
-_CELLS = frozenset({"td", "th"})
-_TABLE_PARTS = frozenset(
-    "td th tr tbody thead tfoot caption colgroup".split()  # noqa: SIM905 (a list of words)
-)
-_SCOPES = frozenset({"table", "td", "th", "caption"})
-_ITEM_SCOPES = frozenset({"ul", "ol", "menu", "dir"})
-_CLOSES_PARAGRAPH = BLOCKS - {"body", "html", "option", "dd", "dt", "li", "td", "th", "tr"} | _ITEM_SCOPES
+from connectors.markup.links import Addresses
+from connectors.markup.parsing import BLOCKS, HIDDEN, Element
+from connectors.markup.tables import Table
 
-# A start tag ends the open elements of these names, looking up to those.
-_IMPLIED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "li": (frozenset({"li", "p"}), _ITEM_SCOPES),
-    "dt": (frozenset({"dt", "dd"}), frozenset({"dl"})),
-    "dd": (frozenset({"dt", "dd"}), frozenset({"dl"})),
-    "option": (frozenset({"option"}), frozenset({"select"})),
-    "a": (frozenset({"a"}), frozenset()),
-    "td": (_CELLS | {"caption", "colgroup"}, frozenset({"table", "tr"})),
-    "th": (_CELLS | {"caption", "colgroup"}, frozenset({"table", "tr"})),
-    "tr": (_CELLS | {"tr", "caption", "colgroup"}, frozenset({"table"})),
-    **dict.fromkeys(("tbody", "thead", "tfoot"), (_TABLE_PARTS, frozenset({"table"}))),
-    **dict.fromkeys(_CLOSES_PARAGRAPH, (frozenset({"p"}), frozenset())),
-}
-# An end tag looks for its start tag no further up than these.
-_ENDS_WITHIN: dict[str, frozenset[str]] = {
-    "li": _ITEM_SCOPES,
-    "dt": frozenset({"dl"}),
-    "dd": frozenset({"dl"}),
-    **dict.fromkeys(_TABLE_PARTS, frozenset({"table"})),
-}
+LINE, PARAGRAPH = 1, 2
+"""What lies between two blocks: a line end, or a blank line."""
+MOST_INDENT = 40
+"""Quotes, lists and items within each other that are shown as such."""
+MOST_PARAMETER = 10_000
+"""Characters of a macro's parameter."""
+_NO_LANGUAGE = frozenset({"none", "text", "plain", "plaintext", "noformat"})
 
 
-class OpenElements:
-    """A stack of bounded height, so that looking through it costs little whatever is nested."""
-
-    def __init__(self, most: int) -> None:
-        self.depth_capped = False
-        self._most = most
-        self._open: list[tuple[str, Opened | None]] = []
-        self._count: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
-
-    @property
-    def full(self) -> bool:
-        """True if the next element is too deep to be kept."""
-        return len(self._open) >= self._most
-
-    def is_open(self, name: str) -> bool:
-        """True if such an element is open anywhere."""
-        return self._count[name] > 0
-
-    def push(self, name: str, opened: Opened | None) -> None:
-        """Opens an element; `opened` goes on at its end."""
-        self._open.append((name, opened))
-        self._count[name] += 1
-
-    def leave_out(self, name: str) -> None:
-        """Counts an element that is too deep, so that its end tag closes nothing else."""
-        self.depth_capped = True
-        self._left_out[name] += 1
-
-    def imply_ends(self, name: str) -> None:
-        """Closes what the start of `name` closes."""
-        rule = _IMPLIED.get(name)
-        if rule is None or self._left_out:  # what it would close may be one that was left out
-            return
-        names, stops = rule
-        if any(self._count[each] for each in names):
-            found = self._find(names, stops if name in _TABLE_PARTS else stops | _SCOPES, outermost=True)
-            self._pop_to(found)
-
-    def end(self, name: str) -> bool:
-        """Closes `name` and all within; False if no such element is open here."""
-        if left_out := self._left_out.pop(name, 0):
-            if left_out > 1:
-                self._left_out[name] = left_out - 1
-            return True
-        if not self._count[name]:
-            return False
-        stops = frozenset() if ":" in name or name == "table" else _ENDS_WITHIN.get(name, _SCOPES)
-        found = self._find(frozenset({name}), stops, across_extensions=name.startswith("ac:"))
-        self._pop_to(found)
-        return found is not None
-
-    def end_all(self) -> None:
-        """Closes everything."""
-        self._pop_to(0)
-
-    def _find(
-        self,
-        names: frozenset[str],
-        stops: frozenset[str],
-        *,
-        outermost: bool = False,
-        across_extensions: bool = False,
-    ) -> int | None:
-        found: int | None = None
-        for index in range(len(self._open) - 1, -1, -1):
-            name = self._open[index][0]
-            if name in names:
-                found = index
-                if not outermost:
-                    break
-            elif name in stops or (not across_extensions and name.startswith("ac:")):
-                break
-        return found
-
-    def _pop_to(self, index: int | None) -> None:
-        if index is not None:
-            self._left_out.clear()  # they stood within what ends now
-        while index is not None and len(self._open) > index:
-            name, opened = self._open.pop()
-            self._count[name] -= 1
-            _go_on(opened)
-
-
-EVENTS_BETWEEN_CLOCKS = 512
-MOST_KEPT = 10_000
-"""Characters of a parameter."""
-_MEANT_IN_CODE = frozenset({"head", "template", "iframe", "xml", "noframes", "datalist", "time"})
-_IN_HEAD = frozenset(
-    "base link meta noscript script style template title".split()  # noqa: SIM905 (a list of words)
-)
-
-
-@dataclass(slots=True)
+@dataclass(kw_only=True)
 class Macro:
-    """A macro, or an extension of the new editor, that is open."""
+    """A macro, or a node of the new editor."""
 
-    name: str
-    parameters: dict[str, str] = field(default_factory=dict)
-    target: Target = field(default_factory=Target)
-    has_body: bool = False
-    title_shown: bool = False
-    words_before: int = 0
-
-    def keep(self, name: str, text: str) -> None:
-        """Remembers a parameter."""
-        self.parameters.setdefault(name, text)
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def inline(self) -> bool:
@@ -198,192 +47,275 @@ class Macro:
         return next((value for name in names if (value := self.parameters.get(name, "").strip())), "")
 
 
-@dataclass(slots=True)
-class _Hidden:
-    """An element whose text is not the page's text."""
+@dataclass(slots=True, kw_only=True)
+class _Container:
+    """The page, a cell, or a quote, list, item or definition: lines, and what stands before them."""
 
-    name: str
-    keep: Callable[[str], None] | None
-    inside: Counter[str] = field(default_factory=Counter)
-    parts: list[str] = field(default_factory=list)
-    size: int = 0
+    kind: str
+    prefix: str = ""
+    """Of every line but the first."""
+    marker: str = ""
+    """Of its first line."""
+    depth: int = 0
+    lines: list[str] = field(default_factory=list)
+    gap: int = 0
+    """Before its first line."""
+    begin: int | None = None
+    number: int | None = None
+    """Of a list's first and next item."""
+    style: str = ""
+    width: int = 0
+    """Of the marker of a list's last item."""
+    ended: str = ""
+    """Style of a list that ended last in here, with nothing behind it yet."""
 
-    def text(self, data: str) -> None:
-        if self.keep is not None and self.size < MOST_KEPT:
-            self.parts.append(data[:MOST_KEPT])
-            self.size += len(data)
+    def add(self, lines: Iterable[str], gap: int, *, blank: bool) -> None:
+        if not self.lines:
+            self.gap = gap
+        elif blank:
+            self.lines.append("")
+        self.lines += lines
+        self.ended = ""
+
+    def add_all_of(self, inner: _Container) -> None:
+        """Items of one list, and a list and the item it is in, stand close together."""
+        if not inner.lines:
+            return
+        blank = inner.gap >= PARAGRAPH
+        if inner.kind == "item" and self.kind == "list":
+            blank = False
+        elif inner.kind == "list" and self.kind in ("item", "list") and not self.ended:
+            blank = inner.begin not in (None, 1)  # such a list cannot interrupt a paragraph
+        head, *rest = inner.lines
+        bare = inner.prefix.rstrip()
+        lines = [inner.marker + head, *(inner.prefix + line if line else bare for line in rest)]
+        self.add(lines, inner.gap, blank=blank)
+        self.ended = inner.style
 
 
 class Conversion:
     """The state of one page's conversion, for the handlers of elements to work on."""
 
-    def __init__(self, handlers: Mapping[str, Handler], links: Links | None, limits: MarkupLimits) -> None:
-        self.document = DocumentSink(limits.most_characters)
-        self.out = Writer(self.document)
-        self.stack = OpenElements(limits.most_depth)
-        self.addresses = Addresses(links)
-        self.macros: list[Macro] = []
-        self.targets: list[Target] = []
-        self.pictures: list[Callable[[], None]] = []
-        """For each picture that is open, what shows it (once)."""
-        self.tables: list[Table | None] = []
-        """None for a table that is nested too deeply to be one."""
-        self.task_done = False
-        self.code_language = ""
-        self.depth_capped = False
+    def __init__(self, handlers: Mapping[str, Handler], addresses: Addresses, most_characters: int) -> None:
+        self.addresses = addresses
+        self.inline = Inline()
+        self.heading = 0
+        """The level of the heading that is open, or 0."""
+        self.words = 0
+        """Grows with every piece of visible text: compare before and after."""
+        self.code: list[str] | None = None
+        """Pieces of the code block that is open."""
+        self.table: Table | None = None
+        self.macro = Macro()
+        self.full = False
         self._handlers = handlers
-        self._seconds = limits.seconds
-        self._hidden: _Hidden | None = None
+        self._room = most_characters
+        self._here = _Container(kind="page")
+        self._gap = 0
+        self._in_cell = False
 
-    @property
-    def table(self) -> Table | None:
-        """The table that is open, if it can be shown as one."""
-        return self.tables[-1] if self.tables else None
+    def result(self) -> str:
+        """All that was written."""
+        self.flush(0)
+        return "\n".join(self._here.lines).rstrip()
 
-    def run(self, html: str) -> Rendered:
-        """Converts the page; can be called once."""
-        in_time = self._walk(html)
-        if self._hidden is not None:
-            self._reveal()
-        self.stack.end_all()
-        self.out.flush(0)
-        return Rendered(
-            text=self.document.text(),
-            capped=self.document.full or not in_time,
-            depth_capped=self.depth_capped or self.stack.depth_capped or self.document.depth_capped,
-            attachments=tuple(self.addresses.attachments),
-        )
-
-    def hide(self, element: str, keep: Callable[[str], None] | None = None) -> None:
-        """From the start tag being handled to its end nothing is text; `keep` gets what was there."""
-        self._hidden = _Hidden(element, keep)
-
-    def _walk(self, html: str) -> bool:
-        """False if the time was up before the end."""
-        deadline = time.monotonic() + self._seconds
-        for number, event in enumerate(events(html), 1):
-            if self.document.full:
-                break
-            if number % EVENTS_BETWEEN_CLOCKS == 0 and time.monotonic() > deadline:
-                return False
-            if event.sign is Sign.START:
-                self._start(event)
-            elif event.sign is Sign.END:
-                self._end(event.value)
-            elif self._hidden is not None:
-                self._hidden.text(event.value)
+    def render(self, nodes: Iterable[Element | str]) -> None:
+        """Writes what these say; within code, elements of HTML are but colours and line ends."""
+        for node in nodes:
+            if self.full:
+                return
+            if isinstance(node, str):
+                self.text(node)
+            elif node.name in HIDDEN:
+                continue
+            elif self.code is None or ":" in node.name or node.name == "time":
+                handler = self._handlers.get(node.name)
+                if handler:
+                    handler(self, node)
+                else:
+                    self.render(node.children)
+            elif node.name == "br":
+                self.text("\n")
             else:
-                self.out.text(event.value)
-        return True
+                if node.name in BLOCKS:
+                    self.flush(LINE)
+                self.render(node.children)
 
-    def _start(self, event: Event) -> None:
-        name = event.value
-        if self._hidden is not None and not self._start_hidden(self._hidden, event):
-            return
-        if self.out.code is not None and self._start_in_code(event):
-            return
-        self.stack.imply_ends(name)
-        lone = event.closed or name in VOID
-        too_deep = name in BLOCKS and self.stack.full and not lone
-        handler = None if too_deep else self._handlers.get(name)
-        opened = handler(self, event.rest) if handler else None
-        _go_on(opened)
-        self._started(name, opened, lone=lone)
+    # -- running text ------------------------------------------------------------------------------------
 
-    def _started(self, name: str, opened: Opened | None, *, lone: bool) -> None:
-        """An element without content ends at once; any other stays open, unless it is hidden."""
-        if self._hidden is not None:
-            if lone:
-                self._reveal()
-        elif lone:
-            _go_on(opened)
+    def text(self, data: str) -> None:
+        """Takes text as the markup holds it."""
+        if self.code is not None:
+            self.code.append(data)
+            self.words += 1
+        elif self.inline.text(data):
+            self.words += 1
+
+    def literal(self, markdown: str) -> None:
+        """Takes a piece of a line that is Markdown already."""
+        if self.code is not None:
+            self.text(markdown)
+        elif markdown:
+            self.inline.literal(markdown)
+            self.words += 1
+
+    def link(self, label: str, url: str | None) -> None:
+        """A link within the line."""
+        with self.inline.mark(LINK, lambda body: link(body, url)):
+            self.text(label)
+
+    def flush(self, gap: int) -> None:
+        """Ends the block, within code the line; at least `gap` lies before the next block."""
+        if self.code is not None:
+            if self.code and not self.code[-1].endswith("\n"):
+                self.code.append("\n")
+            return
+        text = self.inline.take()
+        if text and self.heading and not self._in_cell:
+            self._write([f"{'#' * self.heading} {escape_heading(text)}"], PARAGRAPH)
+        elif text and self.heading:
+            self._write([" ".join(text.split())])
+        elif text and self._in_cell:
+            self._write([line.strip() for line in text.split("\n")])
+        elif text:
+            self._write(paragraph_lines(text))
+        self._gap = max(self._gap, gap)
+
+    def line_break(self) -> None:
+        """One ends the line, a second one the paragraph."""
+        if self.inline.at_line_start:
+            self.flush(PARAGRAPH)
         else:
-            self._push(name, opened)
+            self.inline.literal("\n")
 
-    def _start_hidden(self, hidden: _Hidden, event: Event) -> bool:
-        """True if the element is visible after all, because it ends an unclosed `head`."""
-        if hidden.name == "head" and event.value not in _IN_HEAD and not hidden.inside.total():
-            self._reveal()
-            return True
-        if event.value.startswith("ri:") and self.targets:
-            self.targets[-1].note(event.value, event.rest)
-        if not event.closed and event.value not in VOID:
-            hidden.inside[event.value] += 1
-        return False
+    # -- blocks ------------------------------------------------------------------------------------------
 
-    def _start_in_code(self, event: Event) -> bool:
-        """True if that is all: within code, elements of HTML are but colours and line ends."""
-        name = event.value
-        if ":" in name or name in _MEANT_IN_CODE:
-            return False
-        if name == "br":
-            self.out.text("\n")
-        elif name in BLOCKS:
-            self.out.flush(LINE)
-        elif name == "code" and not self.code_language:
-            self.code_language = event.rest
-        if not (event.closed or name in VOID):
-            self._push(name, None)
-        return True
+    def block(self, element: Element, gap: int) -> None:
+        """What it holds, on lines of its own, `gap` away from what is around it."""
+        self.flush(gap)
+        self.render(element.children)
+        self.flush(gap)
 
-    def _push(self, name: str, opened: Opened | None) -> None:
-        """An element that is too deep ends at once; its end tag is counted off."""
-        if not self.stack.full:
-            self.stack.push(name, opened)
+    def bold_line(self, text: str) -> None:
+        """A line of its own, such as a panel's title."""
+        self.flush(PARAGRAPH)
+        with self.inline.mark(STRONG, around("**")):
+            self.text(text)
+        self.flush(PARAGRAPH)
+
+    def rule(self) -> None:
+        """A line across; a cell has none."""
+        self.flush(PARAGRAPH)
+        if not self._in_cell:
+            self._write(["---"], PARAGRAPH)
+
+    def code_block(self, element: Element, language: str) -> None:
+        """All text in it, each blank as it was; one line end at its end belongs to the fence."""
+        self.flush(PARAGRAPH)
+        if self.code is not None:  # code within code is part of it
+            self.render(element.children)
+            self.flush(LINE)
             return
-        self.stack.leave_out(name)
-        _go_on(opened)
-        if name in BLOCKS:
-            self.out.flush(LINE)
+        self.code = []
+        self.render(element.children)
+        text, self.code = "".join(self.code), None
+        if element.name == "pre":
+            text = text.removeprefix("\n")  # as browsers do
+        text = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+        name = re.sub(r"[^\w+#.-]", "", language.strip().lower()[:40])
+        if text.strip() and self._in_cell:
+            self._write([code_span(line) for line in text.split("\n")])
+        elif text.strip():
+            fence = code_fence(text)
+            opening = fence + ("" if name in _NO_LANGUAGE else name)
+            self._write([opening, *text.split("\n")], PARAGRAPH, last=fence)
 
-    def _end(self, name: str) -> None:
-        hidden = self._hidden
-        if hidden is not None:
-            if hidden.inside[name]:
-                hidden.inside[name] -= 1
-                return
-            if name == hidden.name:
-                self._reveal()
-                return
-            if not self.stack.is_open(name):
-                return
-            self._reveal()  # an element around it ends, so its own end tag is missing
-        found = self.stack.end(name)
-        if name == "br" and not found:
-            self.out.line_break()  # as browsers read `</br>`
-        elif name in BLOCKS and self.out.code is None:
-            self.out.flush(LINE)
+    def write_table(self, table: Table) -> None:
+        """A table with its head; in a cell, all in one line."""
+        self._write([table.flat()] if self._in_cell else table.lines(), PARAGRAPH, whole=True)
 
-    def _reveal(self) -> None:
-        hidden, self._hidden = self._hidden, None
-        if hidden is not None and hidden.keep is not None:
-            hidden.keep("".join(hidden.parts))
+    def cell(self, element: Element) -> str:
+        """What it holds, on one line; ` / ` stands between its blocks."""
+        around = self._here, self.inline, self.heading, self._in_cell, self._gap
+        self._here, self.inline, self.heading = _Container(kind="cell"), Inline(), 0
+        self._in_cell = True
+        self.render(element.children)
+        self.flush(0)
+        text = " / ".join(filter(None, self._here.lines))
+        self._here, self.inline, self.heading, self._in_cell, self._gap = around
+        return text
+
+    def quoted(self, element: Element, header: str = "") -> None:
+        """What it holds as a quote, below a bold line if there is a header."""
+        self.flush(PARAGRAPH)
+        self._render_in(_Container(kind="quote", prefix="> ", marker="> "), element, PARAGRAPH, header)
+
+    def definition(self, element: Element) -> None:
+        """It says what the term before means."""
+        self.flush(LINE)
+        self._render_in(_Container(kind="definition", prefix="  ", marker=": "), element, LINE)
+
+    def listed(self, element: Element, begin: int | None = None) -> None:
+        """A list, with numbers if it has a `begin`; right behind one of its kind it takes the other marker."""
+        here = self._here
+        self.flush(LINE if here.kind in ("item", "list") else PARAGRAPH)
+        style = "-" if begin is None else "."
+        if here.ended == style and not self._in_cell:  # else Markdown would read both lists as one
+            style = "*" if begin is None else ")"
+        # A list right in a list, as old editors write it, belongs to the item before it.
+        inset = " " * here.width
+        inner = _Container(kind="list", prefix=inset, marker=inset, begin=begin, number=begin, style=style)
+        self._render_in(inner, element, PARAGRAPH)
+
+    def item(self, element: Element, box: str = "", number: int | None = None) -> None:
+        """An item of a list. In a cell, a number or a box shows and a bullet does not."""
+        self.flush(LINE)
+        parent, marker = self._here, "" if self._in_cell else f"{self._here.style or '-'} "
+        if parent.number is not None:
+            number = parent.number if number is None else number
+            marker = f"{number}{parent.style} "
+            parent.number = number + 1
+        prefix = "" if self._in_cell else " " * len(marker)
+        parent.width = len(prefix) if parent.kind == "list" else 0
+        marker += f"{box} " if box else ""
+        self._render_in(_Container(kind="item", prefix=prefix, marker=marker), element, LINE)
+
+    def tick(self, box: str) -> None:
+        """A check box: of the item just opened, else where it stands."""
+        item = self._here
+        if item.kind == "item" and not item.lines and self.inline.empty and "[" not in item.marker:
+            item.marker += f"{box} "
+        else:
+            self.literal(f"{box} ")
+
+    def _render_in(self, inner: _Container, element: Element, behind: int, header: str = "") -> None:
+        outer, self._here = self._here, inner
+        inner.depth = outer.depth + 1
+        if inner.depth > MOST_INDENT or (self._in_cell and inner.kind != "item"):
+            inner.prefix = inner.marker = ""
+        if header:
+            self.bold_line(header)
+        self.render(element.children)
+        self.flush(behind)
+        self._here = outer
+        outer.add_all_of(inner)
+
+    def _write(self, lines: list[str], gap: int = LINE, *, last: str = "", whole: bool = False) -> None:
+        """One block; `last` ends it even if there is no room for all of it, a `whole` one is cut between lines."""
+        lines = lines if not self._in_cell else [line for line in lines if line]
+        if self.full or not lines:
+            return
+        self._gap = max(self._gap, gap)
+        self._room -= self._gap - 1
+        for index, line in enumerate(() if self._in_cell else lines):
+            if len(line) >= self._room:
+                self.full = True
+                lines = lines[:index] + ([] if whole else [line[: self._room - 1]])
+                break
+            self._room -= len(line) + 1
+        self._here.add([*lines, last] if last else lines, self._gap, blank=self._gap >= PARAGRAPH)
+        self._gap = gap
 
 
-Handler = Callable[[Conversion, str], Opened | None]
-"""Handles a start tag, given what stands behind its name; None if there is nothing to do at its end."""
-
-
-def hidden(element: str) -> Handler:
-    """The handler of an element whose text is not the page's text."""
-
-    def handler(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
-        page.hide(element)
-
-    return handler
-
-
-def block(gap: int) -> Handler:
-    """The handler of an element that stands on lines of its own, `gap` away from what is around it."""
-
-    def handler(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-        page.out.flush(gap)
-        yield
-        page.out.flush(gap)
-
-    return handler
-
-
-def _go_on(opened: Opened | None) -> None:
-    if opened is not None:
-        next(opened, None)
+Handler = Callable[[Conversion, Element], None]
+"""Writes one element."""

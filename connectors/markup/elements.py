@@ -3,222 +3,161 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from contextlib import nullcontext
 
 from connectors.markup import inline
-from connectors.markup.blocks import LINE, PARAGRAPH, Cell, Table
-from connectors.markup.conversion import BLOCKS, Conversion, Handler, block, hidden
-from connectors.markup.inline import file_name, picture
-from connectors.markup.scanner import attributes
+from connectors.markup.conversion import LINE, PARAGRAPH, Conversion, Handler
+from connectors.markup.inline import around
+from connectors.markup.links import file_name
+from connectors.markup.parsing import BLOCKS, Element
+from connectors.markup.tables import Cell, Table
 
-MOST_NESTED_TABLES = 8
 _LANGUAGE = re.compile(r"\b(?:language|lang|brush)[-:]\s*([\w+#.-]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*([0-9]{1,9})")
 
 
+def block(gap: int) -> Handler:
+    """The handler of an element that stands on lines of its own, `gap` away from what is around it."""
+    return lambda page, element: page.block(element, gap)
+
+
 def _marked(kind: str, wrap: inline.Wrap) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:
-        if kind == inline.STRONG and (page.out.heading or "font-weight:normal" in rest.replace(" ", "")):
-            return
-        if kind in (inline.RAISED, inline.LOWERED) and not page.out.inline.ends_with_word():
-            return
-        with page.out.inline.mark(kind, wrap):
-            yield
+    def handler(page: Conversion, element: Element) -> None:
+        unmarked = False
+        if kind == inline.STRONG:
+            style = element.get("style").replace(" ", "")
+            unmarked = page.heading > 0 or "font-weight:normal" in style
+        elif kind in (inline.RAISED, inline.LOWERED):
+            unmarked = not page.inline.ends_with_word()
+        with nullcontext() if unmarked else page.inline.mark(kind, wrap):
+            page.render(element.children)
 
     return handler
 
 
-def _heading(level: int) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-        page.out.flush(PARAGRAPH)
-        page.out.heading = level
-        yield
-        page.out.flush(PARAGRAPH)
-        page.out.heading = 0
-
-    return handler
+def _heading(page: Conversion, element: Element) -> None:
+    page.flush(PARAGRAPH)
+    page.heading = int(element.name[1])
+    page.render(element.children)
+    page.flush(PARAGRAPH)
+    page.heading = 0
 
 
-def _line_break(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
-    page.out.line_break()
+def _pre(page: Conversion, element: Element) -> None:
+    code = next((inner for inner in element.within() if inner.name == "code"), Element(""))
+    said = (element.get("class"), *code.attributes.values())
+    named = next(filter(None, map(_LANGUAGE.search, said)), None)
+    page.code_block(element, named[1] if named else "")
 
 
-def _rule(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(PARAGRAPH)
-    if page.out.sink is page.document:  # a cell is one line, without any across
-        page.document.rule()
-
-
-def _pre(page: Conversion, rest: str) -> Iterator[None]:
-    page.out.begin_code()
-    page.code_language = ""
-    yield
-    code = page.out.code
-    if code and code[0].startswith("\n"):  # browsers drop a line end right behind the tag
-        code[0] = code[0][1:]
-    named = _LANGUAGE.search(attributes(rest).get("class", "")) or _LANGUAGE.search(page.code_language)
-    page.out.end_code(named[1] if named else "")
-
-
-def _anchor(page: Conversion, rest: str) -> Iterator[None]:
-    found = attributes(rest)
-    href = found.get("href", "")
-    if "data-vss-mention" in found or not href:
+def _anchor(page: Conversion, element: Element) -> None:
+    href = element.get("href")
+    if "data-vss-mention" in element.attributes or not href:
+        page.render(element.children)
         return
-    page.addresses.mention_in(href)
     url = page.addresses.href(href)
-    with page.out.inline.mark(inline.LINK, lambda body: inline.link(body, url)):
-        yield
+    with page.inline.mark(inline.LINK, lambda body: inline.link(body, url)):
+        page.render(element.children)
 
 
-def _image(page: Conversion, rest: str) -> None:
-    found = attributes(rest)
-    source = found.get("src", "")
-    page.addresses.mention_in(source)
-    emoji = found.get("data-emoji-fallback", "")
-    if emoji or "emoticon" in found.get("class", ""):
-        page.out.text(emoji or found.get("alt", ""))
-        return
-    label = next((text for key in ("alt", "title") if (text := found.get(key, "").strip())), "")
-    page.out.literal(picture(label or file_name(source), page.addresses.href(source)))
+def _image(page: Conversion, element: Element) -> None:
+    emoji, source = element.get("data-emoji-fallback"), element.get("src")
+    if emoji or "emoticon" in element.get("class"):
+        page.text(emoji or element.get("alt"))
+    else:
+        label = element.get("alt").strip() or element.get("title").strip() or file_name(source)
+        page.literal(inline.picture(label, page.addresses.href(source)))
 
 
-def _input(page: Conversion, rest: str) -> None:
-    found = attributes(rest)
-    if found.get("type", "").lower() != "checkbox":
-        return
-    box = "[x]" if "checked" in found else "[ ]"
-    if not (page.out.inline.empty and page.out.sink.tick(box)):
-        page.out.literal(f"{box} ")
+def _input(page: Conversion, element: Element) -> None:
+    if element.get("type").lower() == "checkbox":
+        page.tick("[x]" if "checked" in element.attributes else "[ ]")
 
 
-def _time(page: Conversion, rest: str) -> Iterator[None]:
-    date = attributes(rest).get("datetime", "").strip()
-    before = page.out.words
-    with page.out.inline.mark("time", lambda body: body if date in body else f"{body} ({date})"):
-        yield
-        if page.out.words == before:
-            page.out.text(date)
+def _time(page: Conversion, element: Element) -> None:
+    date, before = element.get("datetime").strip(), page.words
+    with page.inline.mark("time", lambda body: body if date in body else f"{body} ({date})"):
+        page.render(element.children)
+        if page.words == before:
+            page.text(date)
 
 
-def _quote(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(PARAGRAPH)
-    page.out.sink.open_quote()
-    yield
-    page.out.leave(PARAGRAPH)
-
-
-def _list(*, numbered: bool) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:
-        page.out.flush(LINE)
-        page.out.sink.open_list(_number(attributes(rest).get("start", ""), 1) if numbered else None)
-        yield
-        page.out.leave(LINE)
-
-    return handler
-
-
-def _item(page: Conversion, rest: str) -> Iterator[None]:
-    page.out.flush(LINE)
-    value = attributes(rest).get("value", "") if "value" in rest else ""
-    page.out.sink.open_item(number=_number(value, 0) if _NUMBER.match(value) else None)
-    yield
-    page.out.leave(LINE)
+def _numbers(page: Conversion, element: Element) -> None:
+    begin = _number(element, "start")
+    page.listed(element, 1 if begin is None else begin)
 
 
 def _term(behind: int) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-        page.out.flush(PARAGRAPH)
-        with page.out.inline.mark(inline.STRONG, inline.around("**")):
-            yield
-        page.out.flush(behind)
+    def handler(page: Conversion, element: Element) -> None:
+        page.flush(PARAGRAPH)
+        with page.inline.mark(inline.STRONG, around("**")):
+            page.render(element.children)
+        page.flush(behind)
 
     return handler
 
 
-def _definition(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(LINE)
-    page.out.sink.open_definition()
-    yield
-    page.out.leave(LINE)
+def _table(page: Conversion, element: Element) -> None:
+    outer, page.table = page.table, Table()
+    page.block(element, PARAGRAPH)
+    table, page.table = page.table, outer
+    page.write_table(table)
 
 
-def _table(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(PARAGRAPH)
-    too_deep = len(page.tables) >= MOST_NESTED_TABLES
-    page.depth_capped = page.depth_capped or too_deep
-    page.tables.append(None if too_deep else Table())
-    yield
-    page.out.flush(PARAGRAPH)
-    table = page.tables.pop()
-    if table is not None:
-        page.out.sink.table(table)
+def _table_head(page: Conversion, element: Element) -> None:
+    page.block(element, LINE)
+    if page.table and page.table.rows:
+        page.table.has_head = True
 
 
-def _table_head(page: Conversion, rest: str) -> Iterator[None]:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(LINE)
-    yield
-    table = page.table
-    if table is not None:
-        table.head_rows = max(table.head_rows, len(table.rows))
-
-
-def _row(page: Conversion, rest: str) -> None:  # noqa: ARG001 (every handler takes both)
-    page.out.flush(LINE)
-    if page.table is not None:
+def _row(page: Conversion, element: Element) -> None:
+    page.flush(LINE)
+    if page.table:
         page.table.rows.append([])
+    page.block(element, LINE)
 
 
-def _cell(*, heads: bool) -> Handler:
-    def handler(page: Conversion, rest: str) -> Iterator[None]:
-        page.out.flush(LINE)
-        table = page.table
-        if table is None:
-            yield
-            page.out.flush(LINE)
-            return
-        spans = attributes(rest) if "span" in rest.lower() else {}
-        across, down = (max(1, _number(spans.get(name, ""), 1)) for name in ("colspan", "rowspan"))
-        page.out.begin_cell()
-        yield
-        table.add(Cell(text=page.out.end_cell(), heads=heads, across=across, down=down))
-
-    return handler
+def _cell(page: Conversion, element: Element) -> None:
+    if page.table is None:
+        page.block(element, LINE)
+        return
+    page.flush(LINE)
+    across, down = (_number(element, name) or 1 for name in ("colspan", "rowspan"))
+    page.table.rows = rows = page.table.rows or [[]]
+    rows[-1].append(Cell(text=page.cell(element), heads=element.name == "th", across=across, down=down))
 
 
-def _number(text: str, otherwise: int) -> int:
-    match = _NUMBER.match(text)
-    return int(match[1]) if match else otherwise
+def _number(element: Element, name: str) -> int | None:
+    match = _NUMBER.match(element.get(name))
+    return int(match[1]) if match else None
 
 
 HTML: dict[str, Handler] = {
     **{name: block(LINE) for name in BLOCKS},
     **{name: block(PARAGRAPH) for name in ("p", "section", "article", "dl", "details", "figure", "fieldset")},
-    **{f"h{level}": _heading(level) for level in range(1, 7)},
-    **dict.fromkeys(("b", "strong"), _marked(inline.STRONG, inline.around("**"))),
-    **dict.fromkeys(("i", "em"), _marked(inline.EMPHASIS, inline.around("*"))),
-    **dict.fromkeys(("del", "s", "strike"), _marked(inline.STRUCK, inline.around("~~"))),
+    **{f"h{level}": _heading for level in range(1, 7)},
+    **dict.fromkeys(("b", "strong"), _marked(inline.STRONG, around("**"))),
+    **dict.fromkeys(("i", "em"), _marked(inline.EMPHASIS, around("*"))),
+    **dict.fromkeys(("del", "s", "strike"), _marked(inline.STRUCK, around("~~"))),
     **dict.fromkeys(("code", "kbd", "samp", "tt"), _marked(inline.CODE, inline.code_span)),
-    **{name: hidden(name) for name in ("head", "template", "iframe", "xml", "noframes", "datalist")},
-    **dict.fromkeys(("ul", "menu", "dir"), _list(numbered=False)),
+    **dict.fromkeys(("ul", "menu", "dir", "ac:task-list"), Conversion.listed),
     "sup": _marked(inline.RAISED, inline.raised),
     "sub": _marked(inline.LOWERED, inline.lowered),
     "a": _anchor,
     "img": _image,
     "input": _input,
     "time": _time,
-    "br": _line_break,
-    "hr": _rule,
+    "br": lambda page, _: page.line_break(),
+    "hr": lambda page, _: page.rule(),
     "pre": _pre,
-    "blockquote": _quote,
-    "ol": _list(numbered=True),
-    "li": _item,
-    "dd": _definition,
+    "blockquote": Conversion.quoted,
+    "ol": _numbers,
+    "li": lambda page, element: page.item(element, number=_number(element, "value")),
+    "dd": Conversion.definition,
     **dict.fromkeys(("dt", "summary", "legend"), _term(LINE)),
     "caption": _term(PARAGRAPH),
     "table": _table,
     "thead": _table_head,
     "tr": _row,
-    "td": _cell(heads=False),
-    "th": _cell(heads=True),
+    **dict.fromkeys(("td", "th"), _cell),
 }

@@ -1,17 +1,12 @@
-"""The running text of one block: white space, escapes, emphasis, links and what they point to."""
+"""The running text of one block: white space, escapes, emphasis, links."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
+from dataclasses import dataclass
 
-from connectors.markup.scanner import attributes
-
-_SUSPECT = re.compile(r"[`\\<&\]~*_\u200b\ufeff\u00ad]")
 _INVISIBLE = re.compile("[\u200b\ufeff\u00ad]")
 _TYPED_CODE = re.compile(r"(`[^`\n]++`)")
 _MEANT_AS_TEXT = re.compile(
@@ -22,15 +17,10 @@ _OPENING_UNDERSCORES = re.compile(r"(?<![^\W_])(?<!_)_++(?=\S)")
 _CLOSING_UNDERSCORES = re.compile(r"(?<=[^\s_])_++(?![^\W_])")
 _EDGE_UNDERSCORES = re.compile(f"{_OPENING_UNDERSCORES.pattern}|{_CLOSING_UNDERSCORES.pattern}")
 _BLOCK_START = re.compile(
-    r"#{1,6}(?=\s|$)|[-+*](?=\s|$)|>|=+\s*$|-+\s*$|(?:[*_-]\s*){3,}$|[-:|\s]*-[-:|\s]*$|\[[^\]]{1,200}\]:"
+    r"#{1,6}(?=\s|$)|[-+*](?=\s|$)|>|=++\s*+$|(?:[*_-]\s*+){3,}+$|(?=[:|\s]*+-)[-:|\s]++$|\[[^\]]{1,200}\]:"
 )
-_NUMBERED = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))")
+_NUMBERED = re.compile(r"^(\d{1,9})(?=[.)](?:\s|$))")
 _BACKTICKS = re.compile("`+")
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
-_BLANKS_AND_CONTROLS = re.compile(r"[\x00-\x20\x7f-\xa0\u200b\ufeff]+")
-_RUNS_CODE = frozenset({"javascript", "data", "vbscript", "blob", "about"})
-_IN_URL = {"(": "%28", ")": "%29", "<": "%3C", ">": "%3E", '"': "%22", "\\": "%5C", "`": "%60"}
-_URL_SPECIAL = re.compile(r'[()<>"\\`]')
 
 
 def escape_text(text: str, *, in_emphasis: bool = False, in_label: bool = False) -> str:
@@ -40,10 +30,6 @@ def escape_text(text: str, *, in_emphasis: bool = False, in_label: bool = False)
         pieces[::2] = [escape_text(piece, in_emphasis=in_emphasis) for piece in pieces[::2]]
         pieces[1::2] = [f"\\{bracket}" for bracket in pieces[1::2]]
         return "".join(pieces)
-    if not _SUSPECT.search(text):
-        return text
-    if "`" not in text:
-        return _escape_plain(text, in_emphasis)
     pieces = _TYPED_CODE.split(text)
     pieces[::2] = [_escape_plain(piece, in_emphasis) for piece in pieces[::2]]
     return "".join(pieces)
@@ -51,10 +37,9 @@ def escape_text(text: str, *, in_emphasis: bool = False, in_label: bool = False)
 
 def _escape_plain(text: str, in_emphasis: bool) -> str:
     text = _MEANT_AS_TEXT.sub(r"\\\g<0>", _INVISIBLE.sub("", text))
-    stars = text.count("*")
-    if stars and in_emphasis:
+    if in_emphasis:
         text = text.replace("*", "\\*")
-    elif stars > 1:
+    elif text.count("*") > 1:
         text = _STARS.sub(_each_escaped, text)
     if text.count("_") > 1 and _OPENING_UNDERSCORES.search(text) and _CLOSING_UNDERSCORES.search(text):
         text = _EDGE_UNDERSCORES.sub(_each_escaped, text)
@@ -67,16 +52,10 @@ def _each_escaped(run: re.Match[str]) -> str:
 
 def paragraph_lines(text: str) -> list[str]:
     """The lines of a paragraph, without blank ones, each readable as nothing but a line of a paragraph."""
-    lines = (line.strip() for line in text.split("\n"))
-    return [_escape_start(line) for line in lines if line]
-
-
-def _escape_start(line: str) -> str:
-    if line[0] in "#-+*>=|:_[" and _BLOCK_START.match(line):
-        return f"\\{line}"
-    if line[0].isdigit() and (number := _NUMBERED.match(line)):
-        return f"{number[1]}\\{line[number.end() :]}"
-    return line
+    lines = filter(None, map(str.strip, text.split("\n")))
+    return [
+        f"\\{line}" if _BLOCK_START.match(line) else _NUMBERED.sub(r"\1\\", line, count=1) for line in lines
+    ]
 
 
 def escape_heading(text: str) -> str:
@@ -90,29 +69,18 @@ def code_span(code: str) -> str:
     text = " ".join(code.split())
     if not text:
         return ""
-    fence = "`" * (_longest_run(text) + 1 if "`" in text else 1)
+    fence = "`" * (_longest_run(text) + 1)
     blank = " " if text[0] == "`" or text[-1] == "`" else ""
     return f"{fence}{blank}{text}{blank}{fence}"
 
 
 def code_fence(code: str) -> str:
     """A fence that no run of backticks in `code` closes."""
-    return "`" * max(3, _longest_run(code) + 1 if "```" in code else 3)
+    return "`" * max(3, _longest_run(code) + 1)
 
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-
-
-def safe_url(url: str) -> str | None:
-    """The address as it may stand in a link; None for an empty one, a mere `#place`, or one that runs code."""
-    text = url.strip()
-    compact = _BLANKS_AND_CONTROLS.sub("", text[:200])
-    scheme = _SCHEME.match(compact)
-    if not text or text.startswith("#") or (scheme and scheme[1].lower() in _RUNS_CODE):
-        return None
-    text = "%20".join(text.split())
-    return _URL_SPECIAL.sub(lambda match: _IN_URL[match[0]], text)
 
 
 Wrap = Callable[[str], str]
@@ -248,122 +216,7 @@ def link(body: str, url: str | None) -> str:
     return f"[{' '.join(body.split())}]({url})"
 
 
-MOST_ATTACHMENTS = 1000
-_RESOURCES = {
-    **dict.fromkeys(("ri:page", "ri:blog-post"), ("page", ("ri:content-title",))),
-    "ri:attachment": ("attachment", ("ri:filename",)),
-    "ri:url": ("url", ("ri:value",)),
-    "ri:space": ("space", ("ri:space-key",)),
-    "ri:user": ("user", ("ri:account-id", "ri:userkey", "ri:username")),
-}
-"""Element -> kind of its target, and where its name stands."""
-_ATTACHMENT_PATH = re.compile(r"/attachments/|/thumbnails/", re.IGNORECASE)
-
-
-class Links(Protocol):
-    """Finds addresses and names; each may return None, then only the label stays."""
-
-    def page(self, title: str, space: str | None) -> str | None:
-        """The address of a page; `space` None is the space of the page that is converted."""
-        ...
-
-    def attachment(self, name: str, page_title: str | None) -> str | None:
-        """The address of a file; `page_title` None is the page that is converted."""
-        ...
-
-    def user(self, key: str) -> str | None:
-        """The name to show for a user key, user name or account id."""
-        ...
-
-    def href(self, href: str) -> str | None:
-        """A relative address made absolute; None drops it."""
-        ...
-
-
-@dataclass(slots=True)
-class Target:
-    """What stands in `ri:` elements within one link, picture or parameter."""
-
-    kind: str = ""
-    """page, attachment, user, space, url or nothing."""
-    name: str = ""
-    """Title, file name, user key, space key or address."""
-    where: str | None = None
-    """The space of a page, the page of an attachment."""
-
-    def note(self, element: str, rest: str) -> None:
-        """Takes one `ri:` element; the first counts, a page within an attachment says whose it is."""
-        found = attributes(rest)
-        kind, keys = _RESOURCES.get(element, ("", ()))
-        name = next((found[key] for key in keys if found.get(key)), "")
-        where = found.get("ri:space-key") if kind == "page" else None
-        if self.kind == "attachment" and kind == "page":
-            self.where = name
-        elif not self.kind and name:
-            self.kind, self.name, self.where = kind, name, where
-
-
-@dataclass(slots=True)
-class Addresses:
-    """Asks a page's `Links`, remembers attachments, and keeps out what runs code."""
-
-    links: Links | None
-    attachments: dict[str, None] = field(default_factory=dict)
-
-    def href(self, href: str) -> str | None:
-        """The address for a link's target; None if only the label may stay."""
-        safe = safe_url(href)
-        if safe is None or self.links is None:
-            return safe
-        found = self.links.href(href.strip())
-        return None if found is None else safe_url(found)
-
-    def of(self, target: Target) -> str | None:
-        """The address of what a link points to."""
-        found: str | None = None
-        if target.kind == "attachment":
-            self.mention(target.name)
-            found = self.links.attachment(target.name, target.where) if self.links else None
-        elif target.kind == "page":
-            found = self.links.page(target.name, target.where) if self.links else None
-        elif target.kind == "url":
-            return self.href(target.name)
-        return None if found is None else safe_url(found)
-
-    def label(self, target: Target) -> str:
-        """What is shown of a target without a label; empty for users nobody knows."""
-        if target.kind == "user":
-            name = self.links.user(target.name) if self.links else None
-            return f"@{name}" if name else ""
-        return target.name
-
-    def mention(self, name: str) -> None:
-        """Remembers a file."""
-        if name and len(self.attachments) < MOST_ATTACHMENTS:
-            self.attachments.setdefault(name)
-
-    def mention_in(self, href: str) -> None:
-        """Remembers the file if the address is that of an attachment."""
-        if _ATTACHMENT_PATH.search(href[:2000]):
-            self.mention(file_name(href))
-
-
-def file_name(href: str) -> str:
-    """The name of the file an address leads to: its `fileName`, or the last part of its path."""
-    try:
-        parts = urlsplit(href[:4000].strip())
-    except ValueError:  # brackets that are no IPv6 address
-        return ""
-    if parts.scheme.lower() == "data":
-        return ""
-    query = {key.lower(): values for key, values in parse_qs(parts.query).items()}
-    named = query.get("filename")
-    return named[0] if named else unquote(parts.path.rsplit("/", 1)[-1])
-
-
 def picture(label: str, url: str | None) -> str:
     """A picture as Markdown; nothing if nothing is known of it."""
     text = escape_text(" ".join(label.split()), in_label=True)
-    if url is None:
-        return f"![{text}]" if text else ""
-    return f"![{text}]({url})"
+    return f"![{text}]({url})" if url else f"![{text}]" if text else ""

@@ -72,9 +72,3 @@ SAMPLES: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("html", "markdown"), [s[1:] for s in SAMPLES], ids=[s[0] for s in SAMPLES])
 def test_board_html_becomes(html: str, markdown: str) -> None:
     assert to_markdown(html).text == markdown
-
-
-def test_files_in_addresses_are_attachments() -> None:
-    html = f'<img src="{FILES}?fileName=a.png"><a href="{FILES}?fileName=b.txt">c</a><a href="https://x/d.txt">e</a>'
-
-    assert to_markdown(html).attachments == ("a.png", "b.txt")

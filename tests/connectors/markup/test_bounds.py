@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.markup import MarkupLimits, to_markdown
+from connectors.markup import parsing, to_markdown
 from tests.growth import assert_linear
 
 MB = 1_000_000
-WIDE = MarkupLimits(most_characters=100 * MB, seconds=120)
 SECTION = (
     "<h2>Section</h2>"
     + "<p>The <b>quick</b> fox&nbsp;jumps <a href='https://example.com/a_b?c=d'>here</a>, 2 * 3, it _is_ said.</p>"
@@ -29,13 +28,13 @@ def _page(size: int) -> str:
 
 
 def _convert(html: str) -> None:
-    rendered = to_markdown(html, limits=WIDE)
+    rendered = to_markdown(html, most_characters=100 * MB)
     assert not rendered.capped
 
 
 def test_the_time_grows_with_the_page_and_no_faster() -> None:
     def convert(html: str) -> None:
-        rendered = to_markdown(html, limits=WIDE)
+        rendered = to_markdown(html, most_characters=100 * MB)
         assert rendered.text.endswith("the last word")
         assert not rendered.capped
 
@@ -86,7 +85,7 @@ def _nested(name: str, depth: int, *, close: bool) -> str:
 )
 def test_nested_tags_take_time_by_their_number_and_hide_nothing(name: str, close: bool) -> None:
     def convert(html: str) -> None:
-        rendered = to_markdown(html, limits=WIDE)
+        rendered = to_markdown(html, most_characters=100 * MB)
         assert "before" in rendered.text
         assert "deep" in rendered.text
         assert "behind" in rendered.text
@@ -96,19 +95,17 @@ def test_nested_tags_take_time_by_their_number_and_hide_nothing(name: str, close
 
 
 def test_a_hundred_thousand_nested_tags_end_cleanly() -> None:
-    assert "deep" in to_markdown(_nested("div", 100_000, close=True), limits=WIDE).text
+    assert "deep" in to_markdown(_nested("div", 100_000, close=True), most_characters=100 * MB).text
 
 
-def test_nesting_that_is_not_shown_is_said() -> None:
+def test_nesting_too_deep_to_be_shown_keeps_its_text() -> None:
     html = "".join(f"<ul><li>w{n} " for n in range(300))
 
     rendered = to_markdown(html)
 
     assert [word for n in range(300) if (word := f"w{n}") not in rendered.text.split()] == []
-    assert rendered.depth_capped
     assert not rendered.capped
     assert max(len(line) for line in rendered.text.splitlines()) < 200
-    assert not to_markdown("<ul><li>a<ul><li>b").depth_capped
 
 
 def test_settings_stay_hidden_however_deep() -> None:
@@ -136,32 +133,25 @@ def test_deep_elements_close_nothing_else() -> None:
     ids=["paragraphs", "one paragraph", "code"],
 )
 def test_what_is_too_long_is_cut_and_said(html: str) -> None:
-    rendered = to_markdown(html, limits=MarkupLimits(most_characters=500))
+    rendered = to_markdown(html, most_characters=500)
 
     assert rendered.capped
     assert 400 < len(rendered.text) <= 510
     assert rendered.text.count("```") in (0, 2)
-    assert not to_markdown(html, limits=MarkupLimits(most_characters=100_000)).capped
+    assert not to_markdown(html, most_characters=100_000).capped
 
 
 def test_a_table_is_cut_between_rows() -> None:
     html = f"<table><tr><th>head</th></tr>{'<tr><td>0123456789</td></tr>' * 100}</table><p>behind</p>"
 
-    rendered = to_markdown(html, limits=MarkupLimits(most_characters=300))
+    rendered = to_markdown(html, most_characters=300)
 
     assert rendered.capped
     assert {len(line) for line in rendered.text.splitlines()[2:]} == {14}
 
 
-def test_time_is_bounded_and_said() -> None:
-    rendered = to_markdown("<p>a</p>" * 10_000, limits=MarkupLimits(seconds=0))
+def test_what_follows_too_many_tags_is_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "MOST_PIECES", 6)
 
-    assert rendered.capped
-    assert rendered.text.startswith("a\n\na")
-
-
-def test_an_element_that_is_too_deep_ends_at_once() -> None:
-    rendered = to_markdown("<p>a <b>b</b> c</p><p>d</p>", limits=MarkupLimits(most_depth=1))
-
-    assert rendered.text == "a b c\n\nd"
-    assert rendered.depth_capped
+    assert to_markdown("<p>a</p>" * 3) == ("a\n\na", True)
+    assert to_markdown("<p>a</p>" * 2) == ("a\n\na", False)

@@ -73,7 +73,7 @@ MACROS: list[tuple[str, str, str]] = [
         _macro("info", "a").replace(
             "</ac:structured-macro>", '<ac:parameter ac:name="title">T</ac:parameter></ac:structured-macro>'
         ),
-        "> **Info**\n>\n> a\n\n**T**",
+        "> **Info: T**\n>\n> a",
     ),
     ("a stray end tag in a body", f"<p>{_macro('info', 'a</p>b')}c</p>", "> **Info**\n>\n> a\n> b\n\nc"),
     (
@@ -255,17 +255,6 @@ def test_without_anybody_to_ask_labels_stay() -> None:
     html = f'<p><ac:link>{PAGE.format("A")}</ac:link> <a href="/x">y</a> <a href="javascript:x">z</a></p>'
 
     assert to_markdown(html).text == "A [y](/x) z"
-
-
-def test_attachments_are_listed_once_in_their_order() -> None:
-    html = (
-        f"<ac:image>{FILE.format('b.png')}</ac:image><ac:link>{FILE.format('a.txt')}<ac:link-body>x</ac:link-body></ac:link>"
-        + _macro("view-file", name=FILE.format("c.pdf"))
-        + f"<ac:image>{FILE.format('b.png')}</ac:image>"
-        + '<a href="/download/attachments/12/d%20e.csv?version=1">f</a>'
-    )
-
-    assert to_markdown(html, Site()).attachments == ("b.png", "a.txt", "c.pdf", "d e.csv")
 
 
 def test_an_attachment_of_another_page_is_asked_for_with_that_page() -> None:
