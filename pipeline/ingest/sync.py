@@ -104,7 +104,7 @@ class Syncer:
             cursor = None if source.walks_all else page.cursor
             sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
             admitted = admission.admit(connection, where, page)
-            runs.add(connection, where.run_id, admitted.counts, page.cursor)
+            runs.add(connection, where.run_id, admitted, cursor=page.cursor)
 
     def _finish(
         self,
@@ -132,11 +132,9 @@ class Syncer:
             sources.renew(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
-                counts = {"hidden": pruned.hidden, "deleted": pruned.deleted, "restored": pruned.restored}
-                runs.count(connection, where.run_id, counts)
+                runs.add(connection, where.run_id, pruned)
             queued = admission.outdate(connection, where)
-            if queued:
-                runs.count(connection, where.run_id, {"listed": queued, "queued": queued})
+            runs.add(connection, where.run_id, runs.Counts(queued=queued))
             runs.discovered(connection, where.run_id)
             when = schedule()
             sources.completed(
@@ -166,7 +164,7 @@ class Syncer:
                 sources.renew(connection, where.source_id, token, lease=self.lease)
                 for page in pages:
                     admitted = admission.admit(connection, where, page)
-                    runs.count(connection, where.run_id, admitted.counts, walk_after=ids[-1])
+                    runs.add(connection, where.run_id, admitted, walk_after=ids[-1])
             self.after_page()
             if time.monotonic() > end and start + READ_AGAIN < len(wanted):
                 return False

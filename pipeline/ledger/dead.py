@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
-from pipeline.ledger import fills
+from pipeline.ledger import runs
 from pipeline.ledger.leases import RESTARTED
 
 
@@ -42,23 +41,13 @@ class DeadLetter:
     indexed_version: int | None
     """The version that search shows meanwhile, if any."""
 
-    def brief(self) -> Json:
-        """The few fields of the status screen."""
-        return {
-            "id": self.id,
-            "item": self.item,
-            "stage": self.stage,
-            "reason": self.reason,
-            "at": self.at.isoformat(),
-        }
-
     def to_json(self) -> Json:
         """All fields; ids as text, times in ISO 8601."""
-        values: Json = {}
-        for name, value in vars(self).items():
-            shown: Any = value.isoformat() if isinstance(value, datetime) else value
-            values[name] = str(value) if isinstance(value, UUID) else shown
-        return values
+        values: Json = dict(vars(self))
+        times = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
+        return (
+            values | times | {name: str(values[name]) for name in ("tenant_id", "source_id", "document_id")}
+        )
 
 
 _COLUMNS = """
@@ -83,36 +72,22 @@ def listed(
     most_per_source: int = 1000,
 ) -> list[DeadLetter]:
     """Letters that wait for a person, newest first; with `every` the settled ones too."""
-    statement = text(f"""
-        select * from (
-            select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
-            {_FROM}
-            where (:every or ({_OPEN}))
-              and (cast(:sources as uuid[]) is null or l.source_id = any(cast(:sources as uuid[])))
-        ) x where place <= :most order by id desc""")
-    rows = connection.execute(
-        statement,
-        {
-            "every": every,
-            "sources": None if source_ids is None else list(source_ids),
-            "most": most_per_source,
-        },
+    sources = None if source_ids is None else list(source_ids)
+    return _letters(
+        connection,
+        f"(:every or ({_OPEN})) and (cast(:sources as uuid[]) is null or l.source_id = any(cast(:sources as uuid[])))",
+        {"every": every, "sources": sources, "most": most_per_source},
     )
-    return [_letter(row) for row in rows.mappings()]
 
 
 def of_document(connection: Connection, document_id: UUID) -> list[DeadLetter]:
     """All letters about one document, newest first."""
-    statement = text(f"select {_COLUMNS} {_FROM} where l.document_id = :id order by l.id desc")
-    rows = connection.execute(statement, {"id": document_id})
-    return [_letter(row) for row in rows.mappings()]
+    return _letters(connection, "l.document_id = :id", {"id": document_id})
 
 
 def get(connection: Connection, letter_id: int) -> DeadLetter | None:
     """One letter, or None."""
-    rows = connection.execute(text(f"select {_COLUMNS} {_FROM} where l.id = :id"), {"id": letter_id})
-    row = rows.mappings().one_or_none()
-    return _letter(row) if row else None
+    return next(iter(_letters(connection, "l.id = :id", {"id": letter_id})), None)
 
 
 def count(connection: Connection) -> int:
@@ -121,8 +96,14 @@ def count(connection: Connection) -> int:
     return int(row.scalar_one())
 
 
-def _letter(row: Any) -> DeadLetter:
-    return DeadLetter(**{name: row[name] for name in DeadLetter.__dataclass_fields__})
+def _letters(connection: Connection, where: str, values: Json) -> list[DeadLetter]:
+    statement = text(f"""
+        select {", ".join(DeadLetter.__dataclass_fields__)} from (
+            select {_COLUMNS}, row_number() over (partition by l.source_id order by l.id desc) as place
+            {_FROM} where {where}
+        ) x where place <= coalesce(:most, place) order by id desc""")
+    rows = connection.execute(statement, {"most": None, **values}).mappings()
+    return [DeadLetter(**row) for row in rows]
 
 
 def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
@@ -131,25 +112,45 @@ def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
     Those that were given up on for another search index only are filled into that one again.
     The run that met the failure stays closed. The document is due at once; the pump sends it the next time it looks.
     """
+    values = {"ids": list(document_ids)}
     statement = text(f"""
         update document set state = 'pending', stage = 'fetched', last_error = null, {RESTARTED}
         where id in (select id from document where id = any(:ids) and state = 'dead' and not deleted
                      order by id for update)
         returning id""")
-    rows = connection.execute(statement, {"ids": list(document_ids)})
-    replayed = sorted({row.id for row in rows} | set(fills.replay(connection, document_ids)))
-    _resolve(connection, replayed, "replayed")
-    return replayed
+    replayed = set(connection.execute(statement, values).scalars())
+    statement = text(f"""
+        update index_document set dead_version = null, {RESTARTED}
+        where document_id = any(:ids) and dead_version is not null returning document_id""")
+    replayed |= set(connection.execute(statement, values).scalars())
+    resolve(connection, sorted(replayed), "replayed")
+    return sorted(replayed)
 
 
 def drop(connection: Connection, document_ids: Sequence[UUID]) -> int:
     """Take documents off the list; they stay dead until they change or are replayed. Returns how many letters."""
-    return _resolve(connection, document_ids, "dropped")
+    return resolve(connection, document_ids, "dropped")
 
 
-def _resolve(connection: Connection, document_ids: Sequence[UUID], resolution: str) -> int:
+def resolve(
+    connection: Connection, document_ids: Sequence[UUID], how: str, *, index: int | None = None
+) -> int:
+    """Nobody need look at what these documents' letters say any more, or at those of one search index."""
     statement = text("""
         update dead_letter set resolved_at = now(), resolution = :how
-        where document_id = any(:ids) and resolved_at is null""")
-    settled = connection.execute(statement, {"ids": list(document_ids), "how": resolution})
-    return int(settled.rowcount)
+        where document_id = any(:ids) and resolved_at is null
+          and index_id is not distinct from coalesce(:index, index_id)""")
+    return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
+
+
+def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
+    """Write dead letters for documents in state dead, and settle them in their runs."""
+    statement = text("""
+        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                 crash_count)
+        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
+        from document d where id = any(:ids)
+          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
+                          and l.version = d.desired_version)""")
+    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
+    runs.settle_items(connection, ids, "dead")

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, RowMapping, text
 
 from pipeline.documents import Chunk
-from pipeline.ledger import Item, Limits
-from pipeline.ledger.leases import RESTARTED, SENDABLE, UNCOUNTED, Leased
+from pipeline.ledger import Item, Limits, dead
+from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
 from pipeline.ledger.search_indexes import BEHIND, Held, note
 from pipeline.ledger.work import STORED, stored
 from pipeline.search.records import StoredDocument
@@ -117,15 +117,6 @@ def _bury_crashed(connection: Connection, index: int, limits: Limits) -> None:
     found = list(connection.execute(_CRASHED, values).scalars())
     if found:
         connection.execute(_LETTERS, {**values, "ids": found, "code": "E003"})
-
-
-def replay(connection: Connection, document_ids: Sequence[UUID]) -> list[UUID]:
-    """Try documents again that were given up on for an index; returns which."""
-    statement = text(f"""
-        update index_document set dead_version = null, {RESTARTED}
-        where document_id = any(:ids) and dead_version is not null returning document_id""")
-    rows = connection.execute(statement, {"ids": list(document_ids)})
-    return sorted({row.document_id for row in rows})
 
 
 # Claims -------------------------------------------------------------------------------------------
@@ -242,10 +233,7 @@ def finish(connection: Connection, claimed: FillClaim, held: Sequence[Held]) -> 
     """These documents are in the index now; the caller holds their rows."""
     note(connection, claimed.tenant_id, claimed.index, held)
     values = {"index": claimed.index, "ids": [h.document_id for h in held]}
-    statement = text("""
-        update dead_letter set resolved_at = now(), resolution = 'indexed'
-        where index_id = :index and document_id = any(:ids) and resolved_at is null""")
-    connection.execute(statement, values)
+    dead.resolve(connection, [h.document_id for h in held], "indexed", index=claimed.index)
     # If it is the one that is read, answers that were kept from before no longer hold.
     statement = text("""
         update document set indexed_version = indexed_version

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, RowMapping, text
+from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Json
 from pipeline.ledger import Stage, dead, runs
@@ -48,59 +48,41 @@ def sources(connection: Connection) -> list[Json]:
     `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
     deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync.
     """
-    letters = _letters(connection)
+    letters: dict[UUID, list[Json]] = defaultdict(list)
+    for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
+        said = letter.to_json()
+        letters[letter.source_id].append({k: said[k] for k in ("id", "item", "stage", "reason", "at")})
     last, problems = _last_runs(connection), _problems(connection)
     found = []
     for row in connection.execute(_SOURCES).mappings():
-        values, key, due = dict(row), row["id"], row["next_sync"]
-        del values["id"]
+        values = dict(row)
+        key, due = values.pop("id"), values["next_sync"]
         more = {
+            "next_sync": due and due.isoformat(),
             "dead_letters": letters.get(key, []),
             "problems": problems.get(key, []),
             "last_run": last.get(key),
         }
-        found.append({**values, "next_sync": due.isoformat() if due else None, **more})
+        found.append(values | more)
     return found
 
 
-def _letters(connection: Connection) -> dict[UUID, list[Json]]:
-    found: dict[UUID, list[Json]] = defaultdict(list)
-    for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
-        found[letter.source_id].append(letter.brief())
-    return found
-
-
-RUN_COUNTS = (
-    *("listed", "unchanged", "queued", "skipped", "failed", "hidden", "deleted", "restored"),
-    *runs.TOTALS,
-)
+RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)
 
 
 def _last_runs(connection: Connection) -> dict[UUID, Json]:
     """The newest run of each source with its counts; an open one has those of this moment."""
-    columns = ", ".join(("id", "source_id", "state", "trigger", "started_at", "finished_at", *RUN_COUNTS))
     statement = text(f"""
-        select distinct on (source_id) {columns} from sync_run
-        order by source_id, started_at desc, id desc""")
-    rows = connection.execute(statement).mappings()
-    found = {row["source_id"]: _run(row) for row in rows}
-    open_ = [run["run"] for run in found.values() if run["finished_at"] is None]
-    live = runs.progress(connection, open_)
+        select distinct on (source_id) source_id, id as run, state, trigger, started_at, finished_at,
+               {", ".join(RUN_COUNTS)}
+        from sync_run order by source_id, started_at desc, id desc""")
+    found = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
+    live = runs.progress(connection, [run["run"] for run in found.values() if not run["finished_at"]])
     for run in found.values():
-        run.update({name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS})
+        del run["source_id"]
+        run |= {name: n for name, n in live.get(run["run"], {}).items() if name in RUN_COUNTS}
+        run |= {name: run[name] and run[name].isoformat() for name in ("started_at", "finished_at")}
     return found
-
-
-def _run(row: RowMapping) -> Json:
-    ended = row["finished_at"]
-    return {
-        "run": row["id"],
-        "state": row["state"],
-        "trigger": row["trigger"],
-        "started_at": row["started_at"].isoformat(),
-        "finished_at": ended.isoformat() if ended else None,
-        **{name: row[name] for name in RUN_COUNTS},
-    }
 
 
 def _problems(connection: Connection) -> dict[UUID, list[Json]]:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Cursor, Json, Problem
 from pipeline.ledger import clean
@@ -19,31 +19,36 @@ MOST_PROBLEMS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRow:
-    """A run and its counts: listed = unchanged + queued + skipped + failed."""
+class Counts:
+    """What became of the items of a source; a document met twice in one run counts once."""
+
+    unchanged: int = 0
+    queued: int = 0
+    skipped: int = 0
+    failed: int = 0
+    hidden: int = 0
+    deleted: int = 0
+    restored: int = 0
+
+
+COUNTED = tuple(Counts.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow(Counts):
+    """A run and its counts."""
 
     id: int
-    tenant_id: UUID
-    source_id: UUID
     state: str
-    trigger: str
     force: bool
     walk: bool
-    started_at: datetime
-    discovered_at: datetime | None
     finished_at: datetime | None
     attempts: int
     error: str | None
     cursor: Cursor | None
     walk_after: str | None
     listed: int
-    unchanged: int
-    queued: int
-    skipped: int
-    failed: int
-    hidden: int
-    deleted: int
-    restored: int
+    """Those unchanged, queued, skipped and failed."""
     indexed: int
     dead: int
     superseded: int
@@ -55,15 +60,6 @@ class RunRow:
     texts_cut: int
     """Of the embedded: longer than the model reads, so that it saw the beginning alone."""
     problems: list[Json]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settled:
-    """A run that can be closed, and whether it changed anything that search sees."""
-
-    id: int
-    tenant_id: UUID
-    changed: bool
 
 
 _COLUMNS = ", ".join(RunRow.__dataclass_fields__)
@@ -98,36 +94,46 @@ def unsent(connection: Connection, run_id: int) -> None:
 
 def get(connection: Connection, run_id: int) -> RunRow | None:
     """One run, or None."""
-    row = connection.execute(text(f"select {_COLUMNS} from sync_run where id = :id"), {"id": run_id})
-    found = row.mappings().one_or_none()
-    return RunRow(**found) if found else None
+    return _one(connection, "id = :id", run_id)
 
 
 def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
     """The open run of a source, if it has one."""
-    statement = text(f"select {_COLUMNS} from sync_run where source_id = :id and finished_at is null")
-    rows = connection.execute(statement, {"id": source_id})
+    return _one(connection, "source_id = :id and finished_at is null", source_id)
+
+
+def _one(connection: Connection, where: str, named: int | UUID) -> RunRow | None:
+    rows = connection.execute(text(f"select {_COLUMNS} from sync_run where {where}"), {"id": named})
     found = rows.mappings().one_or_none()
     return RunRow(**found) if found else None
 
 
-def add(connection: Connection, run_id: int, counts: dict[str, int], cursor: Cursor) -> None:
-    """Add a page's counts and keep where the walk stands; a cursor that moved is progress, so tries count anew."""
-    statement = text("""
-        update sync_run set cursor = cast(:cursor as jsonb), error = null,
-               attempts = case when cursor is distinct from cast(:cursor as jsonb) then 0 else attempts end
-        where id = :id""")
-    connection.execute(statement, {"id": run_id, "cursor": json.dumps(clean(cursor))})
-    count(connection, run_id, counts)
+_ADD = text(f"""
+    update sync_run set {", ".join(f"{name} = {name} + :{name}" for name in COUNTED)},
+           listed = listed + :unchanged + :queued + :skipped + :failed,
+           walk_after = coalesce(:after, walk_after),
+           attempts = case when cast(:cursor as jsonb) <> coalesce(cursor, 'null') then 0 else attempts end,
+           error = case when cast(:cursor as jsonb) is null then error end,
+           cursor = coalesce(cast(:cursor as jsonb), cursor)
+    where id = :id""")
 
 
-def count(connection: Connection, run_id: int, counts: dict[str, int], walk_after: str | None = None) -> None:
-    """Add to a run's counts; `walk_after` is the last item that its id walk has read again."""
-    sums = "".join(f"{name} = {name} + :{name}, " for name in counts)
-    statement = text(f"""
-        update sync_run set {sums} heartbeat_at = now(), walk_after = coalesce(:after, walk_after)
-        where id = :id""")
-    connection.execute(statement, {**counts, "id": run_id, "after": walk_after})
+def add(
+    connection: Connection,
+    run_id: int,
+    counts: Counts,
+    *,
+    cursor: Cursor | None = None,
+    walk_after: str | None = None,
+) -> None:
+    """Add to a run's counts, and keep where it stands.
+
+    `cursor` is that of its walk; one that moved is progress, so tries count anew. `walk_after` is the last item that
+    its id walk has read again.
+    """
+    values = {name: getattr(counts, name) for name in COUNTED}
+    stands = {"cursor": None if cursor is None else json.dumps(clean(cursor)), "after": walk_after}
+    connection.execute(_ADD, {"id": run_id, **values, **stands})
 
 
 def demand_walk(connection: Connection, run_id: int) -> None:
@@ -152,9 +158,7 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
 
 def discovered(connection: Connection, run_id: int) -> None:
     """The walk is over; the run closes when its documents are settled."""
-    statement = text("""
-        update sync_run set state = 'processing', discovered_at = now(), heartbeat_at = now()
-        where id = :id and state = 'discovering'""")
+    statement = text("update sync_run set state = 'processing' where id = :id and state = 'discovering'")
     connection.execute(statement, {"id": run_id})
 
 
@@ -187,27 +191,15 @@ def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> N
     connection.execute(statement, {"ids": list(ids), "outcome": outcome})
 
 
-_COUNT = """
+_SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")
+TOTALS = ("indexed", "dead", "superseded", *_SUMS)
+_COUNT = f"""
     select i.run_id, count(*) filter (where outcome is null) as open,
            count(*) filter (where outcome = 'done') as indexed,
            count(*) filter (where outcome = 'dead') as dead,
            count(*) filter (where outcome = 'superseded') as superseded,
-           sum(chunks) as chunks, sum(chunks_written) as chunks_written, sum(chunks_kept) as chunks_kept,
-           sum(texts_embedded) as texts_embedded, sum(texts_reused) as texts_reused,
-           sum(texts_cut) as texts_cut
+           {", ".join(f"sum({name}) as {name}" for name in _SUMS)}
     from run_item i where i.run_id = any(:runs) group by i.run_id"""
-
-TOTALS = (
-    "indexed",
-    "dead",
-    "superseded",
-    "chunks",
-    "chunks_written",
-    "chunks_kept",
-    "texts_embedded",
-    "texts_reused",
-    "texts_cut",
-)
 
 
 def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, int]]:
@@ -216,15 +208,17 @@ def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, 
     return {row["run_id"]: {k: int(row[k]) for k in ("open", *TOTALS)} for row in rows.mappings()}
 
 
-def settled(connection: Connection) -> list[Settled]:
-    """Runs whose walk is over and whose documents are all settled, not yet closed."""
+def settled(connection: Connection) -> Sequence[Row[Any]]:
+    """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed.
+
+    `changed` is true of those that changed anything that search sees.
+    """
     statement = text("""
         select id, tenant_id, queued + hidden + deleted + restored > 0 as changed
         from sync_run r where state = 'processing'
           and not exists (select from run_item i where i.run_id = r.id and i.outcome is null)
         order by id""")
-    rows = connection.execute(statement)
-    return [Settled(**row) for row in rows.mappings()]
+    return connection.execute(statement).all()
 
 
 def close(connection: Connection, run_ids: Sequence[int]) -> None:
@@ -245,14 +239,15 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     connection.execute(statement, {"runs": ids})
 
 
-def sync_due(connection: Connection, *, resend: float) -> list[dict[str, Any]]:
-    """Open runs whose walk should go on and has no message under way: never sent, lost, or put back."""
+def sync_due(connection: Connection, *, resend: float) -> list[tuple[UUID, UUID, int]]:
+    """(tenant, source, run) whose walk should go on and has no message under way: never sent, lost, or put back."""
     statement = text("""
         update sync_run r set enqueued_at = now()
         from source s
         where s.id = r.source_id and r.state = 'discovering' and r.due_at <= now()
           and (s.sync_lease_until is null or s.sync_lease_until < now())
           and (r.enqueued_at is null or r.enqueued_at < now() - make_interval(secs => :resend))
-        returning r.id, r.tenant_id, r.source_id""")
-    rows = connection.execute(statement, {"resend": resend})
-    return [dict(row) for row in rows.mappings()]
+        returning r.tenant_id, r.source_id, r.id""")
+    return [
+        (row.tenant_id, row.source_id, row.id) for row in connection.execute(statement, {"resend": resend})
+    ]

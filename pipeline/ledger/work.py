@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, RowMapping, text
 from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, runs
+from pipeline.ledger.dead import bury, resolve
 from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
 from pipeline.search.records import StoredDocument
 
@@ -181,10 +182,7 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
           and i.outcome is null""")
     connection.execute(statement, {**values, "ids": done})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
-    statement = text("""
-        update dead_letter set resolved_at = now(), resolution = 'indexed'
-        where document_id = any(:ids) and resolved_at is null""")
-    connection.execute(statement, {"ids": done})
+    resolve(connection, done, "indexed")
     return len(done)
 
 
@@ -233,19 +231,6 @@ def fail(
     found = list(connection.execute(_FAIL, {"ids": list(ids), **values}).scalars())
     if dead and found:
         bury(connection, found, code=error.code, reason=str(error))
-
-
-def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
-    """Write dead letters for documents in state dead, and settle them in their runs."""
-    statement = text("""
-        insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
-                                 crash_count)
-        select tenant_id, source_id, id, desired_version, stage, :code, :reason, attempts, crash_count
-        from document d where id = any(:ids)
-          and not exists (select from dead_letter l where l.document_id = d.id and l.resolved_at is null
-                          and l.version = d.desired_version)""")
-    connection.execute(statement, {"ids": list(ids), "code": code, "reason": reason})
-    runs.settle_items(connection, ids, "dead")
 
 
 def wake_waiting(connection: Connection) -> None:
@@ -306,9 +291,7 @@ def pump_once(connection: Connection, limits: Limits, *, embed: int | None = Non
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     crashed = _expire(connection, limits)
-    syncs = [
-        (r["tenant_id"], r["source_id"], r["id"]) for r in runs.sync_due(connection, resend=limits.resend)
-    ]
+    syncs = runs.sync_due(connection, resend=limits.resend)
     return Pumped(batches=tuple(_choose(connection, limits, embed)), syncs=tuple(syncs), crashed=crashed)
 
 

@@ -148,16 +148,16 @@ class Workshop:
 
     def admit_page(
         self, page: Page, *, run: int | None = None, force: bool = False, pipeline: str = PIPELINE
-    ) -> admission.Admitted:
+    ) -> runs.Counts:
         """Take a page into a run (a new one by default), with its counts."""
         run = self.open_run() if run is None else run
         with self.database.tenant(self.tenant) as connection:
             where = self.where(run, force=force, pipeline=pipeline)
             admitted = admission.admit(connection, where, page)
-            runs.add(connection, run, admitted.counts, page.cursor)
+            runs.add(connection, run, admitted, cursor=page.cursor)
         return admitted
 
-    def admit(self, *documents: Document, run: int | None = None, **options: Any) -> admission.Admitted:
+    def admit(self, *documents: Document, run: int | None = None, **options: Any) -> runs.Counts:
         """Take documents into a run (a new one by default)."""
         return self.admit_page(Page(cursor={}, documents=documents), run=run, **options)
 

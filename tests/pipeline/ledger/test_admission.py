@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from pipeline.documents import Document, Page
 from pipeline.errors import LeaseLost
-from pipeline.ledger import Stage, admission, runs, sources, work
+from pipeline.ledger import Stage, admission, dead, runs, sources, work
 from tests.pipeline.workshop import LEASE, PIPELINE, Workshop, document, paragraphs, problem
 
 
@@ -26,7 +26,7 @@ class TestVerdicts:
     def test_a_new_document_waits_in_its_first_version(self, shop: Workshop) -> None:
         admitted = shop.admit(document("a", "Hello."))
         row = shop.row("a")
-        assert admitted == admission.Admitted(queued=1)
+        assert admitted == runs.Counts(queued=1)
         assert (row["desired_version"], row["state"], row["stage"]) == (1, "pending", "fetched")
         assert (row["tenant_id"], row["project_id"]) == (shop.tenant, shop.project)
         assert shop.value("select body from document_body") == "Hello."
@@ -35,7 +35,7 @@ class TestVerdicts:
     def test_the_same_content_again_is_unchanged_once_it_is_indexed(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.index()
-        assert shop.admit(document("a")) == admission.Admitted(unchanged=1)
+        assert shop.admit(document("a")) == runs.Counts(unchanged=1)
         assert shop.row("a")["desired_version"] == 1
         assert shop.items() == []
 
@@ -62,7 +62,7 @@ class TestVerdicts:
     def test_a_dead_document_in_the_very_same_form_counts_as_failed(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.set("a", "state = 'dead'")
-        assert shop.admit(document("a")) == admission.Admitted(failed=1)
+        assert shop.admit(document("a")) == runs.Counts(failed=1)
         assert shop.row("a")["state"] == "dead"
 
     @pytest.mark.parametrize("state", ["done", "dead"])
@@ -81,7 +81,7 @@ class TestVerdicts:
         shop.admit(document("a"), run=run, force=True)
         shop.index()
         again = shop.admit(document("a"), run=run, force=True)
-        assert again == admission.Admitted()
+        assert again == runs.Counts()
         assert shop.row("a")["desired_version"] == 2
 
     @pytest.mark.parametrize("state", ["done", "dead"])
@@ -170,13 +170,13 @@ class TestReturn:
         shop.admit(document("a"))
         shop.index()
         shop.set("a", "hidden = true")
-        assert shop.admit(document("a")) == admission.Admitted(unchanged=1, restored=1)
+        assert shop.admit(document("a")) == runs.Counts(unchanged=1, restored=1)
         assert (shop.row("a")["hidden"], shop.items()) == (False, [])
 
     def test_a_hidden_document_that_comes_changed_is_shown_and_queued(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         shop.set("a", "hidden = true")
-        assert shop.admit(document("a", "edited")) == admission.Admitted(queued=1, restored=1)
+        assert shop.admit(document("a", "edited")) == runs.Counts(queued=1, restored=1)
         assert shop.row("a")["hidden"] is False
 
     def test_a_deleted_document_that_comes_back_is_indexed_anew(self, shop: Workshop) -> None:
@@ -184,7 +184,7 @@ class TestReturn:
         shop.index()
         shop.admit_page(Page(cursor={}, deleted=("a",)))
         assert shop.contents("a") == []
-        assert shop.admit(document("a")) == admission.Admitted(queued=1, restored=1)
+        assert shop.admit(document("a")) == runs.Counts(queued=1, restored=1)
         shop.index()
         row = shop.row("a")
         assert (row["deleted"], row["hidden"], row["indexed_version"]) == (False, False, 2)
@@ -219,7 +219,7 @@ class TestDeletion:
     def test_its_dead_letter_is_resolved(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         with shop.database.tenant(shop.tenant) as connection:
-            work.bury(connection, [shop.id("a")], code="E003", reason="poison")
+            dead.bury(connection, [shop.id("a")], code="E003", reason="poison")
         shop.admit_page(Page(cursor={}, deleted=("a",)))
         assert shop.dead_letters() == []
 
@@ -321,7 +321,7 @@ class TestOneTransaction:
         with shop.database.tenant(shop.tenant) as connection:
             page = Page(cursor={"n": 1}, documents=tuple(documents))
             sources.renew(connection, shop.source, token, lease=LEASE, cursor=page.cursor)  # type: ignore[arg-type]
-            runs.add(connection, run, admission.admit(connection, shop.where(run), page).counts, page.cursor)
+            runs.add(connection, run, admission.admit(connection, shop.where(run), page), cursor=page.cursor)
             if any(d.text == "explode" for d in documents):
                 connection.execute(text("select 1 / 0"))
 

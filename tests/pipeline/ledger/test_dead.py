@@ -52,7 +52,7 @@ class Graveyard:
                 "update document set state = 'dead', attempts = 8, crash_count = 2, last_error = 'no' where id = %s",
                 (key,),
             )
-            work.bury(connection, [key], code="E002", reason="the model refuses it")
+            dead.bury(connection, [key], code="E002", reason="the model refuses it")
         return key
 
     def listed(self, **how: Any) -> list[str]:
@@ -119,7 +119,6 @@ def test_a_letter_tells_everything_but_the_text(acme: Graveyard, omniscient: SQL
     assert said["at"].endswith("+00:00")
     assert (said["resolved_at"], said["resolution"]) == (None, None)
     assert "a title" not in str(said)
-    assert set(letter.brief()) == {"id", "item", "stage", "reason", "at"}
 
 
 def test_a_letter_about_a_replaced_version_is_not_listed(acme: Graveyard, omniscient: SQL) -> None:

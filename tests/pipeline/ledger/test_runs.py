@@ -17,7 +17,8 @@ def settled(shop: Workshop) -> dict[int, bool]:
 
 def sync_due(shop: Workshop, resend: float = 60) -> list[int]:
     with shop.database.control() as connection:
-        return [r["id"] for r in runs.sync_due(connection, resend=resend) if r["tenant_id"] == shop.tenant]
+        due = runs.sync_due(connection, resend=resend)
+    return [run for tenant, _, run in due if tenant == shop.tenant]
 
 
 def walked(shop: Workshop, run: int) -> None:
@@ -131,7 +132,7 @@ class TestClosing:
         with shop.database.tenant(shop.tenant) as connection:
             listing = Listing(ids=frozenset(), complete=True)
             pruned = admission.prune(connection, shop.source, listing, admission.DeletionGuard())
-            runs.count(connection, run, {"hidden": pruned.hidden})
+            runs.add(connection, run, pruned)
         walked(shop, run)
         assert settled(shop) == {run: True}
 
@@ -191,12 +192,12 @@ class TestSending:
     def test_only_a_cursor_that_moved_makes_tries_count_anew(self, shop: Workshop) -> None:
         run = shop.open_run()
         with shop.database.tenant(shop.tenant) as connection:
-            runs.add(connection, run, {"listed": 1}, {"at": 1})
+            runs.add(connection, run, runs.Counts(unchanged=1), cursor={"at": 1})
             runs.postpone(connection, run, delay=60, error="busy")
-            runs.add(connection, run, {"listed": 1}, {"at": 1})
+            runs.add(connection, run, runs.Counts(unchanged=1), cursor={"at": 1})
         assert (shop.run(run).attempts, shop.run(run).error) == (1, None)
         with shop.database.tenant(shop.tenant) as connection:
-            runs.add(connection, run, {"listed": 1}, {"at": 2})
+            runs.add(connection, run, runs.Counts(unchanged=1), cursor={"at": 2})
         assert shop.run(run).attempts == 0
 
     def test_a_postponed_walk_waits_its_time(self, shop: Workshop) -> None:

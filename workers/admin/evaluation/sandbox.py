@@ -203,5 +203,5 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
         )
         for start in range(0, len(stemmed), PAGE):
             page = Page(cursor={"next": start}, documents=tuple(stemmed[start : start + PAGE]))
-            runs.add(connection, run, admission.admit(connection, where, page).counts, page.cursor)
+            runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
         runs.discovered(connection, run)
