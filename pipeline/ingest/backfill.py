@@ -94,7 +94,6 @@ class Filler:
         """Chunks of every document; those that another index was just rewriting are looked at once more."""
         moved: list[UUID] = []
         for document, wanted in sorted(claim.wanted.items()):
-            stored = wanted.document
             if wanted.copy_from is not None:
                 if len(copied.get(document, [])) == wanted.copy_chunks:
                     work.pieces[document] = copied.get(document, [])
@@ -102,8 +101,8 @@ class Filler:
                     moved.append(document)
             elif wanted.body is not None:
                 try:
-                    chunker = self.chunker_of(stored.source, stored.source_type)
-                    work.pieces[document] = cut(chunker, stored, wanted.body)
+                    chunker = self.chunker_of(wanted.source, wanted.source_type)
+                    work.pieces[document] = cut(chunker, wanted, wanted.body)
                 except LarderError as error:
                     self._fault(claim, [document], error)
             else:  # its text is that of a newer version, and nobody has the chunks: the newer version comes soon
@@ -178,9 +177,7 @@ class Filler:
     def _replacement(self, claim: FillClaim, work: _Work, document: UUID) -> Replacement:
         vectors = [work.vectors[h] for h in work.hashes(document)]
         shaped = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), self.index.dimensions)
-        return Replacement(
-            document=claim.wanted[document].document, chunks=work.pieces[document], vectors=shaped
-        )
+        return Replacement(document=claim.wanted[document], chunks=work.pieces[document], vectors=shaped)
 
     def _wait(self, claim: FillClaim, ids: Sequence[UUID], error: LarderError) -> None:
         """The embedder failed as a whole, or one of the answers made no sense."""

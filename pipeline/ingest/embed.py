@@ -15,6 +15,7 @@ from pipeline.embedding.budget import Budget
 from pipeline.embedding.calls import TextsRejected, embed_checked
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import embedding_use
+from pipeline.ledger.leases import Lease
 
 SHARED_SECONDS = 1.0
 """How long to leave a document alone of which somebody else is embedding a text: about one call."""
@@ -39,7 +40,7 @@ class Terms:
 
 def missing(
     connection: Connection,
-    claim: embedding_use.Owner,
+    claim: Lease,
     model: str,
     hashes: Collection[bytes],
     *,

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Literal, Protocol
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, EmbeddingError, LarderError, TextRejected
-from pipeline.ledger.leases import TERM, Leased
+from pipeline.ledger.leases import TERM, Lease, Leased
 
 UsageKind = Literal["document", "query"]
 
@@ -157,7 +157,7 @@ def release_other_holds(connection: Connection, name: str) -> None:
 def hold_on(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
     """The hold on this configuration, if there is one that is not long forgotten."""
     found = latest_hold(connection, name, probe_seconds=probe_seconds)
-    return found if found is not None and found.fingerprint == name else None
+    return found if found and found.fingerprint == name else None
 
 
 def latest_hold(connection: Connection, name: str, *, probe_seconds: float) -> Hold | None:
@@ -187,20 +187,6 @@ def probe_due(connection: Connection, name: str) -> bool:
     return bool(found)
 
 
-class Owner(Protocol):
-    """Documents under a lease, be it for a step or for filling an index."""
-
-    @property
-    def tenant_id(self) -> UUID:
-        """Whose they are."""
-        ...
-
-    @property
-    def token(self) -> UUID:
-        """Of the lease."""
-        ...
-
-
 # Rows are made by the claim and deleted by whoever gives back.
 _TEXTS = Leased(
     table="embedding_claim",
@@ -214,39 +200,30 @@ _RENEW = _TEXTS.renew()
 
 
 def claim_texts(
-    connection: Connection, claimed: Owner, model: str, hashes: Collection[bytes], *, lease: float
+    connection: Connection, claimed: Lease, model: str, hashes: Collection[bytes], *, lease: float
 ) -> set[bytes]:
     """Those of `hashes` that nobody else is embedding; they are ours as long as the documents are.
 
     Look at the cache after this and not before: what was embedded a moment ago is not claimed any more.
     """
+    # In one order everywhere, so that two workers with the same texts do not block each other.
     statement = text(f"""
         insert into embedding_claim as c (tenant_id, model, hash, token, until)
-        -- in one order everywhere, so that two workers with the same texts do not block each other
-        select :tenant, :model, h, :token, {TERM}
-        from unnest(cast(:hashes as bytea[])) as h order by h
+        select :tenant, :model, h, :token, {TERM} from unnest(cast(:hashes as bytea[])) as h order by h
         on conflict (tenant_id, model, hash) do update set token = excluded.token, until = excluded.until
             where c.until < now()
         returning hash""")
-    rows = connection.execute(
-        statement,
-        {
-            "tenant": claimed.tenant_id,
-            "model": model,
-            "token": claimed.token,
-            "hashes": list(hashes),
-            "lease": lease,
-        },
-    )
+    owner = {"tenant": claimed.tenant_id, "token": claimed.token, "lease": lease}
+    rows = connection.execute(statement, {**owner, "model": model, "hashes": list(hashes)})
     return {bytes(row.hash) for row in rows}
 
 
-def renew_texts(connection: Connection, claimed: Owner, *, lease: float) -> None:
+def renew_texts(connection: Connection, claimed: Lease, *, lease: float) -> None:
     """Keep the texts for another lease, as their lease keeps the documents."""
     connection.execute(_RENEW, {"tenant": claimed.tenant_id, "token": claimed.token, "lease": lease})
 
 
-def release_texts(connection: Connection, claimed: Owner) -> None:
+def release_texts(connection: Connection, claimed: Lease) -> None:
     """Give back all texts of a claim, embedded or not."""
     values = {"tenant": claimed.tenant_id, "token": claimed.token}
     connection.execute(_TEXTS.held(), values)  # in the order of their keys

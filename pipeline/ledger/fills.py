@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping, text
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Chunk
 from pipeline.ledger import Item, Limits, dead
-from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
+from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
 from pipeline.ledger.search_indexes import BEHIND, Held, note
-from pipeline.ledger.work import STORED, stored
+from pipeline.ledger.work import STORED
 from pipeline.search.records import StoredDocument
 
 IN_FLIGHT = 1024
@@ -67,26 +69,22 @@ def choose(connection: Connection, index: int, limits: Limits) -> list[DueFill]:
 
     Nothing as long as more than half of the last ones are under way: finding the next ones means to compare all, which
     takes about 60 ms for 100,000 documents (on two busy cores, tables vacuumed; 200 to 400 ms right after all were
-    rewritten). Documents that have crashed before come alone.
+    rewritten). Documents that have crashed before come alone, those that crashed once too often not at all.
     """
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.fill'), :i)"), {"i": index})
-    _bury_crashed(connection, index, limits)
+    reason = f"its worker died {limits.crashes} times while filling this search index"
+    values = {"index": index, "crashes": limits.crashes, "reason": reason, "resend": limits.resend}
+    if found := list(connection.execute(_CRASHED, values).scalars()):
+        connection.execute(_LETTERS, {**values, "ids": found, "code": "E003"})
     statement = text("""
         select count(*) from index_document
         where index_id = :index and enqueued_at >= now() - make_interval(secs => :resend)""")
-    flying = connection.execute(statement, {"index": index, "resend": limits.resend}).scalar_one()
+    flying = int(connection.execute(statement, values).scalar_one())
     if flying > IN_FLIGHT // 2:
         return []
-    rows = connection.execute(
-        _NEXT, {"index": index, "resend": limits.resend, "room": IN_FLIGHT - int(flying)}
-    ).all()
-    return _grouped(rows)
-
-
-def _grouped(rows: Sequence[Any]) -> list[DueFill]:
-    groups: dict[Any, list[Any]] = {}
-    for row in rows:
-        groups.setdefault((row.tenant_id, row.id if row.crash_count else None), []).append(row)
+    groups: dict[tuple[UUID, UUID | None], list[Row[Any]]] = defaultdict(list)
+    for row in connection.execute(_NEXT, {**values, "room": IN_FLIGHT - flying}):
+        groups[row.tenant_id, row.id if row.crash_count else None].append(row)
     return [
         DueFill(
             tenant_id=tenant,
@@ -110,23 +108,13 @@ _CRASHED = _LEASED.expire(
 )
 
 
-def _bury_crashed(connection: Connection, index: int, limits: Limits) -> None:
-    """Give up on documents whose worker died once too often."""
-    reason = f"its worker died {limits.crashes} times while filling this search index"
-    values = {"index": index, "crashes": limits.crashes, "reason": reason}
-    found = list(connection.execute(_CRASHED, values).scalars())
-    if found:
-        connection.execute(_LETTERS, {**values, "ids": found, "code": "E003"})
-
-
 # Claims -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class LackedDocument:
+class LackedDocument(StoredDocument):
     """A document to bring into an index, in the version that is searchable elsewhere."""
 
-    document: StoredDocument
     attempts: int
     copy_from: int | None
     """An index that holds this very version, cut in the same way or, if the text is gone, in any way."""
@@ -136,13 +124,14 @@ class LackedDocument:
     """The text to cut, where nothing can be copied."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FillClaim:
-    """Documents that are ours to fill, under one token."""
+_LACKED = TypeAdapter(LackedDocument)
 
-    tenant_id: UUID
+
+@dataclass(frozen=True, kw_only=True)
+class FillClaim(Lease):
+    """Documents that are ours to fill into an index."""
+
     index: int
-    token: UUID
     wanted: Mapping[UUID, LackedDocument]
 
     @property
@@ -150,9 +139,9 @@ class FillClaim:
         """In the order in which rows are locked."""
         return sorted(self.wanted)
 
-    def mine(self, ids: Sequence[UUID] | None = None) -> dict[str, Any]:
-        """What statements need to name rows of the claim: all of them, or those of `ids`."""
-        return {"index": self.index, "token": self.token, "ids": self.ids if ids is None else list(ids)}
+    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+        """As of every lease, and which index."""
+        return super().mine(ids, index=self.index, **more)
 
 
 _CLAIM = _LEASED.claim(
@@ -164,8 +153,9 @@ _CLAIM = _LEASED.claim(
 
 # The text of a document whose newer version is not searchable yet is gone: then another index has to give its chunks.
 _WANTED = text(f"""
-    select {STORED}, indexed_version as version, x.attempts, b.body,
-           other.index_id as copy_from, coalesce(other.chunk_count, 0) as copy_chunks
+    select {STORED}, indexed_version as version, x.attempts, other.index_id as copy_from,
+           coalesce(other.chunk_count, 0) as copy_chunks,
+           case when other.index_id is null then b.body end as body
     from document
     join index_document x on x.index_id = :index and x.document_id = document.id
     left join document_body b on b.document_id = document.id and b.version = indexed_version
@@ -188,19 +178,8 @@ def claim(
     values = {"index": index, "ids": list(ids), "token": token, "lease": lease}
     ours = list(connection.execute(_CLAIM, values).scalars())
     rows = connection.execute(_WANTED, {"index": index, "ids": ours, "strategy": strategy}).mappings()
-    return FillClaim(
-        tenant_id=tenant_id, index=index, token=token, wanted={row["id"]: _wanted(row) for row in rows}
-    )
-
-
-def _wanted(row: RowMapping) -> LackedDocument:
-    return LackedDocument(
-        document=stored(row),
-        attempts=row["attempts"],
-        copy_from=row["copy_from"],
-        copy_chunks=row["copy_chunks"],
-        body=None if row["copy_from"] is not None else row["body"],
-    )
+    wanted = {row["id"]: _LACKED.validate_python(dict(row)) for row in rows}
+    return FillClaim(tenant_id=tenant_id, index=index, token=token, wanted=wanted)
 
 
 _RENEW = _LEASED.renew()
@@ -218,7 +197,7 @@ _GIVE_UP = _LEASED.give_back(
 
 def renew(connection: Connection, claimed: FillClaim, *, lease: float) -> None:
     """Keep the claim for another lease; rows that are no longer ours stay untouched."""
-    connection.execute(_RENEW, {**claimed.mine(), "lease": lease})
+    connection.execute(_RENEW, claimed.mine(claimed.ids, lease=lease))
 
 
 def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
@@ -226,27 +205,27 @@ def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
 
     Whoever deletes a document deletes its row here before its chunks: so nothing is filled behind its back.
     """
-    return [row.document_id for row in connection.execute(_HELD, claimed.mine())]
+    return [row.document_id for row in connection.execute(_HELD, claimed.mine(claimed.ids))]
 
 
 def finish(connection: Connection, claimed: FillClaim, held: Sequence[Held]) -> None:
     """These documents are in the index now; the caller holds their rows."""
     note(connection, claimed.tenant_id, claimed.index, held)
-    values = {"index": claimed.index, "ids": [h.document_id for h in held]}
-    dead.resolve(connection, [h.document_id for h in held], "indexed", index=claimed.index)
+    ids = [h.document_id for h in held]
+    dead.resolve(connection, ids, "indexed", index=claimed.index)
     # If it is the one that is read, answers that were kept from before no longer hold.
     statement = text("""
         update document set indexed_version = indexed_version
         where id in (select id from document where id = any(:ids)
                      and exists (select from search_index where id = :index and status = 'active')
                      order by id for update)""")
-    connection.execute(statement, values)
+    connection.execute(statement, {"ids": ids, "index": claimed.index})
 
 
 def put_back(connection: Connection, claimed: FillClaim, ids: Sequence[UUID]) -> list[Item]:
     """Give documents back without a fault of theirs; returns what to send a message about at once."""
     rows = connection.execute(_PUT_BACK, claimed.mine(ids)).scalars()
-    return [Item(i, claimed.wanted[i].document.version) for i in rows]
+    return [Item(i, claimed.wanted[i].version) for i in rows]
 
 
 def postpone(
@@ -259,35 +238,28 @@ def postpone(
     tried: bool = True,
 ) -> None:
     """Try these again after `delay` seconds; `tried` False is a wait that is no failure of theirs."""
-    values = {"error": error, "delay": delay, "tried": int(tried)}
-    connection.execute(_POSTPONE, {**claimed.mine(ids), **values})
+    connection.execute(_POSTPONE, claimed.mine(ids, error=error, delay=delay, tried=int(tried)))
 
 
 def give_up(connection: Connection, claimed: FillClaim, document: UUID, *, code: str, reason: str) -> None:
     """Lay a document aside for this index as a dead letter; every other index keeps what it has of it."""
-    version = claimed.wanted[document].document.version
-    rows = connection.execute(_GIVE_UP, {**claimed.mine([document]), "reason": reason, "version": version})
+    version = claimed.wanted[document].version
+    rows = connection.execute(_GIVE_UP, claimed.mine([document], reason=reason, version=version))
     values = {"index": claimed.index, "ids": list(rows.scalars()), "code": code, "reason": reason}
     connection.execute(_LETTERS, values)
 
 
 def copied(connection: Connection, claimed: FillClaim) -> dict[UUID, list[Chunk]]:
     """The chunks that other indexes have of the documents in the very version that is wanted."""
-    keys = [
-        (i, w.copy_from, w.document.version) for i, w in claimed.wanted.items() if w.copy_from is not None
-    ]
+    wanted = [w for w in claimed.wanted.values() if w.copy_from is not None]
     statement = text("""
         select c.document_id, c.ord, c.content, c.context
         from unnest(cast(:ids as uuid[]), cast(:indexes as integer[]), cast(:versions as integer[]))
              as k(id, index, version)
         join chunk c on c.index_id = k.index and c.document_id = k.id and c.version = k.version
         order by c.document_id, c.ord""")
-    rows = connection.execute(
-        statement,
-        {"ids": [k[0] for k in keys], "indexes": [k[1] for k in keys], "versions": [k[2] for k in keys]},
-    )
-    found: dict[UUID, list[Chunk]] = {}
-    for row in rows:
-        chunk = Chunk(ord=row.ord, content=row.content, context=row.context)
-        found.setdefault(row.document_id, []).append(chunk)
+    values = {"indexes": [w.copy_from for w in wanted], "versions": [w.version for w in wanted]}
+    found: dict[UUID, list[Chunk]] = defaultdict(list)
+    for row in connection.execute(statement, {"ids": [w.id for w in wanted], **values}):
+        found[row.document_id].append(Chunk(ord=row.ord, content=row.content, context=row.context))
     return found

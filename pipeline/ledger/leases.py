@@ -6,7 +6,10 @@ the claim counts one before the work, so that a killed process leaves it behind;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 from sqlalchemy import TextClause, text
 
@@ -20,6 +23,18 @@ RESTARTED = """attempts = 0, crash_count = 0, due_at = now(), enqueued_at = null
 SENDABLE = """due_at <= now() and (lease_until is null or lease_until < now())
     and (enqueued_at is null or enqueued_at < now() - make_interval(secs => :resend))"""
 """Due, nobody is at it, and no message about it is under way: none for `resend` seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Documents that are ours under one token."""
+
+    tenant_id: UUID
+    token: UUID
+
+    def mine(self, ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
+        """What a statement about these documents takes."""
+        return {"token": self.token, "ids": list(ids), **more}
 
 
 @dataclass(frozen=True, kw_only=True)

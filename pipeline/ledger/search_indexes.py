@@ -23,10 +23,6 @@ class WantedIndex:
     strategy: str = ""
     """Cuts the documents of every source; empty: as each source is configured."""
 
-    def fits(self, index: SearchIndex) -> bool:
-        """True if the index is made like this."""
-        return self == made_with(index)
-
     def __str__(self) -> str:
         cut = f", cut by {self.strategy}" if self.strategy else ""
         return f"{self.provider} {self.model}, {self.dimensions} dimensions{cut}"
@@ -44,20 +40,13 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
 
     The caller looks whether it is the one that was wanted.
     """
+    cut = wanted.strategy or chunker
+    pipeline = f"{cut}|{wanted.model}:{wanted.dimensions}"
     statement = text(
         "select begin_search_index(:provider, :model, :dimensions, :chunker, :pipeline, :strategy)"
     )
-    made = connection.execute(
-        statement,
-        {
-            "provider": wanted.provider,
-            "model": wanted.model,
-            "dimensions": wanted.dimensions,
-            "chunker": wanted.strategy or chunker,
-            "pipeline": f"{wanted.strategy or chunker}|{wanted.model}:{wanted.dimensions}",
-            "strategy": wanted.strategy,
-        },
-    ).scalar_one()
+    values = {**vars(wanted), "chunker": cut, "pipeline": pipeline}
+    made = connection.execute(statement, values).scalar_one()
     return next(index for index in indexes(connection) if index.id == made)
 
 
@@ -120,29 +109,29 @@ class Held:
     centroid: Any = None
 
 
+_NOTE = text("""
+    insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
+    values (:tenant, :index, :document_id, :version, :chunks, cast(:centroid as halfvec))
+    on conflict (tenant_id, index_id, document_id) do update set
+        version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
+        dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
+        lease_token = null, lease_until = null
+    where x.version <= excluded.version""")
+
+
 def note(connection: Connection, tenant_id: UUID, index: int, held: Sequence[Held]) -> None:
     """Write down what was just made searchable; an older version never replaces a newer one."""
-    statement = text("""
-        insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
-        select :tenant, :index, r.id, r.version, r.chunks, cast(r.centroid as halfvec)
-        from unnest(cast(:ids as uuid[]), cast(:versions as integer[]), cast(:chunks as integer[]),
-                    cast(:centroids as text[])) as r(id, version, chunks, centroid) order by r.id
-        on conflict (tenant_id, index_id, document_id) do update set
-            version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
-            dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
-            lease_token = null, lease_until = null
-        where x.version <= excluded.version""")
-    connection.execute(statement, {"tenant": tenant_id, "index": index, **_columns(held)})
-
-
-def _columns(held: Sequence[Held]) -> dict[str, Any]:
-    return {
-        "ids": [h.document_id for h in held],
-        "versions": [h.version for h in held],
-        "chunks": [h.chunks for h in held],
-        # As text: the driver sends no arrays of vectors.
-        "centroids": [None if h.centroid is None else _literal(h.centroid) for h in held],
-    }
+    rows = [
+        {
+            "tenant": tenant_id,
+            "index": index,
+            **vars(h),
+            "centroid": None if h.centroid is None else _literal(h.centroid),
+        }
+        for h in sorted(held, key=lambda h: h.document_id)
+    ]
+    if rows:
+        connection.execute(_NOTE, rows)
 
 
 def _literal(vector: Any) -> str:

@@ -89,50 +89,27 @@ def append_audit(
 
 # Rows of one tenant -------------------------------------------------------------------------------
 
-_ORPHANS = (
-    "from chunk c where not exists (select from document d where d.id = c.document_id and not d.deleted)"
-)
-_STAGED = """
-    from chunk_stage s where not exists (
+ORPHANS = "chunk c where not exists (select from document d where d.id = c.document_id and not d.deleted)"
+"""Chunks that outlived their document."""
+SETTLED_STAGE = """
+    chunk_stage s where not exists (
         select from document d where d.id = s.document_id and d.state = 'pending'
         and d.desired_version = s.version)"""
-_OLD_BODIES = """
-    from document_body b where not exists (
+"""Staged chunks whose document waits for them no longer."""
+OLD_BODIES = """
+    document_body b where not exists (
         select from document d where d.id = b.document_id and d.desired_version = b.version and not d.deleted)"""
+"""Texts of versions that are not the wanted ones."""
 
 
-def _count(connection: Connection, found: str) -> int:
-    return int(connection.execute(text(f"select count(*) {found}")).scalar_one())
+def count(connection: Connection, found: str) -> int:
+    """How many rows there are of one of those above."""
+    return int(connection.execute(text(f"select count(*) from {found}")).scalar_one())
 
 
-def count_orphans(connection: Connection) -> int:
-    """Chunks that outlived their document."""
-    return _count(connection, _ORPHANS)
-
-
-def delete_orphans(connection: Connection) -> None:
+def delete(connection: Connection, found: str) -> None:
     """Remove them."""
-    connection.execute(text(f"delete {_ORPHANS}"))
-
-
-def count_settled_stage(connection: Connection) -> int:
-    """Staged chunks whose document waits for them no longer."""
-    return _count(connection, _STAGED)
-
-
-def delete_settled_stage(connection: Connection) -> None:
-    """Remove them."""
-    connection.execute(text(f"delete {_STAGED}"))
-
-
-def count_old_bodies(connection: Connection) -> int:
-    """Texts of versions that are not the wanted ones."""
-    return _count(connection, _OLD_BODIES)
-
-
-def delete_old_bodies(connection: Connection) -> None:
-    """Remove them."""
-    connection.execute(text(f"delete {_OLD_BODIES}"))
+    connection.execute(text(f"delete from {found}"))
 
 
 # Against the index that is read, unless that one was made active a moment ago and is still filled from another.
@@ -178,22 +155,18 @@ def requeue_damaged(connection: Connection) -> None:
     connection.execute(statement, {"ids": ids})
 
 
-_DAMAGED_BESIDE = """
-    from search_index i join index_document x on x.index_id = i.id
+DAMAGED_BESIDE = """
+    search_index i join index_document x on x.index_id = i.id
     cross join lateral (
         select count(*) as chunks, count(*) filter (where c.version <> x.version) as others
         from chunk c where c.index_id = x.index_id and c.document_id = x.document_id) c
     where i.status <> 'active' and x.version > 0 and (c.chunks <> x.chunk_count or c.others > 0)"""
-
-
-def count_damaged_beside(connection: Connection) -> int:
-    """Documents that have other chunks than are noted in an index beside the active one."""
-    return _count(connection, _DAMAGED_BESIDE)
+"""Documents that have other chunks than are noted in an index beside the active one."""
 
 
 def refill_damaged_beside(connection: Connection) -> None:
     """Have them filled in from nothing: chunks of a version that nobody noted would keep the right ones out."""
-    statement = text(f"select x.index_id, x.document_id {_DAMAGED_BESIDE} order by 1, 2 for update of x")
+    statement = text(f"select x.index_id, x.document_id from {DAMAGED_BESIDE} order by 1, 2 for update of x")
     rows = connection.execute(statement).all()
     values = {"indexes": [row.index_id for row in rows], "ids": [row.document_id for row in rows]}
     pairs = "unnest(cast(:indexes as integer[]), cast(:ids as uuid[])) as k(index, id)"

@@ -6,17 +6,16 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, RowMapping, text
 
-from pipeline.documents import Kind, SourceType
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, runs
 from pipeline.ledger.dead import bury, resolve
-from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Leased
+from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
@@ -31,11 +30,9 @@ STORED = """document.id, document.title, document.source_type, document.kind, do
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """Documents that are ours for one stage, under one token."""
+class Claim(Lease):
+    """Documents that are ours for one stage."""
 
-    tenant_id: UUID
-    token: UUID
     documents: Mapping[UUID, StoredDocument]
     attempts: Mapping[UUID, int] = field(default_factory=dict)
     waits: Mapping[UUID, int] = field(default_factory=dict)
@@ -46,6 +43,7 @@ class Claim:
         return sorted(self.documents)
 
 
+_STORED = TypeAdapter(StoredDocument)
 _LEASED = Leased(table="document")
 _CLAIM = _LEASED.claim(
     """(id, desired_version) in (select * from unnest(cast(:ids as uuid[]), cast(:versions as integer[])))
@@ -71,9 +69,8 @@ def claim(
 
     What has crashed `crashes` times is left to the pump.
     """
-    ids, versions = [i.document_id for i in items], [i.version for i in items]
+    ids, versions, token = [i.document_id for i in items], [i.version for i in items], uuid4()
     values = {"ids": ids, "versions": versions, "stage": stage, "lease": lease, "crashes": crashes}
-    token = uuid4()
     rows = connection.execute(_CLAIM, {**values, "token": token}).mappings().all()
     return Claim(
         tenant_id=tenant_id,
@@ -86,18 +83,12 @@ def claim(
 
 def stored(row: RowMapping) -> StoredDocument:
     """What a store must know of a document, from a row of it with its source's name as `source`."""
-    values = {name: row[name] for name in StoredDocument.__dataclass_fields__}
-    kinds = {
-        "source_type": SourceType(row["source_type"]),
-        "kind": Kind(row["kind"]),
-        "tags": tuple(row["tags"]),
-    }
-    return StoredDocument(**{**values, **kinds})
+    return _STORED.validate_python(dict(row))
 
 
 def renew(connection: Connection, claimed: Claim, *, lease: float) -> None:
     """Keep the claim for another lease; rows that are no longer ours stay untouched."""
-    connection.execute(_RENEW, {"ids": claimed.ids, "token": claimed.token, "lease": lease})
+    connection.execute(_RENEW, claimed.mine(claimed.ids, lease=lease))
 
 
 def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
@@ -105,10 +96,10 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
 
     A document whose lease ran out and was taken by another, or that changed meanwhile, has another token.
     """
-    return list(connection.execute(_HELD, {"ids": claimed.ids, "token": claimed.token}).scalars())
+    return list(connection.execute(_HELD, claimed.mine(claimed.ids)).scalars())
 
 
-_ITEM = "id, desired_version"
+_ITEM = "id as document_id, desired_version as version"
 _ADVANCE = _LEASED.give_back(
     "stage = :stage, crash_count = 0, enqueued_at = now(), last_error = null, waits = 0", returning=_ITEM
 )
@@ -135,23 +126,23 @@ _FINISH = _LEASED.give_back(
 
 def advance(connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage) -> list[Item]:
     """Move documents to the next stage and give the claim back; returns what to send a message about."""
-    rows = connection.execute(_ADVANCE, {"ids": list(ids), "token": claimed.token, "stage": stage})
-    return [Item(row.id, row.desired_version) for row in rows]
+    rows = connection.execute(_ADVANCE, claimed.mine(ids, stage=stage))
+    return [Item(**row) for row in rows.mappings()]
 
 
 def put_back(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage | None = None
 ) -> list[Item]:
     """Give documents back without a fault of theirs, to the same stage or an earlier one."""
-    rows = connection.execute(_PUT_BACK, {"ids": list(ids), "token": claimed.token, "stage": stage})
-    return [Item(row.id, row.desired_version) for row in rows]
+    rows = connection.execute(_PUT_BACK, claimed.mine(ids, stage=stage))
+    return [Item(**row) for row in rows.mappings()]
 
 
 def wait(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
 ) -> None:
     """Give documents back for `delay` seconds since the embedder may not be asked; they keep their tries."""
-    connection.execute(_WAIT, {"ids": list(ids), "token": claimed.token, "delay": delay, "reason": reason})
+    connection.execute(_WAIT, claimed.mine(ids, delay=delay, reason=reason))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,18 +160,16 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
 
     Those that are no longer ours, or searchable in this version already, are left as they are.
     """
-    rows = [{**asdict(r), "version": claimed.documents[r.document_id].version} for r in results]
-    ids = [r.document_id for r in results]
-    values = {"ids": ids, "token": claimed.token, "rows": json.dumps(rows, default=str)}
+    rows = {
+        r.document_id: {**asdict(r), "version": claimed.documents[r.document_id].version} for r in results
+    }
+    values = claimed.mine(list(rows), rows=json.dumps(list(rows.values()), default=str))
     done = list(connection.execute(_FINISH, values).scalars())
     statement = text("""
-        update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written,
-               chunks_kept = r.kept
-        from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, version integer, chunks integer,
-             written integer, kept integer)
-        where i.document_id = r.document_id and i.document_id = any(:ids) and i.version = r.version
-          and i.outcome is null""")
-    connection.execute(statement, {**values, "ids": done})
+        update run_item set outcome = 'done', chunks = :chunks, chunks_written = :written, chunks_kept = :kept
+        where document_id = :document_id and version = :version and outcome is null""")
+    if done:
+        connection.execute(statement, [rows[i] for i in done])
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
     resolve(connection, done, "indexed")
     return len(done)
@@ -197,24 +186,17 @@ def count_texts(
 
     `cut` are those of the embedded that were longer than the model reads.
     """
-    rows = [
-        {
-            "id": str(i),
-            "version": d.version,
-            "e": embedded.get(i, 0),
-            "r": reused.get(i, 0),
-            "c": cut.get(i, 0),
-        }
-        for i, d in claimed.documents.items()
-    ]
+    # What this run itself embedded, in an earlier slice or try, comes from the cache now.
     statement = text("""
-        update run_item i set texts_embedded = texts_embedded + r.e, texts_cut = texts_cut + r.c,
-               -- what this run itself embedded, in an earlier slice or try, comes from the cache now
-               texts_reused = texts_reused + greatest(r.r - i.texts_embedded, 0)
-        from jsonb_to_recordset(cast(:rows as jsonb))
-            as r(id uuid, version integer, e integer, r integer, c integer)
-        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
-    connection.execute(statement, {"rows": json.dumps(rows)})
+        update run_item set texts_embedded = texts_embedded + :embedded, texts_cut = texts_cut + :cut,
+               texts_reused = texts_reused + greatest(:reused - texts_embedded, 0)
+        where document_id = :id and version = :version and outcome is null""")
+    counts = {"embedded": embedded, "reused": reused, "cut": cut}
+    rows = [
+        {"id": i, "version": document.version, **{name: count.get(i, 0) for name, count in counts.items()}}
+        for i, document in claimed.documents.items()
+    ]
+    connection.execute(statement, rows)
 
 
 def fail(
@@ -227,8 +209,8 @@ def fail(
     dead: bool,
 ) -> None:
     """Note an error of these documents: try again after `delay` seconds, or lay them aside as dead letters."""
-    values = {"token": claimed.token, "delay": delay, "reason": str(error), "dead": dead}
-    found = list(connection.execute(_FAIL, {"ids": list(ids), **values}).scalars())
+    values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead)
+    found = list(connection.execute(_FAIL, values).scalars())
     if dead and found:
         bury(connection, found, code=error.code, reason=str(error))
 
@@ -242,26 +224,18 @@ def wake_waiting(connection: Connection) -> None:
     connection.execute(statement, {"stage": Stage.CHUNKED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """What waits for the embedder, over all tenants."""
+def waiting(connection: Connection) -> Row[Any] | None:
+    """What waits for the embedder over all tenants, put back with a reason and not due yet; None if nothing does.
 
-    documents: int
-    until: datetime
-    """When the first of them goes on."""
-    reason: str
-
-
-def waiting(connection: Connection) -> Waiting | None:
-    """What was put back with a reason and is not due yet; None if nothing was."""
+    documents: how many; until: when the first of them goes on; reason: its own.
+    """
     statement = text("""
         select count(*) as documents, min(due_at) as until,
                (array_agg(last_error order by due_at))[1] as reason
         from document
         where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
-          and due_at > now() + make_interval(secs => :shown)""")
-    row = connection.execute(statement, {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS}).one()
-    return Waiting(documents=row.documents, until=row.until, reason=row.reason) if row.documents else None
+          and due_at > now() + make_interval(secs => :shown) having count(*) > 0""")
+    return connection.execute(statement, {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS}).one_or_none()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,30 +304,22 @@ def _choose(connection: Connection, limits: Limits, embed: int | None) -> list[B
     room = limits.in_flight - int(flying)
     if room <= 0:
         return []
-    groups: dict[tuple[UUID, str], list[Item]] = defaultdict(list)
-    batches: list[Batch] = []
-    for row in _due(connection, limits, room, embed):
-        item = Item(row.id, row.desired_version)
-        if row.crash_count > 0:
-            batches.append(Batch(tenant_id=row.tenant_id, stage=Stage(row.stage), items=(item,)))
-        else:
-            groups[row.tenant_id, row.stage].append(item)
-    for (tenant, stage), items in groups.items():
-        for start in range(0, len(items), limits.batch):
-            part = tuple(items[start : start + limits.batch])
-            batches.append(Batch(tenant_id=tenant, stage=Stage(stage), items=part))
-    return batches
-
-
-def _due(connection: Connection, limits: Limits, room: int, embed: int | None) -> list[Row[Any]]:
-    """Stamp and return due documents: of all stages together, or few of those that wait to be embedded."""
+    # Of all stages together; those that wait to be embedded apart if only a few of them may be sent.
     stages = [stage for stage in Stage if embed is None or stage is not Stage.CHUNKED]
     values = {"resend": limits.resend, "room": room, "stages": stages}
     rows = list(connection.execute(_DUE, values))
     few = min(embed or 0, room - len(rows))
     if few > 0:
         rows += connection.execute(_DUE, {**values, "room": few, "stages": [Stage.CHUNKED]})
-    return rows
+    groups: dict[tuple[UUID, str, UUID | None], list[Item]] = defaultdict(list)
+    for row in rows:
+        alone = row.id if row.crash_count else None
+        groups[row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
+    return [
+        Batch(tenant_id=tenant, stage=Stage(stage), items=tuple(items[start : start + limits.batch]))
+        for (tenant, stage, _), items in groups.items()
+        for start in range(0, len(items), limits.batch)
+    ]
 
 
 def unsent(connection: Connection, items: list[Item]) -> None:

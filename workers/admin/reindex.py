@@ -130,16 +130,16 @@ def begin(
         raise ConfigurationError(
             "nothing is indexed yet", fix="larder index; it makes the first search index"
         )
-    if wanted.fits(active):
+    if wanted == made_with(active):
         return {"begun": False, "index": active.id, "made_with": str(wanted)}
     kept = found.get("retired")
-    if kept is not None and wanted.fits(kept):
+    if kept is not None and wanted == made_with(kept):
         raise ConfigurationError(
             f"index {kept.id} is made with {wanted} and is kept up to date", fix="larder reindex rollback"
         )
     with parts.database.control() as connection:
         made = search_indexes.begin_index(connection, wanted, chunker=parts.rag.chunking.strategy)
-    if not wanted.fits(made):
+    if wanted != made_with(made):
         raise ConfigurationError(
             f"index {made.id}, made with {made_with(made)}, is being filled",
             fix=f"larder reindex switch, or larder reindex drop {made.id} --yes",

@@ -40,14 +40,13 @@ CHECKS: tuple[Check, ...] = (
     Check("search index", server.search_index),
     Check(
         "orphaned chunks",
-        stored.none_of(upkeep.count_orphans, "chunks belong to no living document", error),
-        stored.for_each_tenant(upkeep.delete_orphans),
+        *stored.leftovers(upkeep.ORPHANS, "chunks belong to no living document", error),
     ),
     Check("document chunks", stored.damaged, stored.for_each_tenant(upkeep.requeue_damaged, pump=True)),
     Check(
         "other indexes",
         stored.none_of(
-            upkeep.count_damaged_beside,
+            upkeep.DAMAGED_BESIDE,
             "documents have lost, doubled or old chunks in an index beside the active one",
             error,
             "every index beside the active one has exactly its chunks",
@@ -56,13 +55,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "staged chunks",
-        stored.none_of(upkeep.count_settled_stage, "staged chunks of settled documents", warning),
-        stored.for_each_tenant(upkeep.delete_settled_stage),
+        *stored.leftovers(upkeep.SETTLED_STAGE, "staged chunks of settled documents", warning),
     ),
     Check(
         "old texts",
-        stored.none_of(upkeep.count_old_bodies, "texts of versions that nobody wants any more", warning),
-        stored.for_each_tenant(upkeep.delete_old_bodies),
+        *stored.leftovers(upkeep.OLD_BODIES, "texts of versions that nobody wants any more", warning),
     ),
     Check("embedding cache", stored.cache, stored.trim_cache),
     Check("keyword statistics", stored.statistics, refresh_statistics),

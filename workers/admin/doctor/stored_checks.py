@@ -44,7 +44,7 @@ def for_each_tenant(
 
 
 def none_of(
-    count: Callable[[Connection], int],
+    found: str,
     what: str,
     judge: Callable[[str, str], Diagnosis],
     otherwise: str = "none",
@@ -52,10 +52,17 @@ def none_of(
     """A check that finds nothing to count, over all tenants."""
 
     def look(parts: Runtime) -> Diagnosis:
-        found = sum(each_tenant(parts, count))
-        return judge(f"{found} {what}", REPAIR) if found else fine(otherwise)
+        many = sum(each_tenant(parts, lambda connection: upkeep.count(connection, found)))
+        return judge(f"{many} {what}", REPAIR) if many else fine(otherwise)
 
     return look
+
+
+def leftovers(
+    found: str, what: str, judge: Callable[[str, str], Diagnosis]
+) -> tuple[Callable[[Runtime], Diagnosis], Callable[[Runtime], object]]:
+    """The same, and the repair that removes them."""
+    return none_of(found, what, judge), for_each_tenant(lambda one: upkeep.delete(one, found))
 
 
 def damaged(parts: Runtime) -> Diagnosis:
