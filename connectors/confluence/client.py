@@ -292,8 +292,7 @@ def missing_keys(found: Mapping[str, Json], keys: Sequence[str]) -> list[str]:
 def _object(response: requests.Response) -> Json:
     if response.status_code != requests.codes.ok:
         raise by_status(response.status_code)
-    found: Json = json_of(response, product=PRODUCT)
-    return found
+    return json_of(response, product=PRODUCT)
 
 
 def _bases(options: ConfluenceOptions) -> list[str]:

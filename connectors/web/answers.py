@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -16,13 +16,22 @@ from pipeline.errors import ConfigurationError, RateLimited, SourceDenied, Sourc
 PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
+class Origin(NamedTuple):
     """One server; two addresses lead to it if all three parts are the same."""
 
     scheme: str
     host: str
     port: int
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Where a request to `url` goes.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        parts = urlsplit(url)
+        return cls(parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0))
 
     @classmethod
     def configured(cls, address: str) -> Self:
@@ -34,32 +43,21 @@ class Origin:
         none = ConfigurationError("the configured address is none", fix=f"{ADDRESS}: it begins with https://")
         try:
             url = requests.Request("GET", address.strip()).prepare().url or ""
-            scheme, host, port = _place(url)
+            found = cls.of(url)
         except (ValueError, requests.RequestException):
             raise none from None
         if "@" in urlsplit(url).netloc:
             fix = "write them to auth instead, where they are kept secret"
             raise ConfigurationError("the configured address holds a user name or password", fix=fix)
-        if not port or not host:
+        if not all(found):
             raise none
-        return cls(scheme=scheme, host=host, port=port)
+        return found
 
     def holds(self, url: str) -> bool:
         """Whether a request to `url` would go to this server and nowhere else."""
-        try:
-            return _place(url) == (self.scheme, self.host, self.port)
-        except ValueError:
-            return False
-
-    @staticmethod
-    def shown(url: str) -> str:
-        """Scheme and host of any address, for messages: paths and queries may hold secrets."""
-        try:
-            parts = urlsplit(url)
-            port = f":{parts.port}" if parts.port else ""
-        except ValueError:
-            return "an address that cannot be read"
-        return f"{parts.scheme}://{parts.hostname or ''}{port}"
+        with contextlib.suppress(ValueError):
+            return Origin.of(url) == self
+        return False
 
     @property
     def key(self) -> str:
@@ -67,13 +65,8 @@ class Origin:
         return f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        port = "" if self.port == PORTS.get(self.scheme) else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
-
-
-def _place(url: str) -> tuple[str, str | None, int]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme, 0)
 
 
 CREDENTIALS = "check the user name and the token: it may be wrong, expired, or revoked"
@@ -154,7 +147,10 @@ def _judge_redirect(response: requests.Response, origin: Origin, product: str) -
 
 def elsewhere(url: str, origin: Origin, product: str) -> SourceDenied:
     """The refusal of an address that is not the configured host."""
-    there = Origin.shown(url)
+    try:
+        there = str(Origin.of(url))  # paths and queries may hold secrets
+    except ValueError:
+        there = "an address that cannot be read"
     fix = f"nothing was sent there; if it is {product}'s true address, configure it instead of {origin}"
     return SourceDenied(f"{product} leads from {origin} to {there}, which is another place", fix=fix)
 
@@ -178,11 +174,8 @@ def _is_unwanted_page(response: requests.Response) -> bool:
     return is_html(response) and not (wanted or _DOWNLOAD.search(urlsplit(response.request.url or "").path))
 
 
-SHAPES = {dict: "an object", list: "a list", str: "a text", int: "a number"}
-
-
-def json_of(response: requests.Response, *, product: str, want: type = dict) -> Any:
-    """The answer's JSON, which is a `want`; the status is not looked at.
+def json_of(response: requests.Response, *, product: str) -> dict[str, Any]:
+    """The answer's JSON, which is an object; the status is not looked at.
 
     Raises:
         SourceUnavailable: it is empty, broken off, of another type or of another shape.
@@ -198,9 +191,8 @@ def json_of(response: requests.Response, *, product: str, want: type = dict) -> 
     except (ValueError, RecursionError):
         # No cause: it would hold the text.
         raise SourceUnavailable(f"{product} gave broken JSON", fix=LASTS) from None
-    if not isinstance(payload, want):
-        shape = SHAPES.get(want, want.__name__)
-        raise SourceUnavailable(f"{product} gave JSON that is not {shape}", fix=LASTS)
+    if not isinstance(payload, dict):
+        raise SourceUnavailable(f"{product} gave JSON that is not an object", fix=LASTS)
     return payload
 
 

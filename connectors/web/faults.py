@@ -17,11 +17,9 @@ from pipeline.errors import (
     ConfigurationError,
     DocumentRejected,
     LarderError,
-    RateLimited,
     SourceDenied,
     SourceUnavailable,
 )
-from pipeline.errors.retry_after import RATE_LIMIT_SECONDS
 
 LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
 ADDRESS = "check the configured address (baseUrl or organization)"
@@ -68,29 +66,16 @@ _CIRCLE: Row = (
 _TLS: Row = (SourceDenied, "cannot be reached securely: the TLS connection is refused", CERTIFICATE)
 
 _MEANINGS: dict[Row, tuple[type[BaseException], ...]] = {
-    _BROKE: (
-        theirs.RequestException, theirs.HTTPError, theirs.ConnectionError, theirs.ProxyError,
-        theirs.ChunkedEncodingError, theirs.RetryError, theirs.UnrewindableBodyError, below.HTTPError,
-        below.PoolError, below.RequestError, below.ProxyError, below.ProtocolError, below.MaxRetryError,
-        below.TimeoutStateError, below.NewConnectionError, below.EmptyPoolError, below.FullPoolError,
-        below.ClosedPoolError, below.ResponseError, below.IncompleteRead, below.UnrewindableBodyError,
-        http.client.HTTPException, OSError,
-    ),
+    _BROKE: (OSError, http.client.HTTPException, below.HTTPError, below.NewConnectionError),
     _DAMAGED: (
-        theirs.InvalidJSONError, theirs.JSONDecodeError, theirs.ContentDecodingError,
-        theirs.StreamConsumedError, below.DecodeError, below.ResponseNotChunked,
-        below.BodyNotHttplibCompatible, below.InvalidChunkLength, below.HeaderParsingError,
+        theirs.InvalidJSONError, theirs.ContentDecodingError, theirs.StreamConsumedError, below.DecodeError,
+        below.ResponseNotChunked, below.BodyNotHttplibCompatible, below.InvalidChunkLength, below.HeaderParsingError,
     ),
     _TLS: (theirs.SSLError, below.SSLError, ssl.SSLError),
-    _SLOW: (
-        theirs.Timeout, theirs.ConnectTimeout, theirs.ReadTimeout, below.TimeoutError, below.ReadTimeoutError,
-        below.ConnectTimeoutError, TimeoutError,
-    ),
+    _SLOW: (theirs.Timeout, below.TimeoutError, TimeoutError),
     _ADDRESS: (
-        theirs.URLRequired, theirs.MissingSchema, theirs.InvalidSchema, theirs.InvalidURL,
-        theirs.InvalidProxyURL, below.HostChangedError, below.LocationValueError, below.LocationParseError,
-        below.URLSchemeUnknown, below.ProxySchemeUnknown, below.ProxySchemeUnsupported,
-        http.client.InvalidURL, UnicodeError,
+        theirs.URLRequired, theirs.MissingSchema, theirs.InvalidSchema, theirs.InvalidURL, below.HostChangedError,
+        below.LocationValueError, below.ProxySchemeUnsupported, http.client.InvalidURL, UnicodeError,
     ),
     _CIRCLE: (theirs.TooManyRedirects,),
     _HEADER: (theirs.InvalidHeader, below.InvalidHeader),
@@ -127,25 +112,12 @@ def translate(error: Exception, product: str) -> LarderError:
     """
     if isinstance(error, LarderError):
         return error
-    answer = getattr(error, "response", None)
-    if isinstance(error, theirs.HTTPError) and answer is not None:
-        return _by_status(answer.status_code, product)
     row = next((ROOT_CAUSES[type(e)] for e in _chain(error) if type(e) in ROOT_CAUSES), None)
     row = row or next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
     if row is None:
         raise error
     made, what, fix = row
     return made(f"{product} {what} ({_name(error)})", fix=fix)
-
-
-def _by_status(status: int, product: str) -> LarderError:
-    """For an answer that did not come through the guarded adapter."""
-    said = f"{product} answered {status}"
-    if status in {401, 403}:
-        return SourceDenied(said, fix="check the credentials and what they permit")
-    if status == http.client.TOO_MANY_REQUESTS:
-        return RateLimited(said, fix="nothing to do: it is tried again", retry_after=RATE_LIMIT_SECONDS)
-    return ServerFault(said, fix=LASTS, status=status)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -44,8 +44,8 @@ class RequestLimits:
 class RequestLimiter(Protocol):
     """Shared by all who ask one host. Both implementations pass tests/contracts/test_request_limiter.py."""
 
-    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
-        """A ticket for one request that weighs `cost`; give it back with `leave`.
+    def acquire(self, key: str, limits: RequestLimits) -> str:
+        """A ticket for one request; give it back with `release`.
 
         Raises:
             RateLimited: not now; `retry_after` says in how many seconds.
@@ -94,7 +94,7 @@ class LocalRequestLimiter:
         self._hosts: dict[str, _Host] = {}
         self._numbers = itertools.count(1)
 
-    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
+    def acquire(self, key: str, limits: RequestLimits) -> str:
         """See RequestLimiter."""
         with self._lock:
             now = self._clock()
@@ -104,8 +104,13 @@ class LocalRequestLimiter:
             host.tickets = {ticket: end for ticket, end in host.tickets.items() if end > now}
             if len(host.tickets) >= limits.at_once:
                 raise refusal(key, "busy", BUSY_SECONDS)
-            if limits.per_minute:
-                _take(key, host, limits, now, cost)
+            if limits.per_minute:  # the same arithmetic stands in workers/limits/requests.py in Lua
+                rate = limits.per_minute / 60
+                host.tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)
+                host.at = now
+                if host.tokens < 1:
+                    raise refusal(key, "empty", max(0.1, (limits.handful - host.tokens) / rate))
+                host.tokens -= 1
             ticket = str(next(self._numbers))
             host.tickets[ticket] = now + TICKET_SECONDS
             return ticket
@@ -125,14 +130,3 @@ class LocalRequestLimiter:
 
     def _host(self, key: str, limits: RequestLimits, now: float) -> _Host:
         return self._hosts.setdefault(key, _Host(tokens=float(limits.burst), at=now))
-
-
-def _take(key: str, host: _Host, limits: RequestLimits, now: float, cost: int) -> None:
-    """Take `cost` tokens out of the bucket; the same arithmetic stands in workers/limits/requests.py in Lua."""
-    rate = (limits.per_minute or 0) / 60
-    tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)
-    # A cost above the burst could never be paid: it enters with a full bucket and leaves a debt.
-    needed = min(cost, limits.burst)
-    if tokens < needed:
-        raise refusal(key, "empty", max(0.1, (max(needed, limits.handful) - tokens) / rate))
-    host.tokens, host.at = tokens - cost, now

@@ -61,20 +61,20 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield World(limiter=opened(), another=opened, wait=time.sleep, key=f"host-{next(_names)}:443")
 
 
-def entered(limiter: RequestLimiter, key: str, limits: RequestLimits, most: int = 1000, cost: int = 1) -> int:
+def entered(limiter: RequestLimiter, key: str, limits: RequestLimits, most: int = 1000) -> int:
     """How many get in at once, each leaving before the next comes."""
     for count in range(most):
         try:
-            limiter.release(key, limiter.acquire(key, limits, cost))
+            limiter.release(key, limiter.acquire(key, limits))
         except RateLimited:
             return count
     return most
 
 
-def refused(limiter: RequestLimiter, key: str, limits: RequestLimits = FREE, cost: int = 1) -> float:
+def refused(limiter: RequestLimiter, key: str, limits: RequestLimits = FREE) -> float:
     """After how many seconds to come back."""
     with pytest.raises(RateLimited) as caught:
-        limiter.acquire(key, limits, cost)
+        limiter.acquire(key, limits)
     assert caught.value.fix
     assert caught.value.transient
     assert caught.value.retry_after is not None
@@ -118,17 +118,6 @@ def test_a_long_quiet_time_gives_no_more_than_a_burst() -> None:
     world.wait(10_000)
 
     assert entered(world.limiter, world.key, limits) == 30
-
-
-def test_a_heavy_request_takes_its_weight_and_one_above_the_burst_leaves_a_debt(world: World) -> None:
-    limits = RequestLimits(per_minute=60)
-    world.limiter.release(world.key, world.limiter.acquire(world.key, limits, cost=20))
-    assert 5 < refused(world.limiter, world.key, limits, cost=20) <= 10.1
-    assert 10 <= entered(world.limiter, world.key, limits) < 20
-
-    other = f"{world.key}-other"
-    world.limiter.release(other, world.limiter.acquire(other, limits, cost=90))
-    assert 60 < refused(world.limiter, other, limits) <= 60 + 7.6
 
 
 def test_so_many_are_in_flight_and_no_more_until_one_leaves(world: World) -> None:

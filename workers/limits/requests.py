@@ -13,13 +13,13 @@ from workers.queue.broker import AWAY
 
 PREFIX = "larder:requests:"
 
-# KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, cost,
-# this ticket, its life in seconds. Returns {why, seconds}; why is "in" for a ticket.
+# KEYS: bucket, tickets, closed. ARGV: tokens per second (0: no limit), burst, handful, at once, this ticket, its life
+# in seconds. Returns {why, seconds}; why is "in" for a ticket.
 ENTER = (
     CLOSING
     + """
 local rate, burst, handful = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local at_once, cost, life = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
+local at_once, life = tonumber(ARGV[4]), tonumber(ARGV[6])
 
 if closed(KEYS[3]) > 0 then return answer('closed', closed(KEYS[3])) end
 
@@ -30,16 +30,15 @@ if rate > 0 then
   local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
   local since = math.max(0, now - (tonumber(bucket[2]) or now))
   local tokens = math.min(burst, (tonumber(bucket[1]) or burst) + since * rate)
-  local needed = math.min(cost, burst)
-  if tokens < needed then
-    return answer('empty', math.max(0.1, (math.max(needed, handful) - tokens) / rate))
+  if tokens < 1 then
+    return answer('empty', math.max(0.1, (handful - tokens) / rate))
   end
-  redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - cost), 'at', string.format('%.6f', now))
-  -- Forgotten when it would be full again, debts included.
-  redis.call('PEXPIRE', KEYS[1], math.ceil(((burst + cost) / rate + 60) * 1000))
+  redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - 1), 'at', string.format('%.6f', now))
+  -- Forgotten when it would be full again.
+  redis.call('PEXPIRE', KEYS[1], math.ceil((burst / rate + 60) * 1000))
 end
 
-redis.call('ZADD', KEYS[2], string.format('%.6f', now + life), ARGV[6])
+redis.call('ZADD', KEYS[2], string.format('%.6f', now + life), ARGV[5])
 redis.call('PEXPIRE', KEYS[2], math.ceil(life * 1000) + 60000)
 return answer('in', 0)
 """
@@ -67,15 +66,15 @@ class ValkeyRequestLimiter:
         self._scripts = Scripts(broker_url, PREFIX)
         self.disconnect = self._scripts.disconnect
 
-    def acquire(self, key: str, limits: RequestLimits, cost: int = 1) -> str:
-        """A ticket for one request that weighs `cost`.
+    def acquire(self, key: str, limits: RequestLimits) -> str:
+        """A ticket for one request.
 
         Raises:
             RateLimited: not now; `retry_after` says in how many seconds.
             SourceUnavailable: Valkey cannot be reached, and who does not know the limits does not ask.
         """
         ticket, rate = uuid4().hex, (limits.per_minute or 0) / 60
-        asked = (rate, limits.burst, limits.handful, limits.at_once, cost, ticket, TICKET_SECONDS)
+        asked = (rate, limits.burst, limits.handful, limits.at_once, ticket, TICKET_SECONDS)
         with _counted():
             why, seconds = self._scripts.run(ENTER, key, "bucket tickets closed", *asked)
         if why == b"in":

@@ -21,17 +21,17 @@ def response(body: bytes, kind: str | None = "application/json; charset=utf-8") 
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "want"),
+    ("body", "kind"),
     [
-        (b'{"a": "\xc3\xa9"}', "application/json", dict),
-        (b'\xef\xbb\xbf {"a": 1}', "application/json;charset=UTF-8", dict),
-        (b'{"a": 1}', "application/problem+json", dict),
-        (b'{"a": 1}', None, dict),
-        (b"[1]", "text/json", list),
+        (b'{"a": 1}', "application/json"),
+        (b'\xef\xbb\xbf {"a": 1}', "application/json;charset=UTF-8"),
+        (b'{"a": 1}', "application/problem+json"),
+        (b'{"a": 1}', None),
+        (b'{"a": 1}', "text/json"),
     ],
 )
-def test_json_of_every_make(body: bytes, kind: str | None, want: type) -> None:
-    assert isinstance(json_of(response(body, kind), product="Confluence", want=want), want)
+def test_json_of_every_make(body: bytes, kind: str | None) -> None:
+    assert json_of(response(body, kind), product="Confluence") == {"a": 1}
 
 
 def test_letters_are_read_as_utf8() -> None:
