@@ -115,7 +115,7 @@ class AzureDevOpsSource:
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These items as they are now; those that are gone, or no part of the source any more, in `deleted`."""
         numbers = [text for text in ids if text.isdecimal() and text.isascii()]
-        if foreign := tuple(text for text in ids if text not in numbers):
+        if foreign := tuple(text for text in ids if not (text.isdecimal() and text.isascii())):
             yield Page(cursor={}, deleted=foreign)
         results = self._reader.results(list(map(int, numbers)), queried=False)
         for page in self._paged(BoardsCursor(selection=""), results, lambda cursor, _id: cursor, READ_ITEMS):
