@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import getpass
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -21,7 +20,7 @@ from workers.control.maintenance import refresh_tenant
 from workers.control.sync import start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime
-from workers.sources import Configured, configured_sources, open_source, source_of_row
+from workers.sources import configured_sources, open_source, source_of_row
 
 
 class LedgerSource(NamedTuple):
@@ -70,50 +69,33 @@ def find(parts: Runtime, names: Sequence[str]) -> list[LedgerSource]:
     known = known_sources(parts)
     if not names:
         return [source for source in known if source.row.removed_at is None]
-    return [_one(known, name) for name in dict.fromkeys(names)]
-
-
-def _one(known: Sequence[LedgerSource], name: str) -> LedgerSource:
-    matching = [k for k in known if name in (k.row.name, f"{k.tenant}/{k.row.name}")]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        full = ", ".join(f"{k.tenant}/{k.row.name}" for k in matching)
-        raise ConfigurationError(f"several tenants have a source {name!r}", fix=f"name one of {full}")
-    listed = ", ".join(sorted(k.row.name for k in known))
-    raise ConfigurationError(f"no source is called {name!r}", fix=f"known are {listed or 'none'}")
+    found = []
+    for name in dict.fromkeys(names):
+        matching = [k for k in known if name in (k.row.name, f"{k.tenant}/{k.row.name}")]
+        if len(matching) > 1:
+            full = ", ".join(f"{k.tenant}/{k.row.name}" for k in matching)
+            raise ConfigurationError(f"several tenants have a source {name!r}", fix=f"name one of {full}")
+        if not matching:
+            listed = ", ".join(sorted(k.row.name for k in known))
+            raise ConfigurationError(f"no source is called {name!r}", fix=f"known are {listed or 'none'}")
+        found += matching
+    return found
 
 
 def listing(parts: Runtime) -> list[Json]:
     """One entry per source for `larder sources list`."""
+    same = ("name", "schedule", "timezone", "watch", "origin", "failures", "last_error", "held")
     return [
         {
-            "name": k.row.name,
+            **{name: getattr(k.row, name) for name in same},
             "tenant": k.tenant,
             "type": k.row.kind,
-            "state": _state(k.row),
-            "schedule": k.row.schedule,
-            "timezone": k.row.timezone,
-            "watch": k.row.watch,
-            "origin": k.row.origin,
-            "last_sync": _iso(k.row.last_sync_at),
-            "next_sync": _iso(k.row.next_sync_at),
-            "failures": k.row.failures,
-            "last_error": k.row.last_error,
-            "held": k.row.held,
+            "state": "removed" if k.row.removed_at else "paused" if k.row.paused_at else "active",
+            "last_sync": k.row.last_sync_at and k.row.last_sync_at.isoformat(),
+            "next_sync": k.row.next_sync_at and k.row.next_sync_at.isoformat(),
         }
         for k in known_sources(parts)
     ]
-
-
-def _iso(moment: Any) -> str | None:
-    return moment.isoformat() if moment else None
-
-
-def _state(row: ledger.SourceRow) -> str:
-    if row.removed_at is not None:
-        return "removed"
-    return "paused" if row.paused_at is not None else "active"
 
 
 def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
@@ -122,19 +104,15 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
     Raises:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
-    return [_checked(parts, one) for one in chosen(parts, names)]
-
-
-def _checked(parts: Runtime, one: Configured) -> Json:
-    try:
-        findings = open_source(parts, one.settings).check()
-    except LarderError as error:
-        findings = [Finding(ok=False, subject="opening it", detail=error.message, fix=error.fix)]
-    return {
-        "source": one.settings.name,
-        "ok": all(f.ok for f in findings),
-        "findings": [vars(f) for f in findings],
-    }
+    checked = []
+    for one in chosen(parts, names):
+        try:
+            findings = open_source(parts, one.settings).check()
+        except LarderError as error:
+            findings = [Finding(ok=False, subject="opening it", detail=error.message, fix=error.fix)]
+        told = [vars(finding) for finding in findings]
+        checked.append({"source": one.settings.name, "ok": all(f["ok"] for f in told), "findings": told})
+    return checked
 
 
 def pause(parts: Runtime, name: str, *, paused: bool) -> Json:
@@ -187,7 +165,7 @@ def clear(parts: Runtime, tenant: UUID, source: str | None) -> Json:
     with parts.database.tenant(tenant) as connection:
         wanted = documents.source_named(connection, source) if source else None
         living, chunks = documents.clear(connection, wanted)
-        upkeep.append_audit(connection, tenant, "clear", source or "everything", {}, by="cli")
+        _audit(connection, tenant, "clear", source or "everything", {})
     refresh_tenant(parts, tenant)
     return {"documents": living, "chunks": chunks}
 
@@ -236,12 +214,12 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
     Skipped are documents that are no longer dead: changed, deleted or replayed meanwhile.
     """
     replayed: set[UUID] = set()
-    for tenant, ids in _by_tenant(chosen).items():
+    for tenant, own in _by_tenant(chosen):
         with parts.database.tenant(tenant) as connection:
-            done = dead.replay(connection, ids)
-            items = sorted({letter.item for letter in chosen if letter.document_id in done})
+            done = dead.replay(connection, list(own))
             if done:
-                _audit(connection, tenant, "dead.replay", f"{len(done)} documents", {"items": items})
+                items = {"items": sorted({own[i] for i in done})}
+                _audit(connection, tenant, "dead.replay", f"{len(done)} documents", items)
         replayed |= set(done)
     if replayed:
         dispatch.send("larder.pump", expires=10)
@@ -254,17 +232,15 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
 
 def drop(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
     """Take the documents of these letters off the list; `{"dropped": [items]}`."""
-    for tenant, ids in _by_tenant(chosen).items():
+    for tenant, own in _by_tenant(chosen):
         with parts.database.tenant(tenant) as connection:
-            dead.drop(connection, ids)
-            items = sorted({letter.item for letter in chosen if letter.document_id in ids})
-            _audit(connection, tenant, "dead.drop", f"{len(ids)} documents", {"items": items})
+            dead.drop(connection, list(own))
+            items = {"items": sorted(set(own.values()))}
+            _audit(connection, tenant, "dead.drop", f"{len(own)} documents", items)
     return {"dropped": sorted({letter.item for letter in chosen})}
 
 
-def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> dict[UUID, list[UUID]]:
-    found: dict[UUID, list[UUID]] = defaultdict(list)
-    for letter in chosen:
-        if letter.document_id not in found[letter.tenant_id]:
-            found[letter.tenant_id].append(letter.document_id)
-    return found
+def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> Iterator[tuple[UUID, dict[UUID, str]]]:
+    """Tenant, and its documents with their names."""
+    for tenant in {letter.tenant_id for letter in chosen}:
+        yield tenant, {one.document_id: one.item for one in chosen if one.tenant_id == tenant}
