@@ -44,29 +44,27 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
     wanted = name.strip().removeprefix("./")
     with parts.database.tenant(tenant) as connection:
         found = documents.find(connection, wanted, most=MOST_NAMED + 1) if wanted else []
-        held = search_indexes.of_document(connection, found[0]["id"]) if len(found) == 1 else []
-    if len(found) == 1:
-        cut = _chunks_cut(parts, tenant, found[0]["id"])
-        return {**_facts(found[0]), "indexes": held, "chunks_cut": cut}
-    if found:
-        candidates = [_facts(row) for row in found[:MOST_NAMED]]
-        raise SeveralDocuments(name, candidates, more=len(found) > MOST_NAMED)
-    raise LarderError(
-        f"no document is called {clipped(name)!r}",
-        fix="give its id, its external id, the end of its path or a part of its title",
-    )
+        if not found:
+            raise LarderError(
+                f"no document is called {clipped(name)!r}",
+                fix="give its id, its external id, the end of its path or a part of its title",
+            )
+        if len(found) > 1:
+            candidates = [_facts(row) for row in found[:MOST_NAMED]]
+            raise SeveralDocuments(name, candidates, more=len(found) > MOST_NAMED)
+        held = search_indexes.of_document(connection, found[0]["id"])
+        chunks = documents.searchable_texts(connection, found[0]["id"])
+    return {**_facts(found[0]), "indexes": held, "chunks_cut": _cut(parts, chunks)}
 
 
-def _chunks_cut(parts: Runtime, tenant: UUID, document: UUID) -> int | None:
-    """Chunks whose ends the model does not read and only words find; None if the model cannot be opened."""
+def _cut(parts: Runtime, chunks: Sequence[str]) -> int | None:
+    """Those whose ends the model does not read and only words find; None if the model cannot be opened."""
     try:
         embedder = parts.embedder
     except LarderError:
         return None
     if embedder.limits.oversize != "cut":
         return 0
-    with parts.database.tenant(tenant) as connection:
-        chunks = documents.searchable_texts(connection, document)
     return sum(embedder.count_tokens(chunk) > embedder.limits.tokens_per_text for chunk in chunks)
 
 
@@ -95,10 +93,20 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:
-            return _ranked(hit, rank, len(found.hits))
+            shown, e = len(found.hits), hit.explanation
+            remarks = (hit.outdated and f"lowered: {hit.outdated}") or remark(hit.document)
+            told = "".join(f" ({said})" for said in (remarks, e.feedback_why if e else "") if said)
+            score = f"score {hit.score:.3f}{told}"
+            if rank <= shown:
+                return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
+            return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
     for hit in found.below:
-        if hit.document.id == document:
-            return _below(hit)
+        if hit.document.id == document and (e := hit.explanation):
+            said = (
+                f"below the threshold: similarity {e.similarity or 0.0:.3f} where {e.min_similarity:.3f} is "
+                "asked for, and none of the question's words stands in it"
+            )
+            return _verdict("below", said, hit)
     return _outside(parts, tenant, document, request, found)
 
 
@@ -124,29 +132,6 @@ def _verdict(reason: str, detail: str, hit: Hit | None = None, rank: int | None 
         "score": round(hit.score, 6) if hit else None,
         "explanation": hit.explanation.to_json() if hit and hit.explanation else None,
     }
-
-
-def _ranked(hit: Hit, rank: int, shown: int) -> Json:
-    score = f"score {hit.score:.3f}"
-    if hit.outdated:
-        score += f" (lowered: {hit.outdated})"
-    elif said := remark(hit.document):
-        score += f" ({said})"
-    if hit.explanation is not None and hit.explanation.feedback_why:
-        score += f" ({hit.explanation.feedback_why})"
-    if rank <= shown:
-        return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
-    return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
-
-
-def _below(hit: Hit) -> Json:
-    e = hit.explanation
-    similarity, least = (e.similarity, e.min_similarity) if e else (None, 0.0)
-    said = (
-        f"below the threshold: similarity {similarity or 0.0:.3f} where {least:.3f} is asked for, "
-        "and none of the question's words stands in it"
-    )
-    return _verdict("below", said, hit)
 
 
 def _outside(

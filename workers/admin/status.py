@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -39,8 +40,10 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
     """
     with parts.database.control() as connection:
         seconds = overview.round_trip(connection)
-        if seconds > HealthOptions.slow_seconds:
+        is_slow = seconds > HealthOptions.slow_seconds
+        if is_slow:
             slow(seconds)
+        enrichment = overview.enrichment(connection)
         found: Json = {
             "database_seconds": round(seconds, 3),
             "sources": overview.sources(connection),
@@ -49,17 +52,13 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
             "embedding": embedding_state(parts, connection),
+            "other_indexes": reindex.beside(connection),
+            "index_mismatch": reindex.mismatch(parts, active_index(connection)),
+            "degradation_level": max(enrichment.pop("degradation_level"), SLOW_LEVEL if is_slow else 0),
+            "enrichment": enrichment,
             "database": "ok",
         }
-        active = active_index(connection)
-        found["other_indexes"] = reindex.beside(connection)
-        enrichment = overview.enrichment(connection)
-    found["index_mismatch"] = reindex.mismatch(parts, active)
-    answered = enrichment.pop("degradation_level")
-    found["degradation_level"] = max(answered, SLOW_LEVEL) if _is_slow(found) else answered
-    found["enrichment"] = enrichment
-    queues = broker.lengths(parts.addresses.broker, QUEUES)
-    found["backlog"]["queues"] = queues
+    found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found
@@ -96,7 +95,7 @@ def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
 
 def embedding_state(parts: Runtime, connection: Connection) -> Json:
     """The entry `embedding` of `larder status --json`; `state` is ok, waiting or held."""
-    allowance = parts.allowance
+    allowance, terms = parts.allowance, parts.allowance.terms
     outlook = allowance.rate.look() if allowance.rate else Outlook()
     found: Json = {
         "state": "ok",
@@ -106,65 +105,41 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
         "fingerprint": allowance.fingerprint,
         "documents": 0,
         "failures": outlook.failures,
-        **(_held_state(parts, connection) or _waiting_state(connection, outlook)),
         "today": embedding_use.usage_today(connection),
     }
-    return found
-
-
-def _held_state(parts: Runtime, connection: Connection) -> Json:
-    terms = parts.allowance.terms
     hold = embedding_use.latest_hold(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
-    if hold is None:
-        return {}
-    foreign = hold.fingerprint != terms.fingerprint
-    return {
-        "state": "held",
-        "until": hold.probe_at.isoformat(),
-        "error": f"{hold.error}; {FOREIGN}" if foreign else hold.error,
-        "since": hold.since.isoformat(),
-        "fingerprint": hold.fingerprint,
-    }
-
-
-def _waiting_state(connection: Connection, outlook: Outlook) -> Json:
+    if hold is not None:
+        foreign = hold.fingerprint != terms.fingerprint
+        return found | {
+            "state": "held",
+            "until": hold.probe_at.isoformat(),
+            "error": f"{hold.error}; {FOREIGN}" if foreign else hold.error,
+            "since": hold.since.isoformat(),
+            "fingerprint": hold.fingerprint,
+        }
     waiting = work.waiting(connection)
     if waiting is not None:
-        return {
-            "state": "waiting",
-            "until": waiting.until.isoformat(),
-            "error": waiting.reason,
-            "documents": waiting.documents,
-        }
+        told = {"until": waiting.until.isoformat(), "error": waiting.reason, "documents": waiting.documents}
+        return found | {"state": "waiting", **told}
     if outlook.closed_seconds > 0:
         until = datetime.now(UTC) + timedelta(seconds=outlook.closed_seconds)
-        return {
-            "state": "waiting",
-            "until": until.isoformat(),
-            "error": "the embedding provider is left alone until then",
-        }
-    return {}
-
-
-def _is_slow(found: Json) -> bool:
-    return float(found.get("database_seconds") or 0) > HealthOptions.slow_seconds
+        error = "the embedding provider is left alone until then"
+        return found | {"state": "waiting", "until": until.isoformat(), "error": error}
+    return found
 
 
 def advice(found: Json) -> str:
     """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
-    return next((said for rules in _RULES for said in rules(found)), "")
-
-
-def _of_servers(found: Json) -> Iterator[str]:
-    if found["broker"] != "ok":
-        why = found["broker_error"] or "does not answer"
-        yield f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
-    if _is_slow(found):
-        seconds = found["database_seconds"]
-        yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
+    return next(chain(_of_work(found), _of_content(found)), "")
 
 
 def _of_work(found: Json) -> Iterator[str]:
+    if found["broker"] != "ok":
+        why = found["broker_error"] or "does not answer"
+        yield f"the broker {why}; nothing is lost, work waits in the ledger: larder doctor"
+    if found["database_seconds"] > HealthOptions.slow_seconds:
+        seconds = found["database_seconds"]
+        yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
     waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
     lacking = sorted(set(INDEXING) - served(found["workers"]))
     if waiting and lacking:
@@ -175,7 +150,7 @@ def _of_work(found: Json) -> Iterator[str]:
         yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
 
 
-def _of_sources(found: Json) -> Iterator[str]:
+def _of_content(found: Json) -> Iterator[str]:
     sources = found["sources"]
     for bad in (s for s in sources if s["last_error"] and not s["removed"]):
         yield f"{bad['name']} cannot be read: larder sources check {bad['name']}"
@@ -184,23 +159,14 @@ def _of_sources(found: Json) -> Iterator[str]:
         yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
-
-
-def _of_indexes(found: Json) -> Iterator[str]:
     building = [i for i in found["other_indexes"] if i["status"] == "building"]
     if any(not i["missing"] for i in building):
         yield "the new search index is full: larder reindex switch"
     elif found["index_mismatch"] and not building:
         yield f"{found['index_mismatch']}: run larder reindex"
-
-
-def _of_first_sync(found: Json) -> Iterator[str]:
-    sources = found["sources"]
     if not sources:
         yield "no source is known yet: larder config init, then larder index"
-    for s in [s for s in sources if s["freshness_seconds"] is None][:1]:
-        if not s["paused"] and not s["removed"] and not served(found["workers"]):
+    idle = not served(found["workers"])
+    for s in (s for s in sources if idle and not s["paused"] and not s["removed"]):
+        if s["freshness_seconds"] is None:
             yield f"{s['name']} was never synced: larder index"
-
-
-_RULES = (_of_servers, _of_work, _of_sources, _of_indexes, _of_first_sync)
