@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from sqlalchemy import Connection
+from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
 from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
@@ -24,13 +23,13 @@ from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, sources
 from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
+from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics
 
 if TYPE_CHECKING:
     from workers.settings import Settings
-    from workers.settings.models import ResultCacheSettings
 
 
 __all__ = [
@@ -72,50 +71,6 @@ class UnknownJob(SearchError):
     """There is no such enrichment, or no longer."""
 
 
-class AnswerCache:
-    """The last answers of one process, bounded and in its memory; texts of documents go nowhere else."""
-
-    def __init__(
-        self, *, entries: int = 100, seconds: float = 900, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`entries` answers are kept for at most `seconds` each; those not used for the longest time go first."""
-        self._entries = entries
-        self._seconds = seconds
-        self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, cache: ResultCacheSettings) -> Self:
-        """As large and as long as the searches' own cache; nothing is kept where that is switched off."""
-        return cls(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl)
-
-    def keep(self, project: UUID, request: Json, answer: Json) -> None:
-        """Remember an answer, unless its degradation level is 2 or worse."""
-        level = answer.get("degradation_level", FULL)
-        if isinstance(level, int) and level < CACHED:
-            self._put(
-                jobs.submission_key(project, request), self._clock() + self._seconds, json.dumps(answer)
-            )
-
-    def get(self, project: UUID, request: Json) -> Json | None:
-        """The answer to the very same request, with level 2; None if it is not remembered."""
-        key = jobs.submission_key(project, request)
-        with self._lock:
-            until, kept = self._kept.pop(key, (0.0, ""))
-        if not kept or until <= self._clock():
-            return None
-        self._put(key, until, kept)
-        return {**json.loads(kept), "degradation_level": int(CACHED)}
-
-    def _put(self, key: bytes, until: float, answer: str) -> None:
-        with self._lock:
-            self._kept[key] = until, answer
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._entries:
-                self._kept.popitem(last=False)
-
-
 class Client:
     """Enrichments of one tenant's project; one object serves all threads of a process.
 
@@ -132,7 +87,7 @@ class Client:
         project: str = "default",
         deadline: float = 120.0,
         answer_timeout: float = 5.0,
-        answers: AnswerCache | None = None,
+        answers: MemoryCache[str] | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
@@ -151,7 +106,7 @@ class Client:
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline
-        self.answers = answers or AnswerCache()
+        self._answers = answers or MemoryCache()
         self._names = (tenant, project)
         self._known = self._closed = False
         self._database = Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
@@ -172,6 +127,7 @@ class Client:
             StoreUnavailable: an embedded server did not start.
         """
         database, broker = database or settings.database_url, broker or settings.broker_url
+        cache = settings.rag.retrieval.cache
         if not (database and broker):
             from workers import embedded
 
@@ -183,7 +139,7 @@ class Client:
             tenant=settings.tenant,
             project=settings.project,
             deadline=settings.rag.enrichment.deadline_seconds,
-            answers=AnswerCache.of(settings.rag.retrieval.cache),
+            answers=MemoryCache(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl),
         )
 
     def submit(
@@ -210,11 +166,8 @@ class Client:
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
-        return self._submit(self._request(request, project, projects), priority, deadline)
-
-    def _submit(self, request: Json, priority: int, deadline: float | None) -> UUID:
-        own = project_id(self.tenant, request["project"])
-        return self.ask(ENRICH, request, project=own, priority=priority, deadline=deadline)
+        checked = self._request(request, project, projects)
+        return self.ask(ENRICH, checked, project=checked["project"], priority=priority, deadline=deadline)
 
     def _request(self, request: Mapping[str, Any], project: str | None, projects: Sequence[str]) -> Json:
         """The request, checked and in one form, with the project that it is about."""
@@ -231,11 +184,12 @@ class Client:
         task: str,
         request: Json,
         *,
-        project: UUID | None = None,
+        project: str | None = None,
         priority: int = INTERACTIVE,
         deadline: float | None = None,
     ) -> UUID:
         """Ask for the work of any task that answers jobs; the rest is as with `submit`."""
+        own = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else deadline
         with self._store() as connection:
             if not self._known:
@@ -244,7 +198,7 @@ class Client:
             job = jobs.submit(
                 connection,
                 self.tenant,
-                project or self.project,
+                own,
                 request,
                 task=task,
                 priority=priority,
@@ -283,16 +237,13 @@ class Client:
         try:
             wanted = UUID(str(job_id))
         except ValueError:
-            raise UnknownJob(
-                f"{clipped(str(job_id))!r} is no id of an enrichment", fix="give the id that submit gave"
-            ) from None
+            what = f"{clipped(str(job_id))!r} is no id of an enrichment"
+            raise UnknownJob(what, fix="give the id that submit gave") from None
         with self._store() as connection:
             found = jobs.get(connection, wanted)
         if found is None:
-            raise UnknownJob(
-                f"there is no enrichment {wanted}",
-                fix="ids are those that submit gave; answers are kept for enrichment.resultsKeptHours",
-            )
+            fix = "ids are those that submit gave; answers are kept for enrichment.resultsKeptHours"
+            raise UnknownJob(f"there is no enrichment {wanted}", fix=fix)
         return found
 
     def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
@@ -311,12 +262,18 @@ class Client:
 
     def _wait(self, job_id: UUID | str, end: float, *, away: float) -> Json:
         """The answer, until `end`; a database may be away for `away` seconds of it."""
-        found = self._look(job_id, end, away)
+        patient = Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=lambda state: time.monotonic() >= min(end, state.start_time + away),
+            wait=wait_fixed(0.5),
+            reraise=True,
+        )
+        found = patient(self.job, job_id)
         if found.ended:
             return _answer_of(found)
         with self._notifications.watch(found.id) as ended:
             while True:
-                found = self._look(job_id, end, away)
+                found = patient(self.job, job_id)
                 left = end - time.monotonic()
                 if found.ended or left <= 0:
                     return _answer_of(found)
@@ -324,17 +281,6 @@ class Client:
                     raise CancelledError("the client was closed")
                 ended.wait(min(left, LOOK_SECONDS))
                 ended.clear()
-
-    def _look(self, job_id: UUID | str, end: float, away: float) -> JobRow:
-        end = min(end, time.monotonic() + away)
-        while True:
-            try:
-                return self.job(job_id)
-            except StoreUnavailable:
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise
-                time.sleep(min(left, 0.5))
 
     def enrich(
         self,
@@ -359,32 +305,26 @@ class Client:
             StoreUnavailable: the database does not answer.
         """
         seconds = self.deadline if deadline is None else deadline
-        request = self._request(
-            pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}},
-            project,
-            projects,
-        )
-        try:
-            found = self._asked(request, priority, seconds)
-        except LarderError as error:
-            metrics.fell_back(error)
-            kept = self.answers.get(self.project, request)
-            if kept is None:
-                raise
-            return kept
-        self.answers.keep(self.project, request, found)
-        return found
-
-    def _asked(self, request: Json, priority: int, seconds: float) -> Json:
         end = time.monotonic() + seconds
-        job_id = self._submit(request, priority, seconds)
+        asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
+        request = self._request(asked, project, projects)
+        key = jobs.submission_key(self.project, request).hex()
         try:
-            return self._wait(job_id, end, away=AWAY_SECONDS)
-        except NoAnswerYet:
-            raise EnrichmentExpired(
-                f"no answer within {seconds:g} seconds",
-                fix="see `larder status` for what the workers do, or allow more time",
-            ) from None
+            own = request["project"]
+            job = self.ask(ENRICH, request, project=own, priority=priority, deadline=seconds)
+            found = self._wait(job, end, away=AWAY_SECONDS)
+        except LarderError as error:
+            if isinstance(error, NoAnswerYet):
+                fix = "see `larder status` for what the workers do, or allow more time"
+                error = EnrichmentExpired(f"no answer within {seconds:g} seconds", fix=fix)
+            metrics.fell_back(error)
+            kept = self._answers.get("", key)
+            if kept is None:
+                raise error from None
+            return {**json.loads(kept), "degradation_level": int(CACHED)}
+        if found.get("degradation_level", FULL) < CACHED:
+            self._answers.put("", key, json.dumps(found))
+        return found
 
     def feedback(
         self,
@@ -432,13 +372,10 @@ def _answer_of(job: JobRow) -> Json:
     if job.state == "done":
         return dict(job.result or {})
     if job.state == "failed":
-        raise EnrichmentFailed(
-            f"the enrichment failed: {job.error}",
-            fix=f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else "",
-        )
+        fix = f"it was tried {job.attempts} times; ask again" if job.attempts > 1 else ""
+        raise EnrichmentFailed(f"the enrichment failed: {job.error}", fix=fix)
     if job.state == "expired":
-        raise EnrichmentExpired(
-            f"the enrichment expired: {job.error}", fix="see `larder status`, or allow more time"
-        )
+        fix = "see `larder status`, or allow more time"
+        raise EnrichmentExpired(f"the enrichment expired: {job.error}", fix=fix)
     state = "waits for a worker" if job.state == "queued" else "is being worked on"
     raise NoAnswerYet(f"no answer yet: it {state}", fix="ask again with the same id")

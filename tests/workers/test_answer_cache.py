@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -15,56 +17,74 @@ from pipeline.ledger import jobs
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
-from workers.client import AnswerCache, Client, EnrichmentExpired
+from workers.client import Client, EnrichmentExpired
 from workers.processes import metrics
-from workers.settings.models import ResultCacheSettings
+from workers.settings import load
+from workers.settings.models import ResultCacheSettings, RetrievalSettings
 
-PROJECT = uuid4()
-PBI = {"id": "PBI-1", "title": "Warn of shallow water"}
-ASKED: Json = {"pbi": PBI, "scores": {"overall": 1, "risk": 2}}
+NOWHERE = "postgresql://larder_app:x@127.0.0.1:1/none"
+PBI: Json = {"id": "PBI-1", "title": "Warn of shallow water"}
 ANSWER: Json = {"similar_work": [{"ref": "PBI-7"}], "degradation_level": 0}
 
 
-def test_the_very_same_question_gets_its_answer_again_with_level_2() -> None:
-    answers = AnswerCache()
-    answers.keep(PROJECT, ASKED, ANSWER)
-    again = {"scores": {"risk": 2, "overall": 1}, "pbi": PBI}
-    assert answers.get(PROJECT, again) == {**ANSWER, "degradation_level": 2}
-    assert answers.get(PROJECT, {**ASKED, "scores": {}}) is None
-    assert answers.get(uuid4(), ASKED) is None
+def asker(monkeypatch: pytest.MonkeyPatch, client: Client) -> Callable[..., Json | None]:
+    """`ask(found)`: what `enrich` gives if this is the answer, or if there is none; None: it raises."""
+
+    def ask(found: Json | None = None, pbi: Json = PBI, **options: Any) -> Json | None:
+        def wait(*_: Any, **__: Any) -> Json:
+            if found is None:
+                raise StoreUnavailable("the database is away")
+            return found
+
+        monkeypatch.setattr(client, "ask", lambda *_, **__: uuid4())
+        monkeypatch.setattr(client, "_wait", wait)
+        try:
+            return client.enrich(pbi, {"overall": 1, "risk": 2}, **options)
+        except StoreUnavailable:
+            return None
+
+    return ask
 
 
-def test_answers_are_copies() -> None:
-    answers = AnswerCache()
-    given = {"similar_work": [], "degradation_level": 0}
-    answers.keep(PROJECT, ASKED, given)
-    given["similar_work"] = ["changed"]
-    kept = answers.get(PROJECT, ASKED)
-    assert kept is not None
-    kept["similar_work"].append("changed")
-    assert answers.get(PROJECT, ASKED) == {"similar_work": [], "degradation_level": 2}
+def test_the_very_same_question_gets_a_copy_of_its_answer_with_level_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask = asker(monkeypatch, Client(NOWHERE))
+    given: Json = {"similar_work": [], "degradation_level": 0}
+    assert ask(given) == given
+    given["similar_work"].append("changed")
+    for _ in range(2):
+        kept = ask()
+        assert kept == {"similar_work": [], "degradation_level": 2}
+        kept["similar_work"].append("changed")
+    assert ask(pbi=dict(reversed(PBI.items()))) is not None, "the order of keys means nothing"
+    assert ask(pbi={**PBI, "title": "Other"}) is None
+    assert ask(project="other") is None
 
 
 @pytest.mark.parametrize(
     ("level", "kept"), [(0, True), (1, True), (2, False), (3, False), (4, False), (5, False)]
 )
-def test_an_answer_of_need_is_not_kept(level: int, kept: bool) -> None:
-    answers = AnswerCache()
-    answers.keep(PROJECT, ASKED, {**ANSWER, "degradation_level": level})
-    assert (answers.get(PROJECT, ASKED) is not None) is kept
+def test_an_answer_of_need_is_not_kept(monkeypatch: pytest.MonkeyPatch, level: int, kept: bool) -> None:
+    ask = asker(monkeypatch, Client(NOWHERE))
+    ask({**ANSWER, "degradation_level": level})
+    assert (ask() is not None) is kept
 
 
-def test_time_and_number_are_those_of_the_cache_settings() -> None:
-    now = 100.0
-    answers = AnswerCache(entries=2, seconds=60, clock=lambda: now)
+def test_time_and_number_are_those_of_the_cache_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def client(**cache: Any) -> Client:
+        retrieval = RetrievalSettings(cache=ResultCacheSettings(**cache))
+        settings = load(None, {})
+        rag = settings.rag.model_copy(update={"retrieval": retrieval})
+        return Client.of(replace(settings, rag=rag), NOWHERE, "redis://127.0.0.1:1/0")
+
+    ask = asker(monkeypatch, client(max_entries=2))
     for n in range(3):
-        answers.keep(PROJECT, {**ASKED, "n": n}, ANSWER)
-    assert [answers.get(PROJECT, {**ASKED, "n": n}) is not None for n in range(3)] == [False, True, True]
-    now += 61
-    assert answers.get(PROJECT, {**ASKED, "n": 2}) is None
-    off = AnswerCache.of(ResultCacheSettings(enabled=False))
-    off.keep(PROJECT, ASKED, ANSWER)
-    assert off.get(PROJECT, ASKED) is None
+        ask(ANSWER, {**PBI, "id": str(n)})
+    assert [ask(pbi={**PBI, "id": str(n)}) is not None for n in range(3)] == [False, True, True]
+    ask = asker(monkeypatch, client(enabled=False))
+    ask(ANSWER)
+    assert ask() is None
 
 
 def answered(addresses: Addresses, client: Client, result: Json) -> Json:

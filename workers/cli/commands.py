@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from workers.cli import config, enrich, index, operate, processes, search, status
 from workers.cli.eval import app as eval_app
@@ -29,8 +30,7 @@ def _tell_version(wanted: bool) -> None:
 @app.callback()
 def _larder(
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
+        bool, Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Keeps what a team built, decided and wrote down in stock for its backlog pipeline."""

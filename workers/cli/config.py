@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
@@ -21,8 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="Write, show or check the configura
 @command(app, "init")
 def init(
     context: CommandContext,
-    file: Annotated[Path | None, typer.Argument(help="[default: larder.yaml]")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path | None, Argument(help="[default: larder.yaml]")] = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented file with every key, its default and an example of each source."""
     from workers.settings import initial_file

@@ -17,6 +17,7 @@ from uuid import UUID
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
+from typer import Option
 
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
     from workers.settings import Settings
 
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", help="Configuration file. [default: LARDER_CONFIG, else ./larder.yaml]"),
+    Path | None, Option("--config", help="Configuration file. [default: LARDER_CONFIG, else ./larder.yaml]")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+JsonOption = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the embedded servers. [default: .larder]")
+    Path | None, Option("--data", help="Folder of the embedded servers. [default: .larder]")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing happens.")]
+YesOption = Annotated[bool, Option("--yes", help="Do it; without it nothing happens.")]
 
 ANSWER_TIMEOUT = 10.0
 """Seconds in which the database must say something to a command."""

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
@@ -27,24 +28,21 @@ ANSWER_TIMEOUT = 5.0
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "-o", "--output", help="Where to write; files of the same names are replaced. [default: stdout]"
-    ),
+    Option("-o", "--output", help="Where to write; files of the same names are replaced. [default: stdout]"),
 ]
 FormatOption = Annotated[
     Format | None,
-    typer.Option(
+    Option(
         "--format",
         help="md and html are pages for a person, one each in a folder. [default: by the ending of -o, else json]",
     ),
 ]
 TimeoutOption = Annotated[
-    float | None,
-    typer.Option(min=0.1, help="Seconds for all. [default: enrichment.deadlineSeconds for each]"),
+    float | None, Option(min=0.1, help="Seconds for all. [default: enrichment.deadlineSeconds for each]")
 ]
 ProjectsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--project",
         "--projects",
         metavar="NAME",
@@ -57,7 +55,7 @@ ProjectsOption = Annotated[
 @command(answer_timeout=ANSWER_TIMEOUT)
 def enrich(
     context: CommandContext,
-    file: Annotated[Path, typer.Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
+    file: Annotated[Path, Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
     output: OutputOption = None,
     form: FormatOption = None,
     timeout: TimeoutOption = None,

@@ -16,6 +16,7 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from pipeline.documents import Json
@@ -45,7 +46,7 @@ SECTION = ("shown", "useful", "related", "noise", "unjudged")
 LONGEST = 100
 """Characters of a question."""
 Place = Path | None
-option = typer.Option
+
 _ALL = "Enrich all questions. [default: those in context_judgements.tsv]"
 
 
@@ -53,25 +54,25 @@ _ALL = "Enrich all questions. [default: those in context_judgements.tsv]"
 class EvalOptions:
     """What is measured besides the search as it is configured, and what is written."""
 
-    rankings: Annotated[Place, option(metavar="FILE", help="Write {query id: [document ids]} there.")] = None
-    mode: Annotated[str, option(help="hybrid, vector or keyword.")] = "hybrid"
+    rankings: Annotated[Place, Option(metavar="FILE", help="Write {query id: [document ids]} there.")] = None
+    mode: Annotated[str, Option(help="hybrid, vector or keyword.")] = "hybrid"
     compare: Annotated[
-        Place, option(metavar="CONFIG2", help="Ask a second configuration the same questions.")
+        Place, Option(metavar="CONFIG2", help="Ask a second configuration the same questions.")
     ] = None
     calibrate: Annotated[
-        bool, option("--calibrate", help="Tell the thresholds this model and set ask for.")
+        bool, Option("--calibrate", help="Tell the thresholds this model and set ask for.")
     ] = False
-    limit: Annotated[int | None, option(min=1, help="Only the first N questions.")] = None
+    limit: Annotated[int | None, Option(min=1, help="Only the first N questions.")] = None
     keep: Annotated[
-        bool, option("--keep", help="Keep what was indexed, so that the next time takes seconds.")
+        bool, Option("--keep", help="Keep what was indexed, so that the next time takes seconds.")
     ] = False
-    step4: Annotated[bool, option("--step4", help=_ALL)] = False
-    answers: Annotated[Place, option(metavar="FILE", help="Write {query id: answer of Step 4} there.")] = None
+    step4: Annotated[bool, Option("--step4", help=_ALL)] = False
+    answers: Annotated[Place, Option(metavar="FILE", help="Write {query id: answer of Step 4} there.")] = None
     ungraded: Annotated[
-        Place, option(metavar="FILE", help="Write there what Step 4 shows and nobody has judged.")
+        Place, Option(metavar="FILE", help="Write there what Step 4 shows and nobody has judged.")
     ] = None
     fail_if_worse: Annotated[
-        Place, option(metavar="BASELINE", help="Exit 1 if worse than this --json report.")
+        Place, Option(metavar="BASELINE", help="Exit 1 if worse than this --json report.")
     ] = None
 
     def check_places(self) -> None:
@@ -90,8 +91,7 @@ class EvalOptions:
 def evaluate(
     context: CommandContext,
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json."),
+        Path, Argument(metavar="DIR", help="Holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json.")
     ],
     options: EvalOptions,
 ) -> None:
@@ -288,7 +288,7 @@ def _changes(changes: Json) -> Table:
 @command(app, answer_timeout=LONG_ANSWER_TIMEOUT)
 def build(
     context: CommandContext,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder, which only you can read.")],
+    out: Annotated[Path, Argument(metavar="OUT", help="A new folder, which only you can read.")],
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
     from workers.admin.evaluation import set_builder

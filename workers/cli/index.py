@@ -10,34 +10,26 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
-from workers.cli.context import (
-    LONG_ANSWER_TIMEOUT,
-    PARTLY,
-    CommandContext,
-    YesOption,
-    command,
-    resumable,
-)
+from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.status import span
 from workers.cli.tables import progress_bars, table
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
-ForceOption = Annotated[bool, typer.Option("--force", help="Index unchanged documents again, too.")]
+ForceOption = Annotated[bool, Option("--force", help="Index unchanged documents again, too.")]
 
 
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def index(
     context: CommandContext,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[SOURCE]...", help="All if none is named.")
-    ] = None,
+    names: Annotated[list[str] | None, Argument(metavar="[SOURCE]...", help="All if none is named.")] = None,
     force: ForceOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be indexed.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return as soon as the work is queued.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only tell what would be indexed.")] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Return as soon as the work is queued.")] = False,
 ) -> None:
     """Sync sources now: read them, and make what is new or changed searchable."""
     from workers.admin import sync_now
@@ -140,7 +132,7 @@ def _not_empty(folder: str) -> Path:
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def ingest(
     context: CommandContext,
-    folder: Annotated[Path, typer.Argument(parser=_not_empty, help="Every .md, .txt and .json below it.")],
+    folder: Annotated[Path, Argument(parser=_not_empty, help="Every .md, .txt and .json below it.")],
     force: ForceOption = False,
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
@@ -160,7 +152,7 @@ def ingest(
 @command(answer_timeout=None)
 def clear(
     context: CommandContext,
-    source: Annotated[str | None, typer.Option("--source", help="Only what this source brought.")] = None,
+    source: Annotated[str | None, Option("--source", help="Only what this source brought.")] = None,
     yes: YesOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
@@ -178,10 +170,9 @@ def clear(
 # Reindex ------------------------------------------------------------------------------------------
 
 reindex = typer.Typer(
-    help="Fill another search index beside the one that is searched, and switch.",
-    invoke_without_command=True,
+    help="Fill another search index beside the one that is searched, and switch.", invoke_without_command=True
 )
-LackingOption = Annotated[bool, typer.Option("--force", help="Even if it lacks documents.")]
+LackingOption = Annotated[bool, Option("--force", help="Even if it lacks documents.")]
 
 
 @reindex.callback()
@@ -189,16 +180,15 @@ LackingOption = Annotated[bool, typer.Option("--force", help="Even if it lacks d
 def begin_index(
     context: CommandContext,
     typer_context: typer.Context,
-    provider: Annotated[str | None, typer.Option("--provider", help="[default: as configured]")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="[default: as configured]")] = None,
+    provider: Annotated[str | None, Option("--provider", help="[default: as configured]")] = None,
+    model: Annotated[str | None, Option("--model", help="[default: as configured]")] = None,
     dimensions: Annotated[
-        int | None, typer.Option("--dimensions", min=1, max=4000, help="[default: the model's]")
+        int | None, Option("--dimensions", min=1, max=4000, help="[default: the model's]")
     ] = None,
     chunker: Annotated[
-        str | None,
-        typer.Option("--chunker", help="Cut all sources like this. [default: as each is configured]"),
+        str | None, Option("--chunker", help="Cut all sources like this. [default: as each is configured]")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it is full.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Return when it is full.")] = False,
 ) -> None:
     """Begin an index with another model or chunker, filled from stored texts; searches go on as before."""
     if typer_context.invoked_subcommand is not None:
@@ -281,7 +271,7 @@ def _switch(context: CommandContext, to: Literal["building", "retired"], *, forc
 @command(reindex, "drop", answer_timeout=None)
 def drop_index(
     context: CommandContext,
-    index: Annotated[int | None, typer.Argument(metavar="[INDEX]", help="Its number in the status.")] = None,
+    index: Annotated[int | None, Argument(metavar="[INDEX]", help="Its number in the status.")] = None,
     yes: YesOption = False,
 ) -> None:
     """Remove the index that is kept for a rollback, or the one that is being filled."""

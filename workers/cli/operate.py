@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
@@ -19,9 +20,9 @@ MOST_SHOWN = 50
 sources = typer.Typer(no_args_is_help=True, help="List, check, pause and reconcile sources.")
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All if none is named.")]
-SourceOption = Annotated[str | None, typer.Option("--source", help="Only those of this source.")]
+NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
+NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
+SourceOption = Annotated[str | None, Option("--source", help="Only those of this source.")]
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def _begun(runs: list[Json]) -> str:
 def list_dead(
     context: CommandContext,
     source: SourceOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Settled ones too.")] = False,
+    every: Annotated[bool, Option("--all", help="Settled ones too.")] = False,
 ) -> None:
     """Show what was given up on and why, newest first; never a text."""
     from workers.admin import operations
@@ -134,7 +135,7 @@ def list_dead(
 
 
 @command(dead, "show")
-def show_dead(context: CommandContext, letter_id: Annotated[int, typer.Argument(metavar="ID")]) -> None:
+def show_dead(context: CommandContext, letter_id: Annotated[int, Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
 
@@ -148,9 +149,9 @@ def show_dead(context: CommandContext, letter_id: Annotated[int, typer.Argument(
 @command(dead, "replay")
 def replay_dead(
     context: CommandContext,
-    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...")] = None,
+    ids: Annotated[list[int] | None, Argument(metavar="[ID]...")] = None,
     source: SourceOption = None,
-    every: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
+    every: Annotated[bool, Option("--all", help="All that wait.")] = False,
 ) -> None:
     """Queue documents that were given up on again, with a clean record."""
     from workers.admin import operations
@@ -169,9 +170,7 @@ def replay_dead(
 
 @command(dead, "drop")
 def drop_dead(
-    context: CommandContext,
-    ids: Annotated[list[int], typer.Argument(metavar="ID...")],
-    yes: YesOption = False,
+    context: CommandContext, ids: Annotated[list[int], Argument(metavar="ID...")], yes: YesOption = False
 ) -> None:
     """Take documents off the list; they stay out of the index until they change."""
     from workers.admin import operations
@@ -192,7 +191,7 @@ _COLOURS = {"ok": "", "warning": "yellow", "error": "red"}
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def doctor(
     context: CommandContext,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without loss.")] = False,
+    repair: Annotated[bool, Option("--repair", help="Mend what can be mended without loss.")] = False,
 ) -> None:
     """Look at everything; exit 1 if an error remains."""
     from workers.admin.doctor import doctor as doctors

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import structlog
 import typer
+from typer import Argument, Option
 
 from pipeline.errors import StoreUnavailable
 from workers.cli import INTERRUPTED
@@ -24,11 +25,9 @@ READY_SECONDS = 120.0
 @command()
 def up(
     context: CommandContext,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when everything runs.")] = False,
-    no_api: Annotated[
-        bool, typer.Option("--no-api", help="Without the HTTP API; there is none yet.")
-    ] = False,
-    no_flower: Annotated[bool, typer.Option("--no-flower", help="Without Flower.")] = False,
+    detach: Annotated[bool, Option("--detach", help="Return when everything runs.")] = False,
+    no_api: Annotated[bool, Option("--no-api", help="Without the HTTP API; there is none yet.")] = False,
+    no_flower: Annotated[bool, Option("--no-flower", help="Without Flower.")] = False,
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
     from workers.processes import supervisor
@@ -145,10 +144,8 @@ def _log_as_configured(context: CommandContext) -> None:
 @command(answer_timeout=None, without={"as_json"})
 def worker(
     context: CommandContext,
-    queue: Annotated[str, typer.Argument(help="control, ingest, embed or enrich.")],
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Processes. [default: queue.concurrency]")
-    ] = None,
+    queue: Annotated[str, Argument(help="control, ingest, embed or enrich.")],
+    concurrency: Annotated[int | None, Option(min=1, help="Processes. [default: queue.concurrency]")] = None,
 ) -> None:
     """Run one worker in the foreground, for containers and the supervisor."""
     from workers.admin import reindex
@@ -174,9 +171,9 @@ def beat(context: CommandContext) -> None:
 def flower(
     context: CommandContext,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="TCP port. [default: flower.port, else 5555]")
+        int | None, Option(min=1, max=65535, help="TCP port. [default: flower.port, else 5555]")
     ] = None,
-    address: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    address: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Run Flower in the foreground: read-only, with basic auth.
 
@@ -200,8 +197,7 @@ def migrate(context: CommandContext) -> None:
 
 @command()
 def health(
-    context: CommandContext,
-    folder: Annotated[Path | None, typer.Option(help="Where heartbeat files lie.")] = None,
+    context: CommandContext, folder: Annotated[Path | None, Option(help="Where heartbeat files lie.")] = None
 ) -> None:
     """Exit 0 if the processes of this container or machine gave a sign of life within 30 seconds."""
     ages = liveness.ages(folder or liveness.heartbeat_folder(context.settings.data, os.environ))

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
@@ -43,7 +44,7 @@ _COUNT = "How many. [default: retrieval.topK, at most maxTopK]"
 _SINCE = "Changed then or later: 2025-01-31, an RFC 3339 time, 7d, 12h."
 Words = list[str] | None
 """An option that may be repeated."""
-option = typer.Option
+
 _Value = TypeVar("_Value")
 
 
@@ -51,18 +52,18 @@ _Value = TypeVar("_Value")
 class SearchOptions:
     """How to search, and among which documents, in a person's words."""
 
-    k: Annotated[int | None, option("-k", min=1, help=_COUNT)] = None
-    mode: Annotated[str, option(help="hybrid, vector or keyword.")] = "hybrid"
-    source_type: Annotated[Words, option(help=f"{', '.join(SourceType)}; may be repeated.")] = None
-    kind: Annotated[Words, option(help=f"{', '.join(Kind)}; may be repeated.")] = None
-    tag: Annotated[Words, option(help="The document has it; repeated: all of them.")] = None
-    source: Annotated[Words, option(help="Name of a source; may be repeated.")] = None
-    project: Annotated[Words, option(help=_PROJECT)] = None
-    since: Annotated[str | None, option(help=_SINCE)] = None
-    until: Annotated[str | None, option(help="Changed before; a day given here counts whole.")] = None
-    metadata: Annotated[Words, option(metavar="KEY=VALUE", help="Repeated: all of them.")] = None
-    security_level: Annotated[Words, option(help="Only documents of this level; may be repeated.")] = None
-    exclude: Annotated[Words, option(metavar="ID", help="Leave this document out; may be repeated.")] = None
+    k: Annotated[int | None, Option("-k", min=1, help=_COUNT)] = None
+    mode: Annotated[str, Option(help="hybrid, vector or keyword.")] = "hybrid"
+    source_type: Annotated[Words, Option(help=f"{', '.join(SourceType)}; may be repeated.")] = None
+    kind: Annotated[Words, Option(help=f"{', '.join(Kind)}; may be repeated.")] = None
+    tag: Annotated[Words, Option(help="The document has it; repeated: all of them.")] = None
+    source: Annotated[Words, Option(help="Name of a source; may be repeated.")] = None
+    project: Annotated[Words, Option(help=_PROJECT)] = None
+    since: Annotated[str | None, Option(help=_SINCE)] = None
+    until: Annotated[str | None, Option(help="Changed before; a day given here counts whole.")] = None
+    metadata: Annotated[Words, Option(metavar="KEY=VALUE", help="Repeated: all of them.")] = None
+    security_level: Annotated[Words, Option(help="Only documents of this level; may be repeated.")] = None
+    exclude: Annotated[Words, Option(metavar="ID", help="Leave this document out; may be repeated.")] = None
 
     def request(self, context: CommandContext, text: str, *, explain: bool = False) -> SearchRequest:
         """What is asked; projects that hold nothing are named on stderr.
@@ -193,9 +194,9 @@ _NOTES = {
 @command()
 def search(
     context: CommandContext,
-    text: Annotated[str, typer.Argument(help="A question, words, or a whole work item.")],
+    text: Annotated[str, Argument(help="A question, words, or a whole work item.")],
     options: SearchOptions,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Show what each score is made of.")] = False,
 ) -> None:
     """Find documents by meaning and by words."""
     from workers import search as searching
@@ -288,12 +289,10 @@ def scores(hits: Sequence[Any]) -> Table:
 def explain(
     context: CommandContext,
     document: Annotated[
-        str, typer.Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
+        str, Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
     ],
     options: SearchOptions,
-    query: Annotated[
-        str | None, typer.Option("--query", help="Why this question does (not) find it.")
-    ] = None,
+    query: Annotated[str | None, Option("--query", help="Why this question does (not) find it.")] = None,
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
     from workers.admin import explain as explaining
@@ -369,26 +368,26 @@ def feedback(
     context: CommandContext,
     item: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="ITEM",
             help="Id of a PBI that was enriched or of an indexed document, or a question in quotes.",
         ),
     ] = None,
     ref: Annotated[
-        str | None, typer.Argument(metavar="REF", help="Of the document: its external id, or its id.")
+        str | None, Argument(metavar="REF", help="Of the document: its external id, or its id.")
     ] = None,
-    verdict: Annotated[str | None, typer.Argument(metavar="VERDICT", help="useful, noise or undo.")] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take back what was said.")] = False,
-    listing: Annotated[bool, typer.Option("--list", help="Show what was said, of ITEM if given.")] = False,
+    verdict: Annotated[str | None, Argument(metavar="VERDICT", help="useful, noise or undo.")] = None,
+    undo: Annotated[bool, Option("--undo", help="Take back what was said.")] = False,
+    listing: Annotated[bool, Option("--list", help="Show what was said, of ITEM if given.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="DIR", help="Write a judged set for `larder eval`; it holds texts."),
+        Option("--export", metavar="DIR", help="Write a judged set for `larder eval`; it holds texts."),
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", help="Of the item, if several projects have that ITEM.")
+        str | None, Option("--project", help="Of the item, if several projects have that ITEM.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--source", help="Of the document, if several sources have that REF.")
+        str | None, Option("--source", help="Of the document, if several sources have that REF.")
     ] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""

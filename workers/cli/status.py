@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
+from typer import Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
@@ -29,7 +30,7 @@ MOST_LINES = 5
 @command()
 def status(
     context: CommandContext,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Look again every two seconds.")] = False,
 ) -> None:
     """Show sources, backlog, workers and what to do next, over all tenants."""
     if watch and context.as_json:
