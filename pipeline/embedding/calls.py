@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
@@ -30,8 +29,6 @@ _AS_GOOD_AS_ONE = 1e-5
 _WRAPPING = 256
 """Bytes a provider's JSON may put around one text: model, task, width and punctuation."""
 
-Ask = Callable[[Sequence[str]], Vectors]
-
 
 class TextsRejected(TextRejected):
     """The embedder refuses some of the texts; the others are good."""
@@ -44,19 +41,22 @@ class TextsRejected(TextRejected):
         """A row per text given, so that what was paid for the good ones is not lost; zeros for the bad."""
 
 
-def embed_checked(
-    embedder: Embedder,
-    texts: Sequence[str],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    attempts: Retrying | None = None,
-) -> Vectors:
+ATTEMPTS = Retrying(
+    # Seconds only: longer waits are the ledger's business, where a worker is not held up by them.
+    stop=stop_after_attempt(3),
+    wait=wait_exponential(multiplier=0.5) + wait_random(0, 0.5),
+    retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
+    reraise=True,
+)
+
+
+def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retrying = ATTEMPTS) -> Vectors:
     """One finite vector of length 1 per text, in order, in as many calls as the limits ask for.
 
     A text too long for the model is embedded in parts, and its vector is their mean, each part counted by its
     tokens; or it is refused, or left to the model to cut: `limits.oversize` says which. A call that finds the
-    embedder unavailable is tried three times within 3 seconds, unless the embedder says when to come back, or as
-    `attempts` says. `sleep` takes seconds.
+    embedder unavailable is tried as `attempts` says: three times within 3 seconds, unless the embedder says when to
+    come back.
 
     Raises:
         TextsRejected: some texts are refused or have no usable vector; `indexes` says which.
@@ -65,23 +65,22 @@ def embed_checked(
         ConfigurationError: the vectors have another length than the embedder's dimensions.
         EmbeddingError: the answer has another number of vectors than there were texts.
     """
-    tried = attempts or Retrying(
-        # Seconds only: longer waits are the ledger's business, where a worker is not held up by them.
-        stop=stop_after_attempt(3),
-        wait=wait_exponential(multiplier=0.5) + wait_random(0, 0.5),
-        retry=retry_if_exception(lambda e: isinstance(e, EmbedderUnavailable) and e.retry_after is None),
-        sleep=sleep,
-        reraise=True,
-    )
     request = _Request(
-        embedder=embedder,
-        limits=embedder.limits,
-        ask=lambda part: tried(embedder.embed_documents, part),
-        sums=np.zeros((len(texts), embedder.dimensions), dtype=np.float32),
+        embedder, embedder.limits, lambda part: attempts(embedder.embed_documents, part), len(texts)
     )
     vectors = request.vectors(texts)
     if request.bad:
-        raise request.rejection(vectors)
+        indexes = sorted(request.bad)
+        numbers = ", ".join(map(str, indexes[:_NAMED]))
+        more = f" and {len(indexes) - _NAMED} more" if len(indexes) > _NAMED else ""
+        first = request.bad[indexes[0]]
+        raise TextsRejected(
+            f"{embedder.model} refuses {len(indexes)} of {len(texts)} texts, no. {numbers}{more} from 0: "
+            f"{first.message}",
+            indexes=indexes,
+            vectors=vectors,
+            fix=first.fix,
+        )
     return vectors
 
 
@@ -101,16 +100,10 @@ def embed_query_checked(embedder: Embedder, text: str) -> Vectors:
         known = row.shape == (embedder.dimensions,) and row.dtype == np.float32
         if known and abs(row.dot(row) - 1.0) < _AS_GOOD_AS_ONE:
             return row
-    request = _Request(
-        embedder=embedder,
-        limits=replace(
-            embedder.limits,
-            texts=1,
-            oversize="split" if embedder.limits.oversize == "refuse" else embedder.limits.oversize,
-        ),
-        ask=lambda part: embedder.embed_query(part[0])[np.newaxis],
-        sums=np.zeros((1, embedder.dimensions), dtype=np.float32),
-    )
+    limits = replace(embedder.limits, texts=1)
+    if limits.oversize == "refuse":
+        limits = replace(limits, oversize="split")
+    request = _Request(embedder, limits, lambda part: embedder.embed_query(part[0])[np.newaxis], 1)
     vector: Vectors = request.vectors([text])[0]
     if request.bad:
         raise request.bad[0]
@@ -129,17 +122,19 @@ class _Part:
     halved: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Request:
     """What one caller wants, which may take many calls of the embedder."""
 
-    embedder: Embedder
-    limits: EmbedderLimits
-    ask: Ask
-    sums: Vectors
-    """A row per text, where the vectors of its parts are added up."""
-    bad: dict[int, TextRejected] = field(default_factory=dict)
-    """Position of a refused text -> why."""
+    def __init__(
+        self, embedder: Embedder, limits: EmbedderLimits, ask: Callable[[list[str]], Vectors], texts: int
+    ) -> None:
+        self.embedder = embedder
+        self.limits = limits
+        self.ask = ask
+        self.sums = np.zeros((texts, embedder.dimensions), dtype=np.float32)
+        """A row per text, where the vectors of its parts are added up."""
+        self.bad: dict[int, TextRejected] = {}
+        """Position of a refused text -> why."""
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """A row per text, those of `bad` texts zeros."""
@@ -150,20 +145,6 @@ class _Request:
         for at in np.flatnonzero(~self.sums.any(axis=1)):
             self.bad.setdefault(int(at), _unusable())
         return unit(self.sums)
-
-    def rejection(self, vectors: Vectors) -> TextsRejected:
-        """The error that names every bad text by its number."""
-        indexes = sorted(self.bad)
-        numbers = ", ".join(str(n) for n in indexes[:_NAMED])
-        first = self.bad[indexes[0]]
-        more = f" and {len(self.bad) - _NAMED} more" if len(self.bad) > _NAMED else ""
-        return TextsRejected(
-            f"{self.embedder.model} refuses {len(self.bad)} of {len(vectors)} texts, no. {numbers}{more} from 0: "
-            f"{first.message}",
-            indexes=indexes,
-            vectors=vectors,
-            fix=first.fix,
-        )
 
     def _parts(self, text: str, at: int) -> list[_Part]:
         """The text as it is sent; nothing if it is refused without asking."""
@@ -207,7 +188,18 @@ class _Request:
         except TextRejected as error:
             self._isolate(parts, error)
             return
-        rows = unit(_shaped(self.embedder, answer, len(parts)))
+        rows = np.asarray(answer, dtype=np.float32)
+        if rows.ndim != 2 or len(rows) != len(parts):  # noqa: PLR2004 - rows and columns
+            raise EmbeddingError(
+                f"{self.embedder.model} answers {len(parts)} texts with an array of shape {rows.shape}",
+                fix="check that the provider's address serves this model's embeddings",
+            )
+        if rows.shape[1] != self.embedder.dimensions:
+            raise ConfigurationError(
+                f"{self.embedder.model} gives {rows.shape[1]} dimensions, configured are {self.embedder.dimensions}",
+                fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
+            )
+        rows = unit(rows)
         lengths = np.einsum("ij,ij->i", rows, rows)
         for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.0))):
             self.bad[parts[place].owner] = _unusable()
@@ -248,22 +240,6 @@ def _batches(parts: Sequence[_Part], limits: EmbedderLimits) -> Iterator[list[_P
 
 def _unusable() -> TextRejected:
     return TextRejected(_UNUSABLE, fix="leave this text out, or use another model")
-
-
-def _shaped(embedder: Embedder, vectors: Vectors, count: int) -> Vectors:
-    """The answer as an array, if it has a row per text and a column per dimension."""
-    rows = np.asarray(vectors, dtype=np.float32)
-    if rows.ndim != 2 or len(rows) != count:  # noqa: PLR2004 - rows and columns
-        raise EmbeddingError(
-            f"{embedder.model} answers {count} texts with an array of shape {rows.shape}",
-            fix="check that the provider's address serves this model's embeddings",
-        )
-    if rows.shape[1] != embedder.dimensions:
-        raise ConfigurationError(
-            f"{embedder.model} gives {rows.shape[1]} dimensions, configured are {embedder.dimensions}",
-            fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
-        )
-    return rows
 
 
 _PLACES = tuple(re.compile(p) for p in (r"\n\s*\n", r"\n", r"[.!?;:]\s", r"\s", r"(?<=\W)(?=\w)"))

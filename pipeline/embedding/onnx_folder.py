@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import ModelMissing
 
@@ -84,3 +88,13 @@ def open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:
     pad = (tokenizer.padding or {}).get("pad_id", next((i for i in known if i is not None), 0))
     tokenizer.no_padding()
     return tokenizer, pad
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> dict[str, NDArray[np.int64]]:
+    """`input_ids` and `attention_mask` of rows of tokens, each as wide as the longest."""
+    ids = np.full((len(rows), max(1, *map(len, rows))), pad, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}

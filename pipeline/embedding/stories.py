@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.calls import embed_checked
@@ -74,14 +74,21 @@ def generate_embeddings_batch(
             fix="pass api_key, from the variable GEMINI_API_KEY or your settings",
         )
     embedder = _embedder(api_key, dimensions, base_url)
+    attempts = Retrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=lambda state: _pause(state.outcome.exception() if state.outcome else None, state.attempt_number),
+        retry=retry_if_exception(_passes),
+        sleep=sleep,
+        reraise=True,
+    )
     try:
-        vectors = embed_checked(embedder, texts, attempts=_attempts(sleep))
+        vectors = embed_checked(embedder, texts, attempts=attempts)
     except EmbeddingError as error:
         miscounted = type(error) is EmbeddingError
         if len(texts) == 1 or not (miscounted or _passes(error)):
             raise
         sleep(_pause(error, ATTEMPTS))
-        singles = [embed_checked(embedder, [text], attempts=_attempts(sleep)) for text in texts]
+        singles = [embed_checked(embedder, [text], attempts=attempts) for text in texts]
         vectors = np.concatenate(singles)
     found: list[list[float]] = vectors.tolist()
     return found
@@ -94,20 +101,6 @@ def _embedder(api_key: str, dimensions: int, base_url: str) -> Embedder:
         EmbeddingOptions(
             provider="gemini", model=MODEL, dimensions=dimensions, base_url=base_url, api_key=api_key
         )
-    )
-
-
-def _attempts(sleep: Sleep) -> Retrying:
-    def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        return _pause(error, state.attempt_number)
-
-    return Retrying(
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait,
-        retry=retry_if_exception(_passes),
-        sleep=sleep,
-        reraise=True,
     )
 
 

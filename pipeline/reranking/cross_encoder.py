@@ -21,7 +21,6 @@ from pipeline.reranking import RerankerUnavailable, TimeLimit
 MOST_TOKENS = 512
 """Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
 _WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_ONE_LOGIT, _TWO_CLASSES = 1, 2
 
 
 class OnnxReranker:
@@ -71,7 +70,8 @@ class OnnxReranker:
                 limit.left()
                 batch = order[start : start + self._batch_size]
                 found[batch] = self._run([pairs[place] for place in batch], run_options, limit)
-        return [float(score) for score in found]
+        scores: list[float] = found.tolist()
+        return scores
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
         """The tokens of question and text in the tokenizer's own template for pairs."""
@@ -87,9 +87,14 @@ class OnnxReranker:
         return pairs
 
     def _run(self, pairs: Sequence[Any], run_options: Any, limit: TimeLimit) -> NDArray[np.float64]:
-        feed = self._feed(pairs)
+        feed = onnx_folder.padded([pair.ids for pair in pairs], self._pad)
+        feed["token_type_ids"] = onnx_folder.padded([pair.type_ids for pair in pairs], 0)["input_ids"]
         try:
-            (answer,) = self._session.run([self._output], feed, run_options)
+            (answer,) = self._session.run(
+                [self._output],
+                {name: feed[name].astype(kind or np.int64) for name, kind in self._inputs.items()},
+                run_options,
+            )
         except onnx_folder.failures() as error:
             if run_options.terminate:
                 raise limit.spent() from None
@@ -99,21 +104,6 @@ class OnnxReranker:
                 cause=error,
             ) from error
         return _probabilities(answer, len(pairs), self.name)
-
-    def _feed(self, pairs: Sequence[Any]) -> dict[str, NDArray[np.integer[Any]]]:
-        """What the model asks for, padded to the longest pair."""
-        width = max(1, *(len(pair.ids) for pair in pairs))
-        rows = {
-            "input_ids": np.full((len(pairs), width), self._pad),
-            "attention_mask": np.zeros((len(pairs), width), dtype=np.int64),
-            "token_type_ids": np.zeros((len(pairs), width), dtype=np.int64),
-        }
-        for place, pair in enumerate(pairs):
-            length = len(pair.ids)
-            rows["input_ids"][place, :length] = pair.ids
-            rows["attention_mask"][place, :length] = 1
-            rows["token_type_ids"][place, :length] = pair.type_ids
-        return {name: rows[name].astype(kind or np.int64) for name, kind in self._inputs.items()}
 
 
 @contextmanager
@@ -139,12 +129,12 @@ def _probabilities(answer: Any, rows: int, name: str) -> NDArray[np.float64]:
     """
     numbers = np.asarray(answer, dtype=np.float64)
     columns = numbers.reshape(rows, -1) if numbers.size and numbers.shape[0] == rows else numbers
-    if columns.ndim != _TWO_CLASSES or columns.shape[1] not in {_ONE_LOGIT, _TWO_CLASSES}:
+    if columns.shape not in {(rows, 1), (rows, 2)}:
         raise ModelMissing(
             f"{name} answers {rows} pairs with the shape {numbers.shape}",
             fix="use a cross-encoder with one score, or two classes, per pair",
         )
-    logits = columns[:, 0] if columns.shape[1] == _ONE_LOGIT else columns[:, 1] - columns[:, 0]
+    logits = columns[:, 0] if columns.shape[1] == 1 else columns[:, 1] - columns[:, 0]
     with np.errstate(over="ignore"):
         squashed: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-logits))
     if not np.isfinite(squashed).all():
@@ -199,16 +189,11 @@ class SentenceTransformerReranker:
         found: list[float] = []
         for start in range(0, len(texts), self._batch_size):
             limit.left()
-            found += self._batch(query, texts[start : start + self._batch_size])
-        return found
-
-    def _batch(self, query: str, texts: Sequence[str]) -> list[float]:
-        try:
-            answer = self._model.predict(
-                [(query, text) for text in texts], batch_size=len(texts), show_progress_bar=False
-            )
-        except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
-            raise RerankerUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
-        # Some models give logits, some the sigmoid of them; squashing either keeps the order.
-        found: list[float] = _probabilities(answer, len(texts), self.name).tolist()
+            batch = [(query, text) for text in texts[start : start + self._batch_size]]
+            try:
+                answer = self._model.predict(batch, batch_size=len(batch), show_progress_bar=False)
+            except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
+                raise RerankerUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
+            # Some models give logits, some the sigmoid of them; squashing either keeps the order.
+            found += _probabilities(answer, len(batch), self.name).tolist()
         return found

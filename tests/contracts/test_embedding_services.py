@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.embedding import Embedder, Vectors
-from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked
+from pipeline.embedding.calls import ATTEMPTS, TextsRejected, embed_checked, embed_query_checked
 from pipeline.errors import (
     ConfigurationError,
     EmbedderRefused,
@@ -145,7 +145,7 @@ def test_a_wait_that_the_service_asks_for_is_not_slept_here(started: Running, fa
     slept: list[float] = []
     fake.faults.next(service_of(started).too_many(30.0))
     with pytest.raises(EmbedderUnavailable):
-        embed_checked(started.open(), ["one"], sleep=slept.append)
+        embed_checked(started.open(), ["one"], attempts=ATTEMPTS.copy(sleep=slept.append))
     assert slept == []
 
 
@@ -201,7 +201,9 @@ def test_an_answer_of_another_shape_is_refused(started: Running, fake: FakeServe
     change, expected = ANSWERS[kind]
     spoil(fake, change)
     with pytest.raises(expected):
-        embed_checked(started.open(), ["one", "two", "three"], sleep=lambda _seconds: None)
+        embed_checked(
+            started.open(), ["one", "two", "three"], attempts=ATTEMPTS.copy(sleep=lambda _seconds: None)
+        )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, 1e300])

@@ -69,14 +69,20 @@ class HashingEmbedder:
     def _embed_block(self, texts: Sequence[str]) -> NDArray[np.float64]:
         hashes, weights, rows = _words(texts)
         size = len(texts) * self.dimensions
-        sums = np.zeros(size)
+        sums: NDArray[np.float64] = np.zeros(size)
         for place in range(_PLACES):
             bits = hashes >> np.uint64(20 * place)
             signed = np.where(bits & np.uint64(1), weights, -weights)
             # 19 bits choose the dimension; the remainder's slight unevenness does no harm here.
             column = ((bits >> np.uint64(1)) & np.uint64(0x7FFFF)).astype(np.int64) % self.dimensions
             sums += np.bincount(rows * self.dimensions + column, weights=signed, minlength=size)
-        return _unit(sums.reshape(len(texts), self.dimensions))
+        sums = sums.reshape(len(texts), self.dimensions)
+        squares = np.sum(sums * sums, axis=1)
+        # A row of nothing (no words, or words that cancel out) points along the first axis.
+        sums[squares == 0.0, 0] = 1.0
+        squares[squares == 0.0] = 1.0
+        sums /= np.sqrt(squares)[:, None]
+        return sums
 
 
 def _words(
@@ -115,12 +121,3 @@ def _hash_words(
     mixed *= _PRIME_TAIL
     mixed ^= mixed >> np.uint64(32)
     return mixed
-
-
-def _unit(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of length 1; a row of nothing (no words, or words that cancel out) points along the first axis."""
-    squares = np.sum(sums * sums, axis=1)
-    sums[squares == 0.0, 0] = 1.0
-    squares[squares == 0.0] = 1.0
-    sums /= np.sqrt(squares)[:, None]
-    return sums

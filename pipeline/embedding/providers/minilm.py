@@ -143,9 +143,7 @@ class MiniLmEmbedder:
             vectors[batch] = part
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(lengths).all() and lengths.all()):
-            raise TextRejected(
-                f"the model {self.model} answers with a vector that is not finite or has no length"
-            )
+            raise TextRejected(f"the model {self.model} answers with a vector of no finite length")
         vectors /= lengths
         return vectors
 
@@ -186,21 +184,11 @@ class _Engine:
 
     def pool(self, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """The mean over the last layer of each row's own tokens, shape (rows, dimensions)."""
-        width = max(len(row) for row in rows)
-        ids = np.full((len(rows), width), self._pad, dtype=np.int64)
-        mask = np.zeros((len(rows), width), dtype=np.int64)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = row
-            mask[place, : len(row)] = 1
-        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        layer = self._run({name: feed[name] for name in self._inputs})
-        weights = (mask / mask.sum(axis=1, keepdims=True)).astype(np.float32)
-        pooled: NDArray[np.float32] = np.matmul(weights[:, None, :], layer)[:, 0]
-        return pooled
-
-    def _run(self, feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        feed = onnx_folder.padded(rows, self._pad)
+        mask = feed["attention_mask"]
+        feed["token_type_ids"] = np.zeros_like(mask)
         try:
-            layer: NDArray[np.float32] = self._session.run(None, feed)[0]
+            layer = self._session.run(None, {name: feed[name] for name in self._inputs})[0]
         except self._refusal as error:
             raise TextRejected(
                 "the model does not accept the tokens of this text",
@@ -216,7 +204,9 @@ class _Engine:
                 f"the model's first output has the shape {layer.shape}",
                 fix="export the model with its last layer (texts, tokens, dimensions) as first output",
             )
-        return layer
+        weights = (mask / mask.sum(axis=1, keepdims=True)).astype(np.float32)
+        pooled: NDArray[np.float32] = np.matmul(weights[:, None, :], layer)[:, 0]
+        return pooled
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable
-from pipeline.embedding.known_models import KNOWN, ModelFacts, refuse_misfits
+from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.token_bound import MARKS
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, ModelMissing
 
@@ -37,7 +37,6 @@ def open_provider(options: EmbeddingOptions) -> Embedder:
             instead="the extra larder[transformers]; the provider minilm needs neither",
         ),
         name=name,
-        facts=facts.of(options.model),
         batch_size=options.batch_size or facts.batch,
     )
 
@@ -45,19 +44,19 @@ def open_provider(options: EmbeddingOptions) -> Embedder:
 class TransformersEmbedder:
     """A `sentence_transformers.SentenceTransformer`; what it puts before texts comes from the model itself."""
 
-    def __init__(
-        self, encoder: Any, *, name: str, facts: ModelFacts | None = None, batch_size: int = 32
-    ) -> None:
+    def __init__(self, encoder: Any, *, name: str, batch_size: int = 32) -> None:
         dimensions = encoder.get_sentence_embedding_dimension()
         if not dimensions:
             raise ModelMissing(f"{name} does not say how long its vectors are", fix="use an embedding model")
         self.model = name
         self.dimensions = dimensions
         self._encoder = encoder
-        self._document_prefix = _prompt(
-            encoder, ("document", "passage"), facts.document_prefix if facts else ""
-        )
-        self._query_prefix = _prompt(encoder, ("query",), facts.query_prefix if facts else "")
+        # What the model's own settings put before a text, else what its card says.
+        known = KNOWN["transformers"].of(name)
+        prompts: Mapping[str, str] = encoder.prompts
+        document = prompts.get("document") or prompts.get("passage")
+        self._document_prefix = document or (known.document_prefix if known else "")
+        self._query_prefix = prompts.get("query") or (known.query_prefix if known else "")
         own = max(self.count_tokens(prefix) for prefix in (self._document_prefix, self._query_prefix)) + MARKS
         self.limits = EmbedderLimits(
             texts=batch_size, tokens_per_text=(encoder.max_seq_length or _UNLIMITED) - own
@@ -98,12 +97,6 @@ class TransformersEmbedder:
         except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts
             raise EmbedderUnavailable(f"{PACKAGE} failed with {type(error).__name__}") from None
         return np.asarray(rows, dtype=np.float32)
-
-
-def _prompt(encoder: Any, names: Sequence[str], usual: str) -> str:
-    """What the model's own settings put before a text, else what its card says."""
-    prompts: Mapping[str, str] = encoder.prompts
-    return next((prompts[name] for name in names if prompts.get(name)), usual)
 
 
 def load(kind: str, name: str, *, device: str | None = None, setting: str, instead: str) -> Any:

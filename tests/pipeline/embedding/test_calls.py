@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.embedding import EmbedderLimits, Vectors
-from pipeline.embedding.calls import TextsRejected, embed_checked, embed_query_checked
+from pipeline.embedding.calls import ATTEMPTS, TextsRejected, embed_checked, embed_query_checked
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import (
     ConfigurationError,
@@ -98,7 +98,7 @@ def test_very_small_vectors_keep_their_direction() -> None:
 def test_a_busy_provider_is_asked_three_times_within_three_seconds() -> None:
     waits: list[float] = []
     provider = Provider(failures=[EmbedderUnavailable("busy"), EmbedderUnavailable("busy")])
-    assert embed_checked(provider, words(2), sleep=waits.append).shape == (2, 32)
+    assert embed_checked(provider, words(2), attempts=ATTEMPTS.copy(sleep=waits.append)).shape == (2, 32)
     assert provider.calls == [2, 2, 2]
     assert len(waits) == 2
     assert all(wait > 0 for wait in waits)
@@ -108,7 +108,7 @@ def test_a_busy_provider_is_asked_three_times_within_three_seconds() -> None:
 def test_a_provider_that_stays_down_is_given_up() -> None:
     provider = Provider(failures=[EmbedderUnavailable(f"down {n}") for n in range(9)])
     with pytest.raises(EmbedderUnavailable, match="down 2"):
-        embed_checked(provider, words(9), sleep=no_wait)
+        embed_checked(provider, words(9), attempts=ATTEMPTS.copy(sleep=no_wait))
     assert provider.calls == [4, 4, 4]
 
 
@@ -121,7 +121,7 @@ def test_what_waiting_here_cannot_mend_is_not_tried_again(error: Exception) -> N
     waits: list[float] = []
     provider = Provider(failures=[error])
     with pytest.raises(type(error)) as caught:
-        embed_checked(provider, words(2), sleep=waits.append)
+        embed_checked(provider, words(2), attempts=ATTEMPTS.copy(sleep=waits.append))
     assert caught.value is error
     assert (provider.calls, waits) == ([2], [])
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pipeline.embedding.calls import embed_checked
-from pipeline.embedding.known_models import KNOWN
 from pipeline.embedding.providers.transformers import TransformersEmbedder
 from pipeline.errors import EmbedderUnavailable, ModelMissing
 from tests.fakes.embedding_words import word_vector
@@ -54,7 +53,7 @@ class Encoder:
 
 
 def embedder(encoder: Encoder, name: str = "m") -> TransformersEmbedder:
-    return TransformersEmbedder(encoder, name=name, facts=KNOWN["transformers"].of(name), batch_size=4)
+    return TransformersEmbedder(encoder, name=name, batch_size=4)
 
 
 @pytest.mark.req("001-078")
