@@ -202,26 +202,20 @@ class Explanation:
     """The same in words: `marked useful for this question, +1.0`."""
 
     def to_json(self) -> Json:
-        """Raw scores first, then their parts of the score."""
-        return {
-            "semantic_score": self.similarity,
-            "keyword_score": self.bm25,
-            "overlap_score": self.overlap,
-            "title_score": self.title,
-            "covered_score": self.covered,
-            "document_score": self.centroid,
-            "rerank_score": self.rerank,
-            "vector_part": self.vector_part,
-            "keyword_part": self.keyword_part,
-            "title_part": self.title_part,
-            "covered_part": self.covered_part,
-            "rerank_part": self.rerank_part,
-            "standing_part": self.outdated_part,
-            "feedback": self.feedback,
-            "feedback_part": self.feedback_part,
-            "feedback_why": self.feedback_why,
-            "min_similarity": self.min_similarity,
-        }
+        """Under the names that commands and the API use."""
+        return {_IN_JSON.get(name, name): value for name, value in vars(self).items()}
+
+
+_IN_JSON = {
+    "similarity": "semantic_score",
+    "bm25": "keyword_score",
+    "centroid": "document_score",
+    "overlap": "overlap_score",
+    "title": "title_score",
+    "covered": "covered_score",
+    "rerank": "rerank_score",
+    "outdated_part": "standing_part",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +255,7 @@ class SearchResults:
     """Found, but less similar than asked for; only if the request says `trace`."""
     beyond: Sequence[Hit] = ()
     """Good enough, but ranked after the last hit; only if the request says `trace`."""
-    remembered: bool = False
+    from_cache: bool = False
     """The database was not asked: the same question was answered a short while ago."""
     query: ProcessedQuery | None = None
     """The question, looked at; None if it was not."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import filterfalse, islice
+from itertools import filterfalse
 from typing import Any
 from uuid import UUID
 
@@ -20,11 +20,10 @@ from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.reranking import Reranker, RerankOptions
-from pipeline.search import index_snapshot, statement
-from pipeline.search.cache import Caches
+from pipeline.search import cache, statement
+from pipeline.search.cache import Caches, IndexSnapshot
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.feedback import Marks
-from pipeline.search.index_snapshot import IndexSnapshot
 from pipeline.search.question import ProcessedQuery, process, searchable
 from pipeline.search.records import (
     CACHED_ONLY,
@@ -114,38 +113,28 @@ class Retriever:
         if level >= STATIC_ONLY:
             return SearchResults(degradation_level=level)
         if level == CACHED_ONLY:
-            return self._remembered(request) or SearchResults(
-                model=self._model(index_snapshot.last(self.database, self.tenant)), degradation_level=level
+            last = cache.last_snapshot(self.database, self.tenant)
+            return self._from_cache(request) or SearchResults(
+                model=last.index.model if last else "", degradation_level=level
             )
         try:
             return self._searched(request, level)
         except StoreUnavailable:
-            if (found := self._remembered(request)) is not None:
-                return found
-            raise
+            found = self._from_cache(request)
+            if found is None:
+                raise
+            return found
 
     def _searched(self, request: SearchRequest, level: int) -> SearchResults:
         question = request.text.replace("\x00", " ").encode("utf-8", "replace").decode()
-        snapshot = index_snapshot.known(self.database, self.tenant)
+        snapshot = cache.fresh_snapshot(self.database, self.tenant)
         if snapshot is None:
             with self.watch("store"):
-                snapshot = index_snapshot.look(self.database, self.tenant)
+                snapshot = cache.read_snapshot(self.database, self.tenant)
         if snapshot is None or not question.strip():
-            return SearchResults(model=self._model(snapshot), degradation_level=level)
-        asked = self._asked(request, question, level)
-        while True:
-            asked = self._embedded(snapshot.index, asked)
-            with self.watch("store"):
-                hits = self._found(snapshot, asked)
-                now = snapshot if hits else index_snapshot.look(self.database, self.tenant)
-            if now is None or now.index.id == snapshot.index.id:
-                return self._answer(hits, snapshot, asked)
-            # Another index is active than the one the question was embedded for; vectors of two models never meet.
-            snapshot = now
-
-    def _asked(self, request: SearchRequest, question: str, level: int) -> _Asked:
+            return SearchResults(model=snapshot.index.model if snapshot else "", degradation_level=level)
         mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
-        return _Asked(
+        asked = _Asked(
             request=request,
             query=process(question, self.options.synonyms),
             mode=mode,
@@ -153,10 +142,15 @@ class Retriever:
             k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
             reranks=self.rerank.enabled and mode == "hybrid" and level == FULL,
         )
-
-    @staticmethod
-    def _model(snapshot: IndexSnapshot | None) -> str:
-        return snapshot.index.model if snapshot else ""
+        while True:
+            asked = self._embedded(snapshot.index, asked)
+            with self.watch("store"):
+                hits = self._found(snapshot, asked)
+                now = snapshot if hits else cache.read_snapshot(self.database, self.tenant)
+            if now is None or now.index.id == snapshot.index.id:
+                return self._answer(hits, snapshot, asked)
+            # Another index is active than the one the question was embedded for; vectors of two models never meet.
+            snapshot = now
 
     # -- the question's vector ---------------------------------------------------------------------
 
@@ -195,12 +189,26 @@ class Retriever:
         by_meaning, o, request = asked.mode == "vector", self.options, asked.request
         names = statement.names_of(request.filter)
         least = o.threshold(snapshot.index.model, request.min_similarity)
-        # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
-        values = statement.values_of(request.filter, names) | self._values(snapshot, asked)
-        values["least"] = ANY if by_meaning or request.trace else least
         shape = self._shape(snapshot, asked, names)
-        most = 2 * o.candidates
-        top = self._first_top(asked, most)
+        values = statement.values_of(request.filter, names) | {
+            **_weights(o.weights, asked.mode),
+            # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
+            "least": ANY if by_meaning or request.trace else least,
+            "dedupe": request.dedupe and not request.trace,
+            "asked": request.question_key,
+            "vector": None if asked.vector is None else HalfVector(asked.vector),
+            "words": "" if by_meaning else searchable(asked.query.words[:MOST_CHARACTERS]),
+            "languages": list(o.languages),
+            "tenant": self.tenant,
+            "index": snapshot.index.id,
+            "chunks": snapshot.chunks,
+            "mean": max(snapshot.mean_length, 1.0),
+        }
+        # At least one is read: that something was found is to be seen.
+        top = most = 2 * o.candidates
+        if not request.trace:
+            spared = max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
+            top = max(1, asked.k) if by_meaning else spared
         ef_search = max(EF_SEARCH[0], min(EF_SEARCH[1], o.candidates))
         while True:
             rows = self.database.ask(
@@ -210,7 +218,8 @@ class Retriever:
                 ef_search=ef_search,
                 one_plan=True,
             )
-            hits = _hits(rows, least)
+            found = (_hit(dict(zip(statement.COLUMNS, row, strict=True)), least) for row in rows)
+            hits = sorted(found, key=lambda hit: (-hit.score, hit.document.id, hit.chunk.ord))
             holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
             if len(hits) == top < most and holding < asked.k:
                 top = min(4 * top, most)
@@ -218,14 +227,6 @@ class Retriever:
                 shape = shape._replace(near=o.candidates)
             else:
                 return hits
-
-    def _first_top(self, asked: _Asked, most: int) -> int:
-        """How many hits are read at first: at least 1, as that something was found is to be seen."""
-        if asked.request.trace:
-            return most
-        if asked.mode == "vector":
-            return max(1, asked.k)
-        return max(asked.k, self.rerank.candidates if asked.reranks else 0) + SPARE
 
     def _shape(self, snapshot: IndexSnapshot, asked: _Asked, names: tuple[str, ...]) -> statement.Shape:
         o, near = self.options, self.options.candidates
@@ -235,7 +236,7 @@ class Retriever:
             near = min(near, max(1, asked.k) * each)
         if asked.vector is not None and not exact and (own := statement.of_documents(names)):
             given = statement.values_of(asked.request.filter, own)
-            exact = index_snapshot.is_narrow(self.database, self.tenant, snapshot, own, given, near)
+            exact = cache.is_narrow(self.database, self.tenant, snapshot, own, given, near)
         return statement.Shape(
             number=snapshot.index.id,
             dimensions=snapshot.index.dimensions,
@@ -245,22 +246,6 @@ class Retriever:
             matching=o.candidates,
             filter=names,
         )
-
-    def _values(self, snapshot: IndexSnapshot, asked: _Asked) -> dict[str, Any]:
-        """The parameters of the statement but for the filter's."""
-        request = asked.request
-        return {
-            **_weights(self.options.weights, asked.mode),
-            "dedupe": request.dedupe and not request.trace,
-            "asked": request.question_key,
-            "vector": None if asked.vector is None else HalfVector(asked.vector),
-            "words": "" if asked.mode == "vector" else searchable(asked.query.words[:MOST_CHARACTERS]),
-            "languages": list(self.options.languages),
-            "tenant": self.tenant,
-            "index": snapshot.index.id,
-            "chunks": snapshot.chunks,
-            "mean": max(snapshot.mean_length, 1.0),
-        }
 
     # -- the answer --------------------------------------------------------------------------------
 
@@ -299,15 +284,15 @@ class Retriever:
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
             return hits, max(asked.level, NO_RERANKING)
 
-    def _remembered(self, request: SearchRequest) -> SearchResults | None:
+    def _from_cache(self, request: SearchRequest) -> SearchResults | None:
         """The answer to the same question, if it was given a short while ago and nothing is known to have changed."""
-        snapshot = index_snapshot.last(self.database, self.tenant)
+        snapshot = cache.last_snapshot(self.database, self.tenant)
         if self.caches.answers is None or snapshot is None or request.trace:
             return None
         found = self.caches.answers.get(f"answer:{self.tenant}", self._key(request, snapshot))
         if found is None:
             return None
-        found = replace(found, degradation_level=CACHED_ONLY, remembered=True)
+        found = replace(found, degradation_level=CACHED_ONLY, from_cache=True)
         return found if request.explain else _unexplained(found)
 
     def _key(self, request: SearchRequest, snapshot: IndexSnapshot) -> str:
@@ -319,8 +304,8 @@ class Retriever:
 def _weights(w: Weights, mode: Mode) -> dict[str, float]:
     """Weights of the parts of a score, brought to a sum of 1; a search by meaning alone scores by the similarity."""
     if mode == "vector":
-        return {"of_meaning": 1.0, "of_words": 0.0, "of_title": 0.0, "of_all": 0.0, "own": 1.0, "share": 0.0}
-    meaning = w.vector if mode == "hybrid" else 0.0
+        w = Weights(vector=1.0, keyword=0.0, title=0.0, covered=0.0, centroid=0.0)
+    meaning = 0.0 if mode == "keyword" else w.vector
     whole = meaning + w.keyword + w.title + w.covered or 1.0
     return {
         "of_meaning": meaning / whole,
@@ -332,39 +317,23 @@ def _weights(w: Weights, mode: Mode) -> dict[str, float]:
     }
 
 
-def _hits(rows: Sequence[tuple[Any, ...]], least: float) -> list[Hit]:
-    """Rows of `statement.search` as hits, in order."""
-    hits = [_hit(dict(zip(statement.COLUMNS, row, strict=True)), least) for row in rows]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.document.id, hit.chunk.ord))
-
-
 def _hit(row: dict[str, Any], least: float) -> Hit:
-    names = ("id", *islice(StoredDocument.__dataclass_fields__, 1, None))
+    """A row of `statement.search`."""
     row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
     row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
-    document = StoredDocument(**{name: row[name] for name in names})
+    document = StoredDocument(**{name: row[name] for name in StoredDocument.__dataclass_fields__})
     marks = Marks(*row["marks"]) if row["marks"] else None
+    scores = {name: row[name] for name in Explanation.__dataclass_fields__ if name in row}
+    scores |= {"title": row["title_overlap"], "min_similarity": least}
+    if marks:
+        scores |= {"feedback": marks.shift, "feedback_why": marks.why}
     return Hit(
         document=document,
         chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
         score=row["score"],
         outdated=outdated(document),
         marks=marks,
-        explanation=Explanation(
-            similarity=row["similarity"],
-            bm25=row["bm25"],
-            centroid=row["centroid"],
-            overlap=row["overlap"],
-            title=row["title_overlap"],
-            covered=row["covered"],
-            vector_part=row["vector_part"],
-            keyword_part=row["keyword_part"],
-            title_part=row["title_part"],
-            covered_part=row["covered_part"],
-            min_similarity=least,
-            feedback=marks.shift if marks else 0.0,
-            feedback_why=marks.why if marks else "",
-        ),
+        explanation=Explanation(**scores),
     )
 
 
@@ -409,11 +378,13 @@ def reranked(hits: Sequence[Hit], scores: Sequence[float]) -> list[Hit]:
 
 def lowered(hits: Sequence[Hit], share: float) -> list[Hit]:
     """The same with documents that no longer hold brought down to `share` of their score."""
-    moved = (
-        _moved(hit, hit.score * share, "outdated_part") if hit.outdated and hit.score > 0.0 else hit
-        for hit in hits
+    return sorted(
+        (
+            _moved(hit, hit.score * share, "outdated_part") if hit.outdated and hit.score > 0.0 else hit
+            for hit in hits
+        ),
+        key=_falling,
     )
-    return sorted(moved, key=_falling)
 
 
 def judged(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:

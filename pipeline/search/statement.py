@@ -67,15 +67,12 @@ class Shape(NamedTuple):
     """Names of what the filter asks for."""
 
 
-COLUMNS = tuple(
-    word
-    for line in (
-        "document_id ord version content context title source_type kind source url tags metadata project_id",
-        "created_at updated_at marks similarity centroid bm25 overlap title_overlap covered score vector_part",
-        "keyword_part title_part covered_part",
-    )
-    for word in line.split()
+_NAMES = (
+    "document_id ord version content context title source_type kind source url tags metadata project_id created_at "
+    "updated_at marks similarity centroid bm25 overlap title_overlap covered score vector_part keyword_part title_part "
+    "covered_part"
 )
+COLUMNS = tuple(_NAMES.split())
 """Of a row that `search` gives."""
 
 

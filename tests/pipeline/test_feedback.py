@@ -15,8 +15,8 @@ from pipeline.documents import Kind
 from pipeline.enrichment import EnrichmentRequest
 from pipeline.errors import RequestRejected
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, feedback
+from pipeline.search.cache import read_snapshot
 from pipeline.search.feedback import Marks, Question, Verdict
-from pipeline.search.index_snapshot import look
 from pipeline.search.question import key_of
 from pipeline.search.records import Filter
 from tests.pipeline.enrichment.library import PBI, enricher, stocked
@@ -257,11 +257,11 @@ def test_no_answer_is_kept_from_before(shop: Workshop) -> None:
     for verdict, shift in (("noise", -3.0), ("useful", 1.0), ("undo", 0.0)):
         asker.search(ASKED)
         say(shop, "one", verdict)
-        look(asker.database, shop.tenant)
-        assert not asker.search(ASKED, level=2).remembered
+        read_snapshot(asker.database, shop.tenant)
+        assert not asker.search(ASKED, level=2).from_cache
         found = asker.search(ASKED)
         assert of(shop, list(found.hits), "one").feedback == shift
-        assert asker.search(ASKED, level=2) == replace(found, remembered=True, degradation_level=2)
+        assert asker.search(ASKED, level=2) == replace(found, from_cache=True, degradation_level=2)
 
 
 def test_the_same_words_for_two_items_are_two_answers(shop: Workshop) -> None:

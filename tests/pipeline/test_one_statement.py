@@ -23,7 +23,7 @@ from pipeline.search import (
     SearchRequest,
     SearchResults,
     Weights,
-    index_snapshot,
+    cache,
 )
 from pipeline.search.retriever import SPARE
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot, Pointed
@@ -186,7 +186,7 @@ def test_who_wants_no_hits_asks_once(
     made.search(SearchRequest(text="word3"))
     counting.asked.clear()
     looked: list[str] = []
-    monkeypatch.setattr(index_snapshot, "look", lambda *_: looked.append("look"))
+    monkeypatch.setattr(cache, "read_snapshot", lambda *_: looked.append("look"))
     assert made.search(SearchRequest(text="word3", k=0)).hits in ((), [])
     assert len(counting.asked) == 1
     assert not looked
@@ -318,7 +318,7 @@ def test_a_filter_on_documents_is_counted_once_a_minute(
     assert counted() == counts
     made.search(replace(question, filter=replace(wanted, exclude=(UUID(int=9),))))
     assert counted() == 0, "whatever is left out besides"
-    later = time.monotonic() + index_snapshot.KEPT_SECONDS
+    later = time.monotonic() + cache.KEPT_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     made.search(question)
     assert counted() == counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from pipeline.search import (
     SearchRequest,
     SearchResults,
     Weights,
-    index_snapshot,
+    cache,
 )
 from pipeline.search.cache import Caches, MemoryCache
 from tests.pipeline.shelf import OTHER, Shelf
@@ -35,33 +36,35 @@ from tests.pipeline.workshop import Workshop, document
 
 @pytest.mark.req("001-079", "001-096", "001-098")
 def test_what_was_put_is_got_in_its_space_alone() -> None:
-    cache = MemoryCache[bytes](entries=1)
-    assert cache.get("one", "a") is None
-    cache.put("one", "a", b"1")
-    cache.put("two", "a", b"2")
-    assert (cache.get("one", "a"), cache.get("two", "a"), cache.get("three", "a")) == (b"1", b"2", None)
-    cache.put("one", "a", b"3")
-    assert cache.get("one", "a") == b"3"
+    memory = MemoryCache[bytes](entries=1)
+    assert memory.get("one", "a") is None
+    memory.put("one", "a", b"1")
+    memory.put("two", "a", b"2")
+    assert (memory.get("one", "a"), memory.get("two", "a"), memory.get("three", "a")) == (b"1", b"2", None)
+    memory.put("one", "a", b"3")
+    assert memory.get("one", "a") == b"3"
 
 
 @pytest.mark.req("001-079")
 def test_the_longest_unused_goes_first() -> None:
-    cache = MemoryCache[str](entries=3)
+    memory = MemoryCache[str](entries=3)
     for key in "abc":
-        cache.put("s", key, key)
-    assert cache.get("s", "a") == "a"
-    cache.put("s", "d", "d")
-    assert [cache.get("s", key) for key in "abcd"] == ["a", None, "c", "d"]
+        memory.put("s", key, key)
+    assert memory.get("s", "a") == "a"
+    memory.put("s", "d", "d")
+    assert [memory.get("s", key) for key in "abcd"] == ["a", None, "c", "d"]
 
 
-def test_entries_end() -> None:
+def test_entries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    cache = MemoryCache[str](seconds=900, clock=lambda: now[0])
-    cache.put("s", "a", "1")
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    memory = MemoryCache[str](seconds=900)
+    memory.put("s", "a", "1")
     now[0] = 899.9
-    assert cache.get("s", "a") == "1"
+    assert memory.get("s", "a") == "1"
     now[0] = 900.0
-    assert cache.get("s", "a") is None
+    assert memory.get("s", "a") is None
+    assert memory.last("s", "a") == "1"
 
 
 # --- one who asks and remembers ---
@@ -161,10 +164,10 @@ def test_while_the_database_is_away_the_same_question_is_answered_from_memory(
     asker: Asker, mode: str
 ) -> None:
     first = asker.search(mode=mode, explain=True)
-    assert not first.remembered
+    assert not first.from_cache
     asker.database.away = True
     again = asker.search(mode=mode, explain=True)
-    assert again == replace(first, remembered=True, degradation_level=2)
+    assert again == replace(first, from_cache=True, degradation_level=2)
     plain = asker.search(mode=mode)
     assert [hit.id for hit in plain.hits] == [hit.id for hit in first.hits]
     assert plain.hits[0].explanation is None
@@ -175,9 +178,9 @@ def test_while_the_database_is_away_the_same_question_is_answered_from_memory(
 
 def test_an_answer_outlives_what_is_known_of_the_index(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     asker.search()
-    monkeypatch.setattr(index_snapshot, "known", lambda *_: None)
+    monkeypatch.setattr(cache, "fresh_snapshot", lambda *_: None)
     asker.database.away = True
-    assert asker.search().remembered
+    assert asker.search().from_cache
 
 
 @pytest.mark.req("001-098")
@@ -189,7 +192,7 @@ def test_level_two_answers_what_is_remembered_and_asks_nobody(depot: Depot) -> N
     asker.search()
     counting.asked.clear()
     found = asker.search(level=2)
-    assert (found.remembered, found.degradation_level) == (True, 2)
+    assert (found.from_cache, found.degradation_level) == (True, 2)
     assert found.hits[0].document.title == "Kestrels"
     nothing = asker.search("never asked", level=2)
     assert (nothing.hits, nothing.degradation_level, nothing.model) == ((), 2, found.model)
@@ -200,7 +203,7 @@ def test_a_database_that_is_there_is_always_asked(depot: Depot, asker: Asker) ->
     asker.search()
     depot.sql("update document set hidden = true where title = 'Kestrels'")
     found = asker.search()
-    assert not found.remembered
+    assert not found.from_cache
     assert [hit.document.title for hit in found.hits] == ["Otters"]
 
 
@@ -221,8 +224,8 @@ def test_a_database_that_is_there_is_always_asked(depot: Depot, asker: Asker) ->
 )
 def test_another_question_filter_or_right_is_another_answer(asker: Asker, other: dict[str, Any]) -> None:
     asker.search()
-    assert not asker.search(level=2, **other).remembered
-    assert asker.search(level=2).remembered
+    assert not asker.search(level=2, **other).from_cache
+    assert asker.search(level=2).from_cache
 
 
 def test_other_options_are_another_answer(depot: Depot, asker: Asker) -> None:
@@ -233,7 +236,7 @@ def test_other_options_are_another_answer(depot: Depot, asker: Asker) -> None:
     ):
         other = Asker(depot.database, depot.tenant, kept=asker.kept, **options)
         other.retriever.database = asker.database
-        assert not other.search(level=2).remembered
+        assert not other.search(level=2).from_cache
 
 
 def test_another_tenant_is_neither_answered_from_it_nor_pushes_anything_out(depot: Depot) -> None:
@@ -253,8 +256,8 @@ def test_an_answer_of_need_or_of_nothing_is_not_kept(asker: Asker) -> None:
     assert asker.search(level=3).hits
     assert asker.search(level=1).hits
     assert not asker.search("unheard", mode="keyword").hits
-    assert not asker.search(level=2).remembered
-    assert not asker.search("unheard", mode="keyword", level=2).remembered
+    assert not asker.search(level=2).from_cache
+    assert not asker.search("unheard", mode="keyword", level=2).from_cache
 
 
 def test_nothing_is_kept_without_a_cache(depot: Depot) -> None:
@@ -262,7 +265,7 @@ def test_nothing_is_kept_without_a_cache(depot: Depot) -> None:
     asker.search()
     asker.search()
     assert asker.asked == 2
-    assert not asker.search(level=2).remembered
+    assert not asker.search(level=2).from_cache
     asker.database.away = True
     with pytest.raises(StoreUnavailable):
         asker.search()
@@ -310,14 +313,14 @@ def test_an_answer_ends_as_soon_as_a_change_is_seen(shop: Workshop, step: Callab
     asker = Asker(shop.database, shop.tenant, shop.embedder)
     asker.search()
     step(shop)
-    index_snapshot.look(asker.database, shop.tenant)
+    cache.read_snapshot(asker.database, shop.tenant)
     asker.database.away = True
     with pytest.raises(StoreUnavailable):
         asker.search()
 
 
 def state(shop: Workshop) -> str:
-    snapshot = index_snapshot.look(shop.database, shop.tenant)
+    snapshot = cache.read_snapshot(shop.database, shop.tenant)
     return snapshot.state if snapshot else ""
 
 
@@ -346,6 +349,6 @@ def test_an_answer_out_of_an_index_that_was_replaced_is_not_given(shelf: Shelf) 
     before = state(shop)
     shelf.switch()
     assert state(shop) == before
-    assert not retriever.search(request, level=2).remembered
+    assert not retriever.search(request, level=2).from_cache
     assert retriever.search(request).model == f"hashing-{OTHER}"
     assert retriever.search(request, level=2).model == f"hashing-{OTHER}"

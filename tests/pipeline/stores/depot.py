@@ -16,7 +16,7 @@ from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import source_id, sources
-from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot, term_statistics
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache, term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Mode, Replacement, StoredDocument
 
@@ -201,7 +201,7 @@ def candidates(
     exact_below: int = 10_000,
 ) -> list[Candidate]:
     """All candidates of both arms, most similar first; without a vector by words alone."""
-    index_snapshot.look(database, tenant)  # whatever was seen a moment ago
+    cache.read_snapshot(database, tenant)  # whatever was seen a moment ago
     mode: Mode = "keyword" if vector is None else "hybrid" if keywords else "vector"
     retriever = Retriever(
         database,

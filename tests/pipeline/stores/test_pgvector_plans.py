@@ -13,7 +13,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind
 from pipeline.embedding import Vectors
-from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, index_snapshot
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, cache
 from pipeline.search.records import Filter
 from tests.pipeline.stores.depot import DIMENSIONS, Candidate, Counting, Depot, Pointed, candidates
 
@@ -179,7 +179,7 @@ def wide(
     full: Depot, monkeypatch: pytest.MonkeyPatch, narrow: bool, words: str = "", **query: Any
 ) -> list[Candidate]:
     """Candidates by a way that is settled beforehand."""
-    monkeypatch.setattr(index_snapshot, "is_narrow", lambda *_: narrow)
+    monkeypatch.setattr(cache, "is_narrow", lambda *_: narrow)
     return candidates(full.database, full.tenant, words, exact_below=0, **query)
 
 
@@ -227,7 +227,7 @@ def test_words_and_meaning_are_scored_alike_in_each_way(
 def test_the_way_is_the_one_that_was_settled(
     full: Depot, question: Vectors, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
-    monkeypatch.setattr(index_snapshot, "is_narrow", lambda *_: narrow)
+    monkeypatch.setattr(cache, "is_narrow", lambda *_: narrow)
     plan = full.plan(vector=question, keywords=False, filter=Filter(kinds=(Kind.DECISION,)))
     assert (f"chunk_{full.index.id}_vector" not in plan) is narrow
 
@@ -251,8 +251,8 @@ def test_which_way_a_filter_takes(
     depot.put("kestrel")
     depot.count()
     depot.sql("update document set chunk_count = :n", n=passing)
-    snapshot = index_snapshot.look(shared_database, depot.tenant)
+    snapshot = cache.read_snapshot(shared_database, depot.tenant)
     assert snapshot
     snapshot = replace(snapshot, chunks=chunks)
     asked = ("kinds",), {"kinds": [Kind.REFERENCE.value]}
-    assert index_snapshot.is_narrow(shared_database, depot.tenant, snapshot, *asked, wanted) is narrow
+    assert cache.is_narrow(shared_database, depot.tenant, snapshot, *asked, wanted) is narrow
