@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.documents import Json
@@ -226,20 +226,19 @@ class EnrichedContext:
 
         `risk_flags` is there for the step that fills it; `decided_at` of a decision is its `date`.
         """
-        plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        plain = asdict(self, dict_factory=_listed)
+        for decision in plain["past_decisions"]:
+            decision["decided_at"] = decision["date"]
         return {
             **plain,
-            "past_decisions": [{**one, "decided_at": one["date"]} for one in plain["past_decisions"]],
             "risk_flags": [],
             "suggestions": [one.text for one in self.suggestions],
             "suggestion_details": plain["suggestions"],
         }
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+def _listed(pairs: list[tuple[str, Any]]) -> Json:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
 
 
 def static_context(level: int) -> EnrichedContext:

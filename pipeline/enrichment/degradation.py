@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import structlog
 
@@ -21,6 +21,8 @@ from pipeline.errors import (
     ModelMissing,
     StoreError,
 )
+
+logger = structlog.get_logger(__name__)
 
 Part = Literal["store", "embedder", "reranker"]
 Trouble = Literal["slow", "down"]
@@ -105,12 +107,6 @@ class _State:
     well: bool = True
     """The last call was fine."""
 
-    def trouble_now(self, options: HealthOptions) -> Trouble | None:
-        """The trouble that follows from the calls in a row; it does not get better here."""
-        if self.failed >= options.failures_in_a_row:
-            return "down"
-        return self.trouble or ("slow" if self.slow >= options.slow_in_a_row else None)
-
 
 Moved = Callable[[DegradationLevel, DegradationLevel], None]
 
@@ -150,14 +146,12 @@ class Health:
                 state.slow = state.failed = 0  # what happened long ago is no row
             state.well = ok and not late
             state.failed = 0 if ok else state.failed + 1
-            if late:
-                state.slow += 1
-            elif ok:
-                state.slow = 0
+            state.slow = state.slow + 1 if late else 0 if ok else state.slow
             if not state.well:
-                # What a part in trouble does wrong keeps it there, be it a single time.
+                # What a part in trouble does wrong keeps it there, be it a single time; it does not get better here.
                 state.last_trouble = now
-                state.trouble = state.trouble_now(o)
+                slow: Trouble | None = "slow" if state.slow >= o.slow_in_a_row else None
+                state.trouble = "down" if state.failed >= o.failures_in_a_row else state.trouble or slow
             self._settle(now)
 
     @contextmanager
@@ -181,10 +175,10 @@ class Health:
             self._on = on
             self._settle(self._clock())
 
-    def level(self, now: float | None = None) -> DegradationLevel:
-        """The level that holds at `now`, by the clock if it is not given."""
+    def level(self) -> DegradationLevel:
+        """The level that holds now."""
         with self._lock:
-            self._settle(self._clock() if now is None else now)
+            self._settle(self._clock())
             return self._level
 
     def claim_probe(self) -> bool:
@@ -217,22 +211,17 @@ class Health:
         for state in self._states.values():
             if state.trouble and state.well and now - state.last_trouble >= self.options.calm_seconds:
                 state.trouble = None
-        new = self._wanted()
-        if new != self._level:
-            old, self._level = self._level, new
-            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
-            say = _log().warning if new > old else _log().info
-            say("degradation level moved", old=old.name, new=new.name, **troubles)
-            if self._moved:
-                self._moved(old, new)
-
-    def _wanted(self) -> DegradationLevel:
-        if not self._on:
-            return DISABLED
         causes = [_CAUSES[part, state.trouble] for part, state in self._states.items() if state.trouble]
         if not self._cache and self._states["store"].trouble == "down":
             causes.append(STATIC)
-        return max(causes, default=FULL)
+        new = max(causes, default=FULL) if self._on else DISABLED
+        if new != self._level:
+            old, self._level = self._level, new
+            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
+            say = logger.warning if new > old else logger.info
+            say("degradation level moved", old=old.name, new=new.name, **troubles)
+            if self._moved:
+                self._moved(old, new)
 
 
 _CAUSES: Mapping[tuple[Part, Trouble], DegradationLevel] = {
@@ -276,8 +265,10 @@ def answer(
         passes: Errors that go through: a wrong configuration must be corrected, a caller's time limit is the caller's.
     """
     probe, begun = health.claim_probe(), time.monotonic()
-    level = health.level()
-    queue = [at for at in _queue(level, health.down(), probe=probe) if at in ways]
+    level, down = health.level(), health.down()
+    # Ways that need a part that does not answer are left to the probe.
+    tries = [at for at in LEVELS[level].tries if not LEVELS[at].needs & down]
+    queue = [at for at in dict.fromkeys([FULL, *tries] if probe else tries) if at in ways]
     try:
         while queue:
             at, tried = queue.pop(0), time.monotonic()
@@ -286,8 +277,10 @@ def answer(
             except passes:
                 raise
             except Exception as error:  # noqa: BLE001 (an answer without context beats none: 001-103)
-                slow = time.monotonic() - tried > health.options.slow_seconds
-                queue = _after(_code(error, at), queue, slow=slow)
+                code, slow = _code(error, at), time.monotonic() - tried > health.options.slow_seconds
+                # A store that took so long to fail would take as long once more.
+                useless = KEYWORDS if code == "E001" and slow else None
+                queue = [way for way in AFTER.get(code, ()) if way in queue and way is not useless]
             else:
                 if result is not None:
                     return result, DegradationLevel(max(at, reached(result)))
@@ -298,31 +291,14 @@ def answer(
     return static(last), last
 
 
-def _queue(level: DegradationLevel, down: frozenset[Part], *, probe: bool) -> list[DegradationLevel]:
-    """Ways in order; those that need a part that does not answer are left to the probe."""
-    tries = [at for at in LEVELS[level].tries if not LEVELS[at].needs & down]
-    return [FULL, *(at for at in tries if at is not FULL)] if probe else tries
-
-
-def _after(code: str, queue: list[DegradationLevel], *, slow: bool) -> list[DegradationLevel]:
-    """What is left to try after an error."""
-    left = [at for at in AFTER.get(code, ()) if at in queue]
-    # A store that took so long to fail would take as long once more.
-    return [at for at in left if at is not KEYWORDS] if code == "E001" and slow else left
-
-
 def _code(error: Exception, level: DegradationLevel) -> str:
     """The error's code, logged: never its message if it is none of ours, for that may hold a text."""
     if isinstance(error, LarderError):
-        _log().warning("RAG search failed", way=level.name, code=error.code, error=str(error))
+        logger.warning("RAG search failed", way=level.name, code=error.code, error=str(error))
         return error.code
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
     where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    _log().error("RAG search failed", way=level.name, error=type(error).__name__, where=where)
+    logger.error("RAG search failed", way=level.name, error=type(error).__name__, where=where)
     return type(error).__name__
-
-
-def _log() -> Any:
-    return structlog.get_logger(__name__)

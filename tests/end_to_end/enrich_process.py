@@ -19,7 +19,6 @@ from pipeline.enrichment import degradation
 from pipeline.errors import EmbedderUnavailable
 from workers.cli import main
 from workers.enrichment import job
-from workers.enrichment.job import EnrichIn
 from workers.runtime import Runtime
 
 AWAY = Path("embedder-is-away")
@@ -29,17 +28,17 @@ _embed_query = HashingEmbedder.embed_query
 _enricher = job.enricher
 
 
-def trying(parts: Runtime, tenant: UUID) -> EnrichIn:
+def trying(parts: Runtime, tenant: UUID, project: UUID | None = None) -> job.Enrich:
     """As the real one, but a title may say POISON or SLOW and a number of seconds."""
-    inner = _enricher(parts, tenant)
+    inner = _enricher(parts, tenant, project)
 
-    def enrich(request: Json, project: UUID | None = None) -> Json:
+    def enrich(request: Json) -> Json:
         title = str(request["pbi"].get("title", ""))
         if "POISON" in title:
             os.kill(os.getpid(), signal.SIGKILL)
         if title.startswith("SLOW"):
             time.sleep(float(title.split()[1]))
-        return inner(request, project)
+        return inner(request)
 
     return enrich
 

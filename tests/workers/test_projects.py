@@ -173,7 +173,7 @@ def test_an_installation_without_projects_is_as_before(
         sync.register(made)
         index(made)
         for project in (None, made.settings.project_id):
-            assert owners(enriching.enricher(made, made.settings.tenant_id)({"pbi": PBI}, project)) == all_of(
+            assert owners(enriching.enricher(made, made.settings.tenant_id, project)({"pbi": PBI})) == all_of(
                 "all"
             )
         assert step4_file.notices(made, backlog_of(tmp_path, PBI), ProjectScope()) == []

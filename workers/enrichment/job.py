@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -43,13 +43,6 @@ logger = logging.getLogger(__name__)
 Enrich = Callable[[Json], Json]
 
 
-class EnrichIn(Protocol):
-    """Answers requests of Step 4."""
-
-    def __call__(self, request: Json, project: UUID | None = None) -> Json:
-        """The context of a PBI from the documents of a project; None is the one that the request names, or ours."""
-
-
 def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None) -> None:
     """Answer a job, if it still waits for one; never raises for the job's own sake.
 
@@ -64,9 +57,8 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             return
         metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
-            with renewed(parts.database, tenant, claimed, limits.lease, spent=time.monotonic() - begun):
-                work = enrich or partial(enricher(parts, tenant), project=claimed.project_id)
-                found = work(claimed.request)
+            with _renewed(parts.database, tenant, claimed, limits.lease, since=begun):
+                found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
             metrics.ended("done", found.get("degradation_level"))
@@ -77,7 +69,16 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
         except LarderError as error:
             _settle(parts, tenant, claimed, error)
         except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
-            _settle(parts, tenant, claimed, _unforeseen(error))
+            # Where it happened, without its words: they may hold a text.
+            where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+            logger.error(  # noqa: TRY400 (the traceback of `exception` would tell the words)
+                "enrichment failed with %s\n%s", type(error).__name__, where
+            )
+            unforeseen = SearchError(
+                f"the enrichment failed unexpectedly ({type(error).__name__})",
+                fix="the log of worker-enrich says where; please report it",
+            )
+            _settle(parts, tenant, claimed, unforeseen)
 
 
 def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderError) -> None:
@@ -93,20 +94,11 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderEr
             metrics.ended("failed", None)
 
 
-def _unforeseen(error: Exception) -> SearchError:
-    # Where it happened, without its words: they may hold a text.
-    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-    logger.error("enrichment failed with %s\n%s", type(error).__name__, where)
-    return SearchError(
-        f"the enrichment failed unexpectedly ({type(error).__name__})",
-        fix="the log of worker-enrich says where; please report it",
-    )
-
-
-def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
+def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enrich:
     """What answers requests of a tenant as well as the parts allow; switched off, with level 5.
 
-    It looks into the project, into what the tenant shares, and into those that the request names in `projects`.
+    It looks into `project` (None: the one that the request names, or ours), into what the tenant shares, and into those
+    that the request names in `projects`.
 
     Raises (the function that comes back):
         SearchError: the request itself is wrong.
@@ -116,23 +108,19 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
     from pipeline.enrichment import DocumentTexts, Enricher, EnrichmentRequest, static_context
     from workers.search import retriever
 
-    def name_of(named: object, project: UUID | None) -> str:
-        return str(named or project or parts.settings.project)
-
+    fallback = str(project or parts.settings.project)
     if not (parts.rag.enabled and parts.rag.feature_flags.rag_enrichment):
         off = static_context(DISABLED)
-        return lambda request, project=None: replace(
-            off, project=name_of(request.get("project"), project)
-        ).to_json()
+        return lambda request: replace(off, project=str(request.get("project") or fallback)).to_json()
     search, texts = retriever(parts, tenant), DocumentTexts(parts.database, tenant)
     made = {
         level: Enricher(partial(search.search, level=level), texts, items=parts.rag.retrieval.rerank.top_k)
         for level in (FULL, UNRANKED, CACHED, KEYWORDS)
     }
 
-    def enrich(request: Json, project: UUID | None = None) -> Json:
+    def enrich(request: Json) -> Json:
         asked = EnrichmentRequest.from_json(request)
-        name = name_of(asked.project, project)
+        name = asked.project or fallback
         ours = project or project_id(tenant, name)
         projects = searched(tenant, ours, asked.projects)
         # What names no project is in the one that all share, where the item itself may be.
@@ -155,23 +143,19 @@ def enricher(parts: Runtime, tenant: UUID) -> EnrichIn:
 
 
 @contextmanager
-def renewed(
-    database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float, *, spent: float = 0.0
+def _renewed(
+    database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float, *, since: float
 ) -> Iterator[None]:
-    """Keep a claim while the block runs; the lease can be short, so that a dead worker is soon replaced.
-
-    `spent` is how many seconds the claim itself took: a slow database has used up a part of the lease already.
-    """
+    """Keep a claim made at `since` while the block runs; its lease can be short, so a dead worker is soon replaced."""
     over = threading.Event()
 
     def keep() -> None:
-        pause = max(0.0, lease / 3 - spent)
-        while not over.wait(pause):
+        begun = since  # a slow database has used up a part of the lease already
+        while not over.wait(max(0.0, begun + lease / 3 - time.monotonic())):
             begun = time.monotonic()
             with suppress(LarderError), database.tenant(tenant, durable=False) as connection:
                 if not jobs.renew(connection, claimed, lease=lease):
                     return
-            pause = max(0.0, lease / 3 - (time.monotonic() - begun))
 
     keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
     keeper.start()

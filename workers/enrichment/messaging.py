@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -189,15 +188,8 @@ def _message(task: str, arguments: list[str], expires: float) -> dict[str, Any]:
         "task": task,
         "id": message_id,
         "root_id": message_id,
-        "parent_id": None,
-        "group": None,
-        "retries": 0,
-        "timelimit": [None, None],
         "argsrepr": repr(tuple(arguments)),
-        "kwargsrepr": "{}",
-        "origin": f"client@{socket.gethostname()}",
         "ignore_result": True,
-        "eta": None,
         "expires": (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
     }
     body: Any = (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from uuid import UUID
 
 from connectors.documents.values import parse_json
 from connectors.pbi.shapes import in_words, pbi_items, top_level
@@ -143,24 +141,13 @@ def _parsed(path: Path, content: bytes) -> Any:
     except UnicodeDecodeError:
         kind = "is text in UTF-16, not in UTF-8" if content.startswith(_UTF16) else "is no text in UTF-8"
         raise DocumentRejected(f"{path} {kind}", fix="save it as UTF-8") from None
-    for where, number in _unwritable_numbers(data):
+    try:
+        json.dumps(data, allow_nan=False)
+    except ValueError:
         raise DocumentRejected(
-            f"{path}: {where} is {number}, which JSON does not know", fix="write null instead"
-        )
+            f"{path} holds a number that JSON does not know: NaN or an infinite one", fix="write null instead"
+        ) from None
     return data
-
-
-def _unwritable_numbers(data: Any) -> Iterator[tuple[str, str]]:
-    """(place, number) of what Python reads and nobody else: NaN and the infinities."""
-    waiting: list[tuple[str, Any]] = [("", data)]
-    while waiting:
-        where, value = waiting.pop()
-        if isinstance(value, float) and not math.isfinite(value):
-            yield where.lstrip(".") or "it", "NaN" if math.isnan(value) else "infinite"
-        elif isinstance(value, Mapping):
-            waiting += [(f"{where}.{key}", inner) for key, inner in value.items()]
-        elif isinstance(value, list):
-            waiting += [(f"{where}[{n}]", inner) for n, inner in enumerate(value)]
 
 
 def _check(path: Path, where: str, items: Sequence[Any]) -> None:
@@ -200,7 +187,7 @@ def enrich(
     priority = INTERACTIVE if backlog.count <= MOST_INTERACTIVE else BULK
     until = None if timeout is None else begun + timeout
     with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
-        asker = _Asker(client=client, priority=priority, until=until, scope=scope)
+        asker = _Asker(client, until, project=scope.project, projects=scope.projects, priority=priority)
         context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
     document = context["enriched_pbis"] if backlog.flat else context
     return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
@@ -228,19 +215,11 @@ def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[s
     named = [scope.project] if scope.project else backlog.projects
     tenant = parts.settings.tenant_id
     own = [name or parts.settings.project for name in named][:MOST_NOTICES]
-    return [
-        *unknown_projects(parts, tenant, [*own, *scope.projects]),
-        *_left_out(parts, tenant, own, scope.projects),
-    ]
-
-
-def _left_out(parts: Runtime, tenant: UUID, own: Iterable[str], more: Sequence[str]) -> list[str]:
-    """A sentence for each of these projects whose items are not looked for in all there is."""
+    said = unknown_projects(parts, tenant, [*own, *scope.projects])
     with parts.database.tenant(tenant) as connection:
         held = sources.projects(connection)
-    said = []
     for name in own:
-        where = searched(tenant, project_id(tenant, name), more)
+        where = searched(tenant, project_id(tenant, name), scope.projects)
         others = [] if where is None else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(
@@ -250,25 +229,15 @@ def _left_out(parts: Runtime, tenant: UUID, own: Iterable[str], more: Sequence[s
     return said
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Asker:
     """A client in the hurry of one command."""
 
-    client: Client
-    priority: int
-    until: float | None
-    scope: ProjectScope
+    def __init__(self, client: Client, until: float | None, **wanted: Any) -> None:
+        self._client, self._until, self._wanted = client, until, wanted
 
     def enrich(self, pbi: Json, scores: Json) -> Json:
-        left = None if self.until is None else max(0.1, self.until - time.monotonic())
-        return self.client.enrich(
-            pbi,
-            scores,
-            project=self.scope.project,
-            projects=self.scope.projects,
-            priority=self.priority,
-            deadline=left,
-        )
+        left = None if self._until is None else max(0.1, self._until - time.monotonic())
+        return self._client.enrich(pbi, scores, deadline=left, **self._wanted)
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
@@ -289,10 +258,9 @@ def write(path: Path, document: Json) -> None:
     Raises:
         ConfigurationError: it cannot be written there.
     """
-    try:
-        content = (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can only hold escaped
-        content = (json.dumps(document, indent=1) + "\n").encode()
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    # Half of a pair of surrogates, which JSON can only hold escaped, is escaped in just that way.
+    content = text.encode(errors="backslashreplace")
     _save(path, content)
 
 

@@ -49,9 +49,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         (
             b'[{"title": "a"}, {"title": "b", "points": {"x": [1, NaN]}}]',
             1,
-            "[1].points.x[1] is NaN, which JSON",
+            "holds a number that JSON does not know",
         ),
-        (b'{"pbis": [{"title": "b", "points": -1e999}]}', 1, "pbis[0].points is infinite, which JSON"),
+        (b'{"pbis": [{"title": "b", "points": -1e999}]}', 1, "holds a number that JSON does not know"),
         (b"7", 1, "has no PBIs; it holds a number"),
         (b"null", 1, "has no PBIs; it holds null"),
         (b'{"unrelated": [], "other": 1}', 1, "it holds"),
