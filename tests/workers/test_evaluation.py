@@ -178,13 +178,13 @@ class TestMeasure:
             measured(parts_of(judged, CONFIG + "  enabled: false\n"), judged)
 
 
-def test_calibration_tells_the_thresholds_that_the_set_asks_for(
+def test_calibration_tells_the_threshold_that_the_set_asks_for(
     folder: Path, parts_of: Callable[..., runtime.Runtime]
 ) -> None:
     judged = read(folder)
     parts = parts_of(judged)
-    found = measuring.measure(parts, judged, "vector", silent)
-    told = measuring.calibrate(parts, found)
+    sandbox.index(parts, judged, silent)
+    told = measuring.calibrate(parts, judged)
     embedder = parts.embedder
     pairs = {
         (q, d): float(
@@ -195,9 +195,6 @@ def test_calibration_tells_the_thresholds_that_the_set_asks_for(
     }
     assert told["pairs"] == 4
     assert told["min_similarity"] == pytest.approx(min(pairs.values()), abs=0.01), "few pairs: all are kept"
-    # The three that share words lie above all else; the fourth is not worth a limit that takes strangers in.
-    assert told["duplicate"]["value"] == pytest.approx(sorted(pairs.values())[1], abs=0.01)
-    assert told["duplicate"]["recall"] == 0.75
 
 
 def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
@@ -349,7 +346,6 @@ class TestCommand:
         [
             (("nowhere",), "corpus.jsonl"),
             (("made-up", "--mode", "magic"), "unknown mode"),
-            (("made-up", "--mode", "keyword", "--calibrate"), "--calibrate"),
             (("made-up", "--rankings", "no/such/file.json"), "--rankings"),
             (("made-up", "--rankings", "."), "--rankings: . is a folder"),
         ],

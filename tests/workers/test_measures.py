@@ -15,7 +15,6 @@ from workers.admin.evaluation.measures import (
     MEASURES,
     Interval,
     Scores,
-    best_limit,
     change,
     keeping,
     mean,
@@ -164,31 +163,3 @@ class TestKeeping:
 
     def test_few_values_are_all_kept(self) -> None:
         assert keeping([0.7, 0.2, 0.5], 0.98) == 0.2
-
-
-class TestBestLimit:
-    def test_the_best_balance_of_precision_and_recall_wins(self) -> None:
-        """At .8: 2 of 2 right, 2 of 4 found, F1 .667; at .6: 3 of 4 and 3 of 4, F1 .75; at .5: 3 of 5, F1 .667."""
-        found = best_limit([(0.9, True), (0.7, False), (0.8, True), (0.6, True), (0.5, False)], 4)
-        assert found is not None
-        assert found == pytest.approx({"value": 0.6, "precision": 0.75, "recall": 0.75, "f1": 0.75})
-
-    def test_results_of_the_same_similarity_are_judged_together(self) -> None:
-        found = best_limit([(0.9, True), (0.9, False), (0.9, False)], 1)
-        assert found is not None
-        assert found["precision"] == pytest.approx(1 / 3)
-
-    def test_duplicates_that_were_never_shown_lower_the_recall(self) -> None:
-        found = best_limit([(0.9, True)], 10)
-        assert found is not None
-        assert found["recall"] == 0.1
-
-    def test_of_equally_good_limits_the_highest_is_taken(self) -> None:
-        """At .9: 1 of 1, 1 of 2, F1 .667; at .5: 2 of 4, 2 of 2, F1 .667."""
-        found = best_limit([(0.9, True), (0.8, False), (0.7, False), (0.5, True)], 2)
-        assert found is not None
-        assert found["value"] == 0.9
-
-    def test_without_a_duplicate_among_the_results_there_is_none(self) -> None:
-        assert best_limit([(0.9, False)], 3) is None
-        assert best_limit([], 3) is None

@@ -60,7 +60,7 @@ class EvalOptions:
         Place, Option(metavar="CONFIG2", help="Ask a second configuration the same questions.")
     ] = None
     calibrate: Annotated[
-        bool, Option("--calibrate", help="Tell the thresholds this model and set ask for.")
+        bool, Option("--calibrate", help="Tell the minSimilarity this model and set ask for.")
     ] = False
     limit: Annotated[int | None, Option(min=1, help="Only the first N questions.")] = None
     keep: Annotated[
@@ -105,10 +105,6 @@ def evaluate(
     from workers.admin.evaluation.dataset import read
 
     mode = search.mode_of(options.mode)
-    if options.calibrate and mode == "keyword":
-        raise ConfigurationError(
-            "--calibrate needs similarities, and --mode keyword makes none", fix="leave --mode out"
-        )
     options.check_places()
     dataset = read(folder, options.limit)
     items = list(dataset.queries if options.step4 else dataset.context)
@@ -169,7 +165,7 @@ def _measure(
         first = measuring.measure(parts, dataset, mode, show, items)
         told = first.to_json()
         if options.calibrate:
-            told["calibration"] = measuring.calibrate(parts, first)
+            told["calibration"] = measuring.calibrate(parts, dataset)
         parts.database.close()
         if other is not None:
             parts = sandbox.open_runtime(other, dataset, place)
@@ -210,8 +206,9 @@ def _report(told: Json, questions: Mapping[str, str]) -> Iterator[RenderableType
         yield from _step4(told["step4"])
     if others := {name: one for name, one in told.get("comparison", {}).items() if name not in MEASURES}:
         yield _changes(others)
-    if "calibration" in told:
-        yield from _calibration(told["calibration"])
+    if found := told.get("calibration"):
+        kept = f"keeps {found['kept_share']:.0%} of {found['pairs']} relevant documents"
+        yield f"\nminSimilarity {found['min_similarity']} {kept}"
     worst = (
         (f"{one['ndcg@10']:.3f}", one["id"], shorten(questions[one["id"]], LONGEST, placeholder=" ..."))
         for one in told["worst"]
@@ -251,19 +248,6 @@ def _step4(told: Json) -> Iterator[RenderableType]:
     yield table(("", *figures), rows, right=figures)
     if told["degraded"]:
         yield Text(f"{told['degraded']} items were enriched below level 0", style="yellow")
-
-
-def _calibration(found: Json) -> Iterator[RenderableType]:
-    yield Text("\ncalibration", style="bold")
-    if found["min_similarity"] is not None:
-        kept = f"keeps {found['kept_share']:.0%} of {found['pairs']} relevant documents"
-        yield f"  minSimilarity {found['min_similarity']:.3f} {kept}"
-    among, best = f"among the first {found['duplicate_within']}", found["duplicate"]
-    if best is None:
-        yield f"  no relevant document {among} results"
-    else:
-        worth = f"precision {best['precision']:.2f}, recall {best['recall']:.2f}, F1 {best['f1']:.2f}"
-        yield f"  duplicate from {best['value']:.3f} {among}: {worth}"
 
 
 def _against(told: Json) -> Iterator[RenderableType]:

@@ -85,22 +85,3 @@ def change(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, f
 def keeping(values: Sequence[float], share: float) -> float:
     """The highest limit that at least `share` of the values reach; there is a value."""
     return sorted(values, reverse=True)[max(1, math.ceil(share * len(values) - 1e-9)) - 1]
-
-
-def best_limit(shown: Sequence[tuple[float, bool]], relevant: int) -> dict[str, float] | None:
-    """The similarity from which on a result is best called a duplicate (best F1); None if none of them is one.
-
-    Results are shown as (similarity, is a duplicate), `relevant` counts all duplicates, also those never shown. Of
-    limits that are equally good it is the highest: a missed duplicate does less harm than a false one.
-    """
-    limits = []
-    right = 0
-    falling = sorted(shown, key=lambda one: -one[0])
-    for count, (value, good) in enumerate(falling, 1):
-        right += good
-        # Results of the same similarity are called duplicates together.
-        if right and (count == len(falling) or falling[count][0] != value):
-            precision, recall = right / count, right / max(relevant, right)
-            f1 = 2 * precision * recall / (precision + recall)
-            limits.append({"value": value, "precision": precision, "recall": recall, "f1": f1})
-    return max(limits, key=lambda limit: limit["f1"], default=None)

@@ -23,7 +23,7 @@ from pipeline.search.chunk_store import active_index
 from pipeline.search.records import Filter, Mode
 from workers import search
 from workers.admin.evaluation.dataset import DOCUMENT_SECTIONS, SECTIONS, EvalDataset
-from workers.admin.evaluation.measures import DEPTH, MEASURES, best_limit, change, judge, keeping, mean, share
+from workers.admin.evaluation.measures import DEPTH, MEASURES, change, judge, keeping, mean, share
 from workers.admin.evaluation.sandbox import Show, document_ids, index
 from workers.enrichment.job import enricher
 from workers.runtime import Runtime
@@ -31,8 +31,6 @@ from workers.runtime import Runtime
 WORST = 10
 KEPT_SHARE = 0.98
 """Of the relevant documents, what the threshold `auto` keeps."""
-SHOWN = 5
-"""A duplicate is pointed out only among the first results."""
 GRADE_NAMES = ("noise", "related", "useful")
 UNJUDGED = "unjudged"
 NOISE = "noise share"
@@ -157,8 +155,8 @@ def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Sh
 class RankedAnswer(NamedTuple):
     """What one question brought."""
 
-    hits: list[tuple[str, float | None]]
-    """Documents with their similarities, best first."""
+    ranking: list[str]
+    """Documents, best first."""
     seconds: float
     level: int
 
@@ -180,7 +178,7 @@ class Measured:
     @property
     def rankings(self) -> dict[str, list[str]]:
         """What `--rankings` writes."""
-        return {query: [name for name, _ in answer.hits] for query, answer in self.answers.items()}
+        return {query: answer.ranking for query, answer in self.answers.items()}
 
     def to_json(self) -> Json:
         """The document of `larder eval --json`; scores are of the questions that have a relevant document."""
@@ -238,15 +236,12 @@ def _ask(parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show) -> dict[s
     answers = {}
     for number, (query, question) in enumerate(dataset.queries.items(), 1):
         own = (ids[query],) if dataset.self_exclude and query in ids else ()
-        request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own), explain=True)
+        request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own))
         begun = time.perf_counter()
         found = retriever.search(request)
         seconds = time.perf_counter() - begun
-        hits = [
-            (names[hit.document.id], hit.explanation.similarity if hit.explanation else None)
-            for hit in found.hits
-        ]
-        answers[query] = RankedAnswer(hits, seconds, found.degradation_level)
+        ranking = [names[hit.document.id] for hit in found.hits]
+        answers[query] = RankedAnswer(ranking, seconds, found.degradation_level)
         show("asking", number, len(dataset.queries))
     return answers
 
@@ -336,38 +331,16 @@ def worse(comparison: Json) -> list[str]:
     ]
 
 
-def calibrate(parts: Runtime, measured: Measured) -> Json:
-    """The thresholds that this model and this set ask for."""
-    relevant = measured.dataset.relevant
-    near = _nearest(parts, measured.dataset)
-    shown = [
-        (similarity, name in wanted)
-        for query, wanted in relevant.items()
-        for name, similarity in measured.answers[query].hits[:SHOWN]
-        if similarity is not None
-    ]
-    limit = best_limit(shown, sum(map(len, relevant.values())))
-    return {
-        "pairs": len(near),
-        "min_similarity": round(keeping(near, KEPT_SHARE), 4) if near else None,
-        "kept_share": KEPT_SHARE,
-        "duplicate": limit and _rounded(limit),
-        "duplicate_within": SHOWN,
-    }
-
-
-def _nearest(parts: Runtime, dataset: EvalDataset) -> list[float]:
-    """For each question and relevant document, the similarity of its nearest chunk: what a threshold cuts off."""
-    ids = document_ids(parts, dataset)
-    found: list[float] = []
-    with parts.database.tenant(parts.settings.tenant_id) as connection:
+def calibrate(parts: Runtime, dataset: EvalDataset) -> Json:
+    """The threshold that this model and this set ask for, and how many pairs of question and document tell it."""
+    tenant, ids = parts.settings.tenant_id, document_ids(parts, dataset)
+    near: list[float] = []
+    with parts.database.tenant(tenant) as connection:
         read = active_index(connection)
-    if read is None:
-        return []
-    embedder = parts.embedder_of(read)
     for query, wanted in dataset.relevant.items():
-        asked = embed_query_checked(embedder, dataset.queries[query])
-        with parts.database.tenant(parts.settings.tenant_id) as connection:
-            known = [ids[name] for name in wanted]
-            found += documents.similarities(connection, read.id, asked, known)
-    return found
+        if read is not None:
+            asked = embed_query_checked(parts.embedder_of(read), dataset.queries[query])
+            with parts.database.tenant(tenant) as connection:
+                near += documents.similarities(connection, read.id, asked, [ids[name] for name in wanted])
+    kept = round(keeping(near, KEPT_SHARE), 4) if near else None
+    return {"pairs": len(near), "min_similarity": kept, "kept_share": KEPT_SHARE}
