@@ -12,10 +12,12 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +29,10 @@ from tests.fakes.tcp_proxy import TcpProxy
 from workers.client import Client
 from workers.processes import metrics
 
+SECONDS = 75.0
+"""In which a command ends that meets a frozen server: alone it takes 13 to 15, of which 10 are the database's and 3 for
+each question to the broker; here many start at once, on a machine that may be busy with other tests."""
+Ended = Mapping[tuple[str, ...], tuple[CompletedProcess[str], float]]
 REAL = os.environ.get("LARDER_REAL_CLOCKS") == "1"
 CALM, SLOW, ANSWER_TIMEOUT, DEADLINE = (60.0, 2.0, 5.0, 120.0) if REAL else (12.0, 0.4, 1.0, 24.0)
 """Seconds: after which a level is left, from which a call to the database is slow, after which its silence means that
@@ -226,3 +232,61 @@ def installed(*more: str) -> Iterator[Drill]:
     finally:
         fleet.stop()
         shutil.rmtree(root, ignore_errors=True)
+
+
+COMMANDS = (
+    "doctor --json",
+    "status --json",
+    "status",
+    "search water",
+    "enrich step-3.json --json",
+    "index --no-wait",
+    "dead list",
+)
+
+
+def all_at_once(drill: Drill, *commands: str) -> Ended:
+    """Run commands, each as a process; what came of them, and after how many seconds."""
+
+    def run(words: tuple[str, ...]) -> tuple[CompletedProcess[str], float]:
+        begun = time.monotonic()
+        return drill.fleet.larder(*words), time.monotonic() - begun
+
+    every = [tuple(command.split()) for command in commands]
+    with ThreadPoolExecutor(7) as pool:  # they wait more than they work
+        return dict(zip(every, pool.map(run, every), strict=True))
+
+
+def assert_all_ended(ended: Ended) -> None:
+    for words, (done, seconds) in ended.items():
+        print(f"larder {' '.join(words)}: exit {done.returncode} after {seconds:.1f} s")
+        assert seconds < SECONDS, words
+        assert "Traceback" not in done.stdout + done.stderr, words
+
+
+def finding(done: CompletedProcess[str], check: str) -> dict[str, str]:
+    """What the doctor says of one check."""
+    findings: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    return next(one for one in findings if one["check"] == check)
+
+
+def assert_commands_say_that_the_database_is_frozen(drill: Drill, *commands: str) -> None:
+    """Each ends in time with a sentence and the way out, those of one JSON document with that document."""
+    (drill.fleet.root / "step-3.json").write_text(json.dumps([pbi(new())]))
+    with frozen(drill.fleet.servers.postgres_pid):
+        ended = all_at_once(drill, *commands)
+    assert_all_ended(ended)
+    assert {done.returncode for done, _ in ended.values()} == {1}
+    for words, (done, _) in ended.items():
+        if "--json" not in words and words[0] != "status":
+            assert "E001: the database says nothing: no answer within" in done.stderr, words
+            assert "larder doctor" in done.stderr, words
+    told = finding(ended["doctor", "--json"][0], "database")
+    assert told["status"] == "error"
+    assert "says nothing" in told["detail"]
+    assert f"127.0.0.1:{drill.store.port}" in told["fix"]
+    assert "stopped" in told["fix"]
+    assert json.loads(ended["status", "--json"][0].stdout)["degradation_level"] == 4
+    assert_valid(
+        json.loads(ended["enrich", "step-3.json", "--json"][0].stdout)["enriched_pbis"][0]["context"]
+    )

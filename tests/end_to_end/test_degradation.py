@@ -16,9 +16,11 @@ import pytest
 from tests.end_to_end.drilled import (
     ANSWER_TIMEOUT,
     CALM,
+    COMMANDS,
     DEADLINE,
     SLOW,
     Drill,
+    assert_commands_say_that_the_database_is_frozen,
     assert_valid,
     frozen,
     installed,
@@ -127,4 +129,9 @@ def test_everything_is_gone(drill: Drill) -> None:
     assert drill.levels(known, new(), new()) == [2, 4, 4]
     drill.broker.heal()
     drill.store.heal()
+    drill.reaches(0, CALM + 30)
+
+
+def test_every_command_says_that_the_database_is_frozen(drill: Drill) -> None:
+    assert_commands_say_that_the_database_is_frozen(drill, *COMMANDS)
     drill.reaches(0, CALM + 30)

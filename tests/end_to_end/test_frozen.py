@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from subprocess import CompletedProcess
+from collections.abc import Iterator
 
 import psutil
 import pytest
 import redis
 
-from tests.end_to_end.drilled import Drill, assert_valid, frozen, installed, new, pbi
+from tests.end_to_end.drilled import (
+    COMMANDS,
+    Drill,
+    all_at_once,
+    assert_all_ended,
+    assert_commands_say_that_the_database_is_frozen,
+    finding,
+    frozen,
+    installed,
+    new,
+    pbi,
+)
 from workers.processes import liveness
 from workers.processes.broker_outage import RETURN_SECONDS
-
-SECONDS = 75.0
-"""In which a command ends that meets a frozen server: alone it takes 13 to 15, of which 10 are the database's and 3 for
-each question to the broker; here many start at once, on a machine that may be busy with other tests."""
-Ended = Mapping[tuple[str, ...], tuple[CompletedProcess[str], float]]
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +58,6 @@ def pids(drill: Drill) -> dict[str, int]:
     }
 
 
-def all_at_once(drill: Drill, *commands: str) -> Ended:
-    """Run commands, each as a process; what came of them, and after how many seconds."""
-
-    def run(words: tuple[str, ...]) -> tuple[CompletedProcess[str], float]:
-        begun = time.monotonic()
-        return drill.fleet.larder(*words), time.monotonic() - begun
-
-    every = [tuple(command.split()) for command in commands]
-    with ThreadPoolExecutor(7) as pool:  # they wait more than they work
-        return dict(zip(every, pool.map(run, every), strict=True))
-
-
-def assert_all_ended(ended: Ended) -> None:
-    for words, (done, seconds) in ended.items():
-        print(f"larder {' '.join(words)}: exit {done.returncode} after {seconds:.1f} s")
-        assert seconds < SECONDS, words
-        assert "Traceback" not in done.stdout + done.stderr, words
-
-
-def finding(done: CompletedProcess[str], check: str) -> dict[str, str]:
-    """What the doctor says of one check."""
-    findings: list[dict[str, str]] = json.loads(done.stdout)["findings"]
-    return next(one for one in findings if one["check"] == check)
-
-
 def stays_fresh(drill: Drill, frozen_at: float) -> None:
     """Every process gives signs of life, so long that a supervisor would have killed it otherwise."""
     time.sleep(max(0.0, liveness.DEAF_SECONDS + 10 - (time.monotonic() - frozen_at)))
@@ -94,39 +73,19 @@ def under_way(drill: Drill) -> list[tuple[object, ...]]:
     return found + ask("select stage, due_at, enqueued_at, lease_until from document where state = 'pending'")
 
 
+@pytest.mark.drill
 def test_every_command_says_that_the_database_is_frozen(drill: Drill) -> None:
-    with frozen(drill.fleet.servers.postgres_pid):
-        ended = all_at_once(
-            drill,
-            "doctor --json",
-            "status --json",
-            "status",
-            "search water",
-            "enrich step-3.json --json",
-            "index --no-wait",
-            "index",
-            "dead list",
-            "sources list",
-            "explain docs/tides.md",
-            "reindex status",
-            "reindex switch",
-            "clear --yes",
-            "migrate",
-        )
-    assert_all_ended(ended)
-    assert {done.returncode for done, _ in ended.values()} == {1}
-    for words, (done, _) in ended.items():
-        if "--json" not in words and words[0] != "status":
-            assert "E001: the database says nothing: no answer within" in done.stderr, words
-            assert "larder doctor" in done.stderr, words
-    told = finding(ended["doctor", "--json"][0], "database")
-    assert told["status"] == "error"
-    assert "says nothing" in told["detail"]
-    assert f"127.0.0.1:{drill.store.port}" in told["fix"]
-    assert "stopped" in told["fix"]
-    assert json.loads(ended["status", "--json"][0].stdout)["degradation_level"] == 4
-    assert_valid(
-        json.loads(ended["enrich", "step-3.json", "--json"][0].stdout)["enriched_pbis"][0]["context"]
+    """Those that a smaller test leaves to this one, too."""
+    assert_commands_say_that_the_database_is_frozen(
+        drill,
+        *COMMANDS,
+        "index",
+        "sources list",
+        "explain docs/tides.md",
+        "reindex status",
+        "reindex switch",
+        "clear --yes",
+        "migrate",
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from celery.signals import setup_logging, worker_process_init
+from celery.utils.log import mlevel
+from celery.utils.nodenames import default_nodename, host_format
 
 from pipeline.errors import ConfigurationError
 from workers import runtime
@@ -71,17 +74,24 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     install_qos()
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
-    processes = concurrency or getattr(parts.rag.queue.concurrency, queue)
-    options = ["--queues", queue, "--concurrency", str(processes), "--hostname", f"worker-{queue}@%h"]
-    options += ["--loglevel", parts.rag.monitoring.logging.level, "--without-mingle", "--without-gossip"]
-    app.worker_main(["worker", *options])
+    # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
+    serving = app.Worker(
+        queues=[queue],
+        concurrency=concurrency or getattr(parts.rag.queue.concurrency, queue),
+        hostname=host_format(default_nodename(f"worker-{queue}@%h")),
+        loglevel=mlevel(parts.rag.monitoring.logging.level),
+        without_mingle=True,
+        without_gossip=True,
+    )
+    serving.start()
+    sys.exit(serving.exitcode)
 
 
 def run_beat(parts: Runtime) -> None:
     """Tick until a signal comes."""
     _prepare(parts)
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)
-    app.start(["beat", "--loglevel", parts.rag.monitoring.logging.level, "--pidfile="])
+    app.Beat(loglevel=parts.rag.monitoring.logging.level).run()
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from tests.conftest import Site
 from workers import runtime
 from workers.cli import status
 
@@ -262,32 +261,3 @@ def test_a_run_under_way_is_shown() -> None:
 )
 def test_times_as_people_say_them(seconds: float | None, words: str) -> None:
     assert status.span(seconds) == words
-
-
-@pytest.mark.req("001-091")
-def test_status_after_an_index_through_the_real_command_line(site: Site) -> None:
-    site.write(
-        "larder.yaml",
-        "rag: {embedding: {provider: hashing}, sources: [{name: docs, type: markdown, paths: ['*.md']}]}",
-    )
-    site.write("one.md", "# One\n\nA text of some length.")
-    site.write("blob.md", b"\x00\x01\x02" * 50)
-    site.larder("index", "--json")
-    answered = site.larder("status", "--json")
-    assert answered.code == 0, answered.err
-    docs = answered.data["sources"][0]
-    assert (docs["name"], docs["documents"], docs["chunks"], docs["pending"], docs["dead"]) == (
-        "docs",
-        1,
-        1,
-        0,
-        0,
-    )
-    assert docs["freshness_seconds"] < 120
-    assert [p["item"] for p in docs["problems"]] == ["blob.md"]
-    assert docs["last_run"]["indexed"] == 1
-    assert answered.data["index"]["status"] == "active"
-    examined = site.larder("doctor", "--json")
-    assert examined.data["ok"] is True, examined.out
-    assert examined.code == 0
-    assert [f["check"] for f in examined.data["findings"] if f["status"] == "error"] == []
