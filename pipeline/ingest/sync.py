@@ -37,7 +37,7 @@ class Syncer:
     slice_seconds: float = 10.0
     """A walk gives way after this long, so that others and the pump get their turn."""
     guard: admission.DeletionGuard = field(default_factory=admission.DeletionGuard)
-    after_page: Callable[[], None] = lambda: None
+    after_page: Callable[[], object] = lambda: None
     """Called after each page's commit; sends the pump its message."""
 
     def slice(self, source: Source, where: admission.Admission, schedule: Callable[[], Schedule]) -> bool:

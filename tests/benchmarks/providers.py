@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -43,6 +44,7 @@ from workers.control import steps
 from workers.limits.allowance import TenantBudget
 from workers.limits.tokens import RateLimits, ValkeyRate
 from workers.settings.embedding import EmbeddingBudgetSettings
+from workers.settings.queue import QueueSettings
 
 WIDTH, BATCH, PROCESSES = 64, 100, 4
 WINDOW, LIMIT = 6.0, 2600
@@ -163,7 +165,7 @@ class Job:
             embedder=lambda: embedder,
             model="bench",
             index=fill_index,
-            decide=lambda error, attempts: steps.decision_of(error, attempts, steps.RetryOptions()),
+            decide=partial(steps.decide, QueueSettings()),
             lease=3.0,
             crashes=100,  # there is no pump here, and kills are many
             slice_seconds=60.0,

@@ -22,9 +22,11 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.steps import Decision
-from workers.control.steps import RetryOptions, decision_of, delay
+from workers.control.steps import decide
+from workers.settings.queue import QueueSettings
 
-OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)
+QUEUE = QueueSettings(retry_base_seconds=2, retry_max_seconds=100, max_attempts=100)
+EIGHT = QueueSettings(retry_base_seconds=2, retry_max_seconds=100, max_attempts=8)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +45,19 @@ OPTIONS = RetryOptions(base=2.0, longest=100.0, attempts=8)
         (0, 1.0, 2.0),
     ],
 )
-def test_half_is_fixed_and_half_is_chance(attempt: int, chance: float, seconds: float) -> None:
-    assert delay(attempt, OPTIONS, chance=chance) == seconds
+def test_half_is_fixed_and_half_is_chance(
+    monkeypatch: pytest.MonkeyPatch, attempt: int, chance: float, seconds: float
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: chance)
+    assert decide(QUEUE, SourceUnavailable(), attempt) == Decision(delay=seconds, dead=False)
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [(None, 1.0), (0.5, 1.0), (30.0, 30.0), (5000.0, 5000.0)])
-def test_never_before_the_time_that_was_asked_for(asked: float | None, seconds: float) -> None:
-    assert delay(1, OPTIONS, asked, chance=0.0) == seconds
+def test_never_before_the_time_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: float | None, seconds: float
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    assert decide(QUEUE, SourceUnavailable(retry_after=asked), 1).delay == seconds
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable(), RateLimited(), StoreUnavailable(), LeaseLost()])
@@ -57,7 +65,7 @@ def test_passing_trouble_is_tried_again_until_the_last_time(
     error: LarderError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.5)
-    found = [decision_of(error, attempt, OPTIONS) for attempt in range(1, 10)]
+    found = [decide(EIGHT, error, attempt) for attempt in range(1, 10)]
     assert [d.delay for d in found] == [1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 75.0, 0.0, 0.0]
     assert [d.dead for d in found] == [False] * 7 + [True] * 2
 
@@ -74,19 +82,19 @@ def test_passing_trouble_is_tried_again_until_the_last_time(
     ],
 )
 def test_what_will_not_work_ends_at_once(error: LarderError) -> None:
-    assert decision_of(error, 1, OPTIONS) == Decision(delay=0.0, dead=True)
+    assert decide(EIGHT, error, 1) == Decision(delay=0.0, dead=True)
 
 
 def test_the_provider_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.0)
-    assert decision_of(RateLimited("busy", retry_after=42), 1, OPTIONS) == Decision(delay=42, dead=False)
-    assert decision_of(RateLimited("busy", retry_after=42), 8, OPTIONS) == Decision(delay=0.0, dead=True)
+    assert decide(EIGHT, RateLimited("busy", retry_after=42), 1) == Decision(delay=42, dead=False)
+    assert decide(EIGHT, RateLimited("busy", retry_after=42), 8) == Decision(delay=0.0, dead=True)
 
 
 @pytest.mark.parametrize("error", [EmbedderUnavailable(), BudgetSpent()])
 def test_a_wait_grows_and_is_never_the_last(error: LarderError, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 1.0)
-    found = [decision_of(error, waits, OPTIONS) for waits in (1, 2, 5, 8, 5000)]
+    found = [decide(EIGHT, error, waits) for waits in (1, 2, 5, 8, 5000)]
     assert [d.delay for d in found] == [2.0, 4.0, 32.0, 100.0, 100.0]
     assert not any(d.dead for d in found)
 
@@ -97,9 +105,10 @@ def test_a_wait_that_was_asked_for_does_not_grow(
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: chance)
     for waits in (1, 5000):
-        assert decision_of(BudgetSpent(retry_after=30), waits, OPTIONS) == Decision(delay=delay, dead=False)
+        assert decide(EIGHT, BudgetSpent(retry_after=30), waits) == Decision(delay=delay, dead=False)
 
 
-def test_seven_waits_last_long_enough_for_a_rate_limit() -> None:
+def test_seven_waits_last_long_enough_for_a_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full jitter could spend them all within a second; half a wait is always kept."""
-    assert sum(delay(n, RetryOptions(), chance=0.0) for n in range(1, 8)) > 120
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    assert sum(decide(QueueSettings(), RateLimited(), n).delay for n in range(1, 8)) > 120

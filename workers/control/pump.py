@@ -18,26 +18,26 @@ from workers.sources import open_source, source_of_row
 
 def pump_once(parts: Runtime) -> None:
     """What is due becomes messages. Harmless beside itself, late, doubled or lost."""
-    _send_jobs(parts)  # first: somebody waits for these
+    # First what somebody waits for: enrichments that are over end, and those without a message get one.
+    with parts.database.control() as connection:
+        due = jobs.pump_once(connection, steps.job_limits(parts.rag))
+    for one in due:
+        dispatch.send_job(parts.database, one)
     _open_due(parts)
     _close_settled(parts)
     with parts.database.control() as connection:
         found = work.pump_once(connection, steps.limits(parts.rag), embed=parts.allowance.room(connection))
     if found is None:
         return
-    _send_fills(parts)
+    with parts.database.control() as connection:
+        lacking = indexes(connection)
+    if len(lacking) > 1:
+        for index in lacking:
+            _send_fills(parts, index)
     for tenant, source, run in found.syncs:
         dispatch.send_sync(parts.database, tenant, source, run)
     for batch in found.batches:
         dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
-
-
-def _send_jobs(parts: Runtime) -> None:
-    """End enrichments that are over, and send the messages of those that wait without one."""
-    with parts.database.control() as connection:
-        due = jobs.pump_once(connection, steps.job_limits(parts.rag))
-    for one in due:
-        dispatch.send_job(parts.database, one)
 
 
 def _open_due(parts: Runtime) -> None:
@@ -79,23 +79,13 @@ def _close_settled(parts: Runtime) -> None:
         dispatch.send("larder.upkeep.build", expires=300)
 
 
-def _send_fills(parts: Runtime) -> None:
-    """Send messages for what any search index lacks; nothing to do as long as there is only one."""
-    with parts.database.control() as connection:
-        found = indexes(connection)
-    if len(found) > 1:
-        for index in found:
-            _send(parts, index)
-
-
-def _send(parts: Runtime, index: SearchIndex) -> None:
+def _send_fills(parts: Runtime, index: SearchIndex) -> None:
+    """Send messages for what a search index lacks."""
     with parts.database.control() as connection:
         due = fills.choose(connection, index.id, steps.limits(parts.rag))
     for one in due:
-        weight = steps.weights(parts.rag)[Stage.CHUNKED]
-        for part in dispatch.portions(
-            one.items, one.sizes, weight=weight, most=steps.limits(parts.rag).batch
-        ):
+        weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
+        for part in dispatch.portions(one.items, one.sizes, weight=weight, most=most):
             dispatch.send_fill(parts.database, one.tenant_id, index.id, part)
 
 
@@ -107,4 +97,4 @@ def fill(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> 
         return  # it was dropped, and all that was noted about it with it
     again = steps.filler(parts, index).fill(tenant, items)
     dispatch.send_fill(parts.database, tenant, index_id, again)
-    _send(parts, index)
+    _send_fills(parts, index)

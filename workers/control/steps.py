@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
+from pipeline.chunking import Chunker, open_chunker
 from pipeline.documents import SourceType
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import LarderError
@@ -22,6 +22,7 @@ from pipeline.search.chunk_store import SearchIndex, active_index, open_index
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
+from workers.settings.queue import QueueSettings
 
 
 def indexer(parts: Runtime, tenant: UUID) -> Indexer:
@@ -35,7 +36,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         embedder=lambda: parts.embedder_of(index),
         model=index.model,
         index=lambda connection: fill_index(parts, connection),
-        decide=lambda error, attempts: decide(parts.rag, error, attempts),
+        decide=partial(decide, q),
         lease=q.lease_seconds,
         crashes=q.max_crashes,
         slice_seconds=min(60.0, q.soft_time_limit / 4),
@@ -51,7 +52,7 @@ def filler(parts: Runtime, index: SearchIndex) -> Filler:
         index=index,
         embedder=lambda tenant: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
         chunker_of=chunkers(parts, index.strategy),
-        decide=lambda error, attempts: decide(parts.rag, error, attempts),
+        decide=partial(decide, q),
         lease=q.lease_seconds,
         slice_seconds=min(60.0, q.soft_time_limit / 4),
         claims=parts.allowance.terms_of(index.provider, index.model).budget is not None,
@@ -65,12 +66,8 @@ def syncer(parts: Runtime) -> Syncer:
         database=parts.database,
         lease=q.lease_seconds,
         guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
-        after_page=_ring_pump,
+        after_page=partial(dispatch.send, "larder.pump", expires=10),
     )
-
-
-def _ring_pump() -> None:
-    dispatch.send("larder.pump", expires=10)
 
 
 def fill_index(parts: Runtime, connection: Connection) -> SearchIndex:
@@ -97,22 +94,16 @@ def chunkers(parts: Runtime, strategy: str = "") -> Callable[[str, SourceType | 
 
     @cache
     def chunker(name: str, kind: SourceType | None = None) -> Chunker:
-        options = _chunking(parts.rag, name, kind)
-        options = replace(options, strategy=strategy) if strategy else options
+        section = parts.rag.chunking
+        cut = strategy or ("pbi_aware" if kind is SourceType.PBI else section.strategy)
+        if source := next((s for s in parts.rag.sources if s.name == name), None):
+            section = parts.rag.chunking_of(source)
+            cut = strategy or section.strategy
+        options = replace(section.options(), strategy=cut)
         # A model is loaded when its tokens are asked for.
         return open_chunker(options, lambda text: parts.embedder.count_tokens(text))  # noqa: PLW0108
 
     return chunker
-
-
-def _chunking(rag: Configuration, name: str, kind: SourceType | None) -> ChunkingOptions:
-    for source in rag.sources:
-        if source.name == name:
-            return rag.chunking_of(source).options()
-    section = rag.chunking
-    if kind is SourceType.PBI:
-        section = section.model_copy(update={"strategy": "pbi_aware"})
-    return section.options()
 
 
 def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> str:
@@ -123,11 +114,26 @@ def pipeline_version(parts: Runtime, source: SourceSettings, extractor: str) -> 
     return f"{extractor}|{chunkers(parts)(source.name, None).version}"
 
 
-def decide(rag: Configuration, error: LarderError, attempts: int) -> Decision:
-    """What an error means for its documents."""
-    q = rag.queue
-    options = RetryOptions(base=q.retry_base_seconds, longest=q.retry_max_seconds, attempts=q.max_attempts)
-    return decision_of(error, attempts, options)
+MOST_DOUBLINGS = 60
+"""Waits are not limited in number, and a number has an end."""
+
+
+def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
+    """What an error means for its documents; `attempts` counts this failed try, or this wait.
+
+    Permanent errors and the last try are final; waits never are.
+    """
+    chance = random.random()  # noqa: S311 - spreads load, guards nothing
+    asked = error.retry_after
+    if error.waits and asked is not None:
+        # Whoever names a time knows it exactly; a little chance keeps all who wait from coming at once.
+        return Decision(delay=asked + min(1.0, asked / 10) * chance, dead=False)
+    if not error.waits and (not error.transient or attempts >= queue.max_attempts):
+        return Decision(delay=0.0, dead=True)
+    doubled = queue.retry_base_seconds * 2.0 ** min(max(0, attempts - 1), MOST_DOUBLINGS)
+    step = min(queue.retry_max_seconds, doubled)
+    # Half is fixed: full jitter would use up eight tries within a second of a rate limit (measured with Celery's own).
+    return Decision(delay=max(step / 2 + step / 2 * chance, asked or 0.0), dead=False)
 
 
 def limits(rag: Configuration) -> Limits:
@@ -159,47 +165,3 @@ def weights(rag: Configuration) -> Mapping[Stage, int]:
     if KNOWN[e.provider].remote:
         texts = max(texts, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}
-
-
-MOST_DOUBLINGS = 60
-"""Waits are not limited in number, and a number has an end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryOptions:
-    """Seconds and counts."""
-
-    base: float = 2.0
-    longest: float = 600.0
-    attempts: int = 8
-
-
-def delay(attempt: int, options: RetryOptions, retry_after: float | None = None, *, chance: float) -> float:
-    """Seconds until the next try: half of them fixed, half by chance (0 to 1), and never before `retry_after`.
-
-    Full jitter would use up eight tries within a second of a rate limit (measured with Celery's own).
-    """
-    step = min(options.longest, options.base * 2.0 ** min(max(0, attempt - 1), MOST_DOUBLINGS))
-    wait = step / 2 + step / 2 * chance
-    return max(wait, retry_after or 0.0)
-
-
-def wait(waits: int, options: RetryOptions, retry_after: float | None = None, *, chance: float) -> float:
-    """Seconds to wait the `waits`-th time for something that is nobody's failed try: growing, or as long as asked.
-
-    Whoever names a time knows it exactly; a little chance keeps all who wait from coming at once.
-    """
-    if retry_after is None:
-        return delay(waits, options, chance=chance)
-    return retry_after + min(1.0, retry_after / 10) * chance
-
-
-def decision_of(error: LarderError, attempts: int, options: RetryOptions) -> Decision:
-    """`attempts` counts this failed try, or this wait. Permanent errors and the last try are final; waits never."""
-    chance = random.random()  # noqa: S311 - spreads load, guards nothing
-    if error.waits:
-        return Decision(delay=wait(attempts, options, error.retry_after, chance=chance), dead=False)
-    dead = not error.transient or attempts >= options.attempts
-    return Decision(
-        delay=0.0 if dead else delay(attempts, options, error.retry_after, chance=chance), dead=dead
-    )

@@ -38,9 +38,8 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             )
         source = open_source(parts, configured.settings)
         where = admission_of(parts, configured, source, run=run.id, force=run.force)
-        complete = steps.syncer(parts).slice(
-            source, where, lambda: schedule_of(parts.settings, configured.settings)
-        )
+        syncer = steps.syncer(parts)
+        complete = syncer.slice(source, where, lambda: schedule_of(parts.settings, configured.settings))
     except LarderError as error:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
@@ -71,7 +70,7 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
             return
         # A wait that the source asks for is no failure, however often it asks.
         asked = isinstance(error, RateLimited)
-        decision = steps.decide(parts.rag, error, 1 if asked else run.attempts + 1)
+        decision = steps.decide(parts.rag.queue, error, 1 if asked else run.attempts + 1)
         if not decision.dead:
             runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
@@ -107,8 +106,7 @@ def register(parts: Runtime) -> None:
     for tenant, ones in by_tenant.items():
         with parts.database.tenant(tenant) as connection:
             if tenant == own:
-                names = settings.tenant, settings.project_id, settings.project
-                sources.ensure_tenant(connection, own, *names)
+                sources.ensure_tenant(connection, own, settings.tenant, settings.project_id, settings.project)
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
             sources.register(connection, [registration(parts, one, now) for one in ones])

@@ -9,13 +9,15 @@ import secrets
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.processes.liveness import is_same_process, process_start
 
 START_SECONDS = 60.0
@@ -83,13 +85,44 @@ def write_private(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
-def record(folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
-    """Note which process serves the folder; before it answers, so that whoever comes after a kill finds it."""
+def serve(
+    folder: Path,
+    command: list[str],
+    log: Path,
+    port: int,
+    answers: Callable[[], bool],
+    user: str | None = None,
+) -> int:
+    """Start the folder's server and wait until it answers; its process id.
+
+    Raises:
+        StoreUnavailable: it did not start; the message names its log.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+        )
     _started.append(process)
+    # Noted before it answers, so that whoever comes after a kill finds it.
     (folder / "port").write_text(str(port), encoding="utf-8")
-    (folder / "larder.pid").write_text(
-        json.dumps([process.pid, port, process_start(process.pid)]), encoding="utf-8"
-    )
+    entry = [process.pid, port, process_start(process.pid)]
+    (folder / "larder.pid").write_text(json.dumps(entry), encoding="utf-8")
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        if answers():
+            return process.pid
+        time.sleep(0.03)
+    process.kill()
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["empty log"]
+    raise StoreUnavailable(f"{folder.name} did not start: {said[-1][:200]}", fix=f"see {log}")
 
 
 def running(folder: Path) -> tuple[int, int] | None:
@@ -134,14 +167,6 @@ def usual_port(folder: Path) -> int:
             probe.bind(("127.0.0.1", port))
             return port
     return free_port()
-
-
-def log_tail(path: Path) -> str:
-    """The last line of a log, for an error message."""
-    with suppress(OSError):
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else "empty log"
-    return "no log"
 
 
 def package_folder(name: str) -> Path:

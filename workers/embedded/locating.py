@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
-
 from sqlalchemy.engine import make_url
 
 from pipeline.database import migrations
@@ -46,13 +44,9 @@ def migrate(settings: Settings, where: Addresses) -> str:
     ping(where.admin)
     with translated():
         revision = migrations.upgrade(where.admin)
-    if settings.admin_database_url:
-        passwords = {}
-        for url in (where.database, where.control):
-            parts = urlsplit(url)
-            if parts.username and parts.password and url != where.admin:
-                passwords[parts.username] = unquote(parts.password)
-        with translated():
+        if settings.admin_database_url:
+            roles = [make_url(url) for url in (where.database, where.control) if url != where.admin]
+            passwords = {r.username: r.password for r in roles if r.username and r.password}
             migrations.give_logins(where.admin, passwords)
     return revision
 
@@ -73,13 +67,11 @@ def ping(url: str) -> None:
 def open_runtime(settings: Settings) -> Runtime:
     """A runtime on servers that are there; the embedded ones are started and migrated first."""
     where = addresses(settings)
-    if uses_embedded(settings):
-        _migrate_once(settings, where)
-    return Runtime(settings, where)
-
-
-def _migrate_once(settings: Settings, where: Addresses) -> None:
-    """As `migrate`, left out if this data folder has seen this very revision."""
-    seen = settings.data / "schema"
-    if not seen.exists() or seen.read_text(encoding="utf-8") != migrations.NEWEST:
+    seen = (
+        settings.data / "schema"
+    )  # the revision that this data folder has, which costs no connection to read
+    if uses_embedded(settings) and not (
+        seen.exists() and seen.read_text(encoding="utf-8") == migrations.NEWEST
+    ):
         seen.write_text(migrate(settings, where), encoding="utf-8")
+    return Runtime(settings, where)

