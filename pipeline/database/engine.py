@@ -397,11 +397,11 @@ def register_vectors(connection: psycopg.Connection[Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """A temporary table, its column types, and the statement that moves its rows on."""
+    """A temporary table, its columns, and the statement that moves its rows on."""
 
     table: str
-    columns: Sequence[tuple[str, str]]
-    """(name, type) of each column, types as PostgreSQL names them."""
+    columns: str
+    """Names and types, as PostgreSQL declares them."""
     insert: str
     """`insert into ... select ... from <table>`."""
 
@@ -417,12 +417,13 @@ def driver_of(connection: Connection) -> Iterator[Any]:
 
 def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]]) -> None:
     """Send `rows` (tuples in column order) through `how`, inside the caller's transaction."""
-    declared = ", ".join(f"{name} {kind}" for name, kind in how.columns)
     with driver_of(connection) as driver, driver.cursor() as cursor:
-        cursor.execute(f"create temporary table if not exists {how.table} ({declared}) on commit delete rows")
+        cursor.execute(
+            f"create temporary table if not exists {how.table} ({how.columns}) on commit delete rows"
+        )
         cursor.execute(f"truncate {how.table}")
         with cursor.copy(f"copy {how.table} from stdin (format binary)") as copy:
-            copy.set_types([kind for _, kind in how.columns])
+            copy.set_types([column.split()[1] for column in how.columns.split(",")])
             for row in rows:
                 copy.write_row(row)
         cursor.execute(how.insert)

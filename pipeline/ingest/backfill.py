@@ -116,7 +116,7 @@ class Filler:
         model, tenant, texts = self.index.model, claim.tenant_id, work.texts()
         lease = self.lease if self.claims else None
         with self.database.tenant(tenant, durable=False) as connection:
-            work_in_progress.refill_from(connection, tenant, self.index, claim.ids, list(texts))
+            work_in_progress.refill(connection, tenant, self.index, claim.ids, list(texts))
             lacking, ours = missing(connection, claim, model, texts, lease=lease)
         work.foreign = lacking - ours
         if ours:

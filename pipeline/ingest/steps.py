@@ -153,9 +153,9 @@ class Indexer:
         return self._embedded(todo, error, held)
 
     def _todo(self, connection: Connection, claim: work.Claim) -> _Todo:
-        work_in_progress.refill(connection, claim.tenant_id, self.model, self.index(connection).id, claim.ids)
         hashes = work_in_progress.staged_hashes(connection, claim.ids)
         every = list(dict.fromkeys(h for hs in hashes.values() for h in hs))
+        work_in_progress.refill(connection, claim.tenant_id, self.index(connection), claim.ids, every)
         lease = self.lease if self.terms.budget else None
         wanted, ours = missing(connection, claim, self.model, every, lease=lease)
         texts = work_in_progress.texts(connection, claim.ids, list(ours))

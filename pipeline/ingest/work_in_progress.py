@@ -18,22 +18,14 @@ from pipeline.search.chunk_store import SearchIndex
 
 _STAGE = Transfer(
     table="incoming_stage",
-    columns=(
-        ("document_id", "uuid"),
-        ("tenant_id", "uuid"),
-        ("version", "int4"),
-        ("ord", "int4"),
-        ("content", "text"),
-        ("context", "text"),
-        ("hash", "bytea"),
-    ),
+    columns="document_id uuid, tenant_id uuid, version int4, ord int4, content text, context text, hash bytea",
     insert="""
         insert into chunk_stage (document_id, tenant_id, version, ord, content, context, hash)
         select * from incoming_stage""",
 )
 _CACHE = Transfer(
     table="incoming_vector",
-    columns=(("tenant_id", "uuid"), ("model", "text"), ("hash", "bytea"), ("vector", "halfvec")),
+    columns="tenant_id uuid, model text, hash bytea, vector halfvec",
     insert="""
         insert into embedding_cache (tenant_id, model, hash, vector)
         select distinct on (hash) tenant_id, model, hash, vector from incoming_vector order by hash
@@ -93,39 +85,23 @@ def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, lis
     return found
 
 
-def refill(connection: Connection, tenant_id: UUID, model: str, index: int, ids: Sequence[UUID]) -> None:
-    """Give the cache back the vectors these documents' own chunks still have, so that none is paid for twice."""
-    statement = text("""
-        insert into embedding_cache (tenant_id, model, hash, vector)
-        select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
-        from chunk c join chunk_stage s on s.document_id = c.document_id and s.hash = c.hash
-        where c.index_id = :index and c.document_id = any(:ids) order by c.hash
-        on conflict do nothing""")
-    connection.execute(statement, {"tenant": tenant_id, "model": model, "index": index, "ids": list(ids)})
-
-
-def refill_from(
+def refill(
     connection: Connection, tenant_id: UUID, index: SearchIndex, ids: Sequence[UUID], hashes: Sequence[bytes]
 ) -> None:
-    """Give the cache back the vectors that any index of the same model has of these texts of these documents."""
+    """Give the cache back the vectors that any index of this model has of these texts of these documents.
+
+    So none is paid for twice.
+    """
     statement = text("""
         insert into embedding_cache (tenant_id, model, hash, vector)
         select distinct on (c.hash) :tenant, :model, c.hash, c.embedding
-        from search_index i join chunk c on c.index_id = i.id
-        where i.provider = :provider and i.model = :model and i.dimensions = :dimensions
+        from chunk c where c.index_id = any(array(
+            select id from search_index
+            where provider = :provider and model = :model and dimensions = :dimensions))
           and c.document_id = any(:ids) and c.hash = any(:hashes) order by c.hash
         on conflict do nothing""")
-    connection.execute(
-        statement,
-        {
-            "tenant": tenant_id,
-            "provider": index.provider,
-            "model": index.model,
-            "dimensions": index.dimensions,
-            "ids": list(ids),
-            "hashes": list(hashes),
-        },
-    )
+    values = {"provider": index.provider, "model": index.model, "dimensions": index.dimensions}
+    connection.execute(statement, {**values, "tenant": tenant_id, "ids": list(ids), "hashes": list(hashes)})
 
 
 def cached(

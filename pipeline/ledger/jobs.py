@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Row, RowMapping, TextClause, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
@@ -159,25 +159,17 @@ def submit(
     the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump.
     """
     key = submission_key(project, request) if task == ENRICH else None
-    values = {
-        "tenant": tenant,
-        "project": project,
-        "request": json.dumps(clean(request), default=str),
-        "key": key,
-        "task": task,
-        "priority": priority,
-        "seconds": seconds,
-        "sends": sends,
-    }
+    how = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
+    asked = {"tenant": tenant, "project": project, "request": json.dumps(clean(request), default=str)}
     while True:
-        made = connection.execute(_INSERT, {**values, "id": uuid4()}).scalar()
+        made = connection.execute(_INSERT, {**asked, **how, "id": uuid4()}).scalar()
         if made is not None:
             return Asked(id=made, new=True)
         found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
-        if found is not None and found.good:
-            connection.execute(_JOIN, {"id": found.id, "priority": priority, "seconds": seconds})
+        if found and found.good:
+            connection.execute(_JOIN, {**how, "id": found.id})
             return Asked(id=found.id, new=False)
-        if found is not None:
+        if found:
             statement = text("update enrichment_job set submission = null where id = :id")
             connection.execute(statement, {"id": found.id})
 
@@ -193,11 +185,9 @@ def note_way(connection: Connection, way: str) -> None:
 
 def get(connection: Connection, job_id: UUID) -> JobRow | None:
     """A job with its result; None if there is none, or no longer."""
-    statement = text("""
-        select id, state, result, degradation_level, attempts, crash_count, code, error, deadline,
-               created_at, finished_at
-        from enrichment_job where id = :id""")
-    row = connection.execute(statement, {"id": job_id}).mappings().one_or_none()
+    columns = ", ".join(JobRow.__dataclass_fields__)
+    rows = connection.execute(text(f"select {columns} from enrichment_job where id = :id"), {"id": job_id})
+    row = rows.mappings().one_or_none()
     return None if row is None else JobRow(**row)
 
 
@@ -310,12 +300,14 @@ _EXPIRED = text(f"""
     returning id, {_NOTIFIED}""")
 
 _DUE = text(f"""
-    update enrichment_job j set enqueued_at = now()
-    from (select id from enrichment_job where state = 'queued' and {SENDABLE}
-          order by priority, created_at limit :most for update skip locked) w
-    where j.id = w.id
-    returning j.tenant_id, j.id, j.task, j.priority, j.created_at,
-              cast(extract(epoch from j.deadline - now()) as double precision) as seconds_left""")
+    with due as (
+        update enrichment_job j set enqueued_at = now()
+        from (select id from enrichment_job where state = 'queued' and {SENDABLE}
+              order by priority, created_at limit :most for update skip locked) w
+        where j.id = w.id
+        returning j.tenant_id, j.id, j.task, j.priority, j.created_at, j.deadline)
+    select tenant_id, id, task, priority, cast(extract(epoch from deadline - now()) as double precision) as seconds_left
+    from due order by priority, created_at""")
 
 
 def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:
@@ -325,8 +317,4 @@ def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:
     connection.execute(_CRASHED)
     connection.execute(_EXPIRED)
     rows = connection.execute(_DUE, {"resend": limits.resend, "most": limits.batch}).mappings()
-    return [_due(row) for row in sorted(rows, key=lambda r: (r["priority"], r["created_at"]))]
-
-
-def _due(row: RowMapping) -> DueJob:
-    return DueJob(**{name: row[name] for name in DueJob.__dataclass_fields__})
+    return [DueJob(**row) for row in rows]

@@ -15,37 +15,6 @@ from pipeline.errors import LeaseLost
 from pipeline.ledger import clean
 from pipeline.ledger.leases import Leased
 
-
-@dataclass(frozen=True, kw_only=True)
-class SourceRow:
-    """A source as the ledger knows it."""
-
-    id: UUID
-    tenant_id: UUID
-    project_id: UUID
-    name: str
-    kind: str
-    schedule: str
-    timezone: str
-    watch: bool
-    origin: str
-    config: Json
-    config_hash: str
-    pipeline_version: str
-    cursor: Cursor | None
-    stamp: str | None
-    next_sync_at: datetime | None
-    next_walk_at: datetime | None
-    last_sync_at: datetime | None
-    last_error: str | None
-    failures: int
-    paused_at: datetime | None
-    removed_at: datetime | None
-    held: int
-
-
-_COLUMNS = ", ".join(SourceRow.__dataclass_fields__)
-
 _REGISTER = text("""
     insert into source (id, tenant_id, project_id, name, kind, schedule, timezone, watch, origin, config, config_hash,
                         next_sync_at)
@@ -83,6 +52,22 @@ class Registration:
     config: Json = field(default_factory=dict)
     """As configured, without secrets: enough for a worker to open it again."""
     next_sync_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRow(Registration):
+    """A source as the ledger knows it."""
+
+    pipeline_version: str
+    cursor: Cursor | None
+    stamp: str | None
+    next_walk_at: datetime | None
+    last_sync_at: datetime | None
+    last_error: str | None
+    failures: int
+    paused_at: datetime | None
+    removed_at: datetime | None
+    held: int
 
 
 def ensure_tenant(
@@ -135,17 +120,20 @@ def tenant_names(connection: Connection) -> dict[UUID, str]:
     return {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}
 
 
+def _rows(connection: Connection, which: str, values: Json | None = None) -> list[SourceRow]:
+    columns = ", ".join(SourceRow.__dataclass_fields__)
+    rows = connection.execute(text(f"select {columns} from source {which}"), values)
+    return [SourceRow(**row) for row in rows.mappings()]
+
+
 def listed(connection: Connection) -> list[SourceRow]:
     """All sources this connection may see, by name."""
-    rows = connection.execute(text(f"select {_COLUMNS} from source order by name, id"))
-    return [SourceRow(**row) for row in rows.mappings()]
+    return _rows(connection, "order by name, id")
 
 
 def get(connection: Connection, source_id: UUID) -> SourceRow | None:
     """One source, or None."""
-    rows = connection.execute(text(f"select {_COLUMNS} from source where id = :id"), {"id": source_id})
-    row = rows.mappings().one_or_none()
-    return SourceRow(**row) if row else None
+    return next(iter(_rows(connection, "where id = :id", {"id": source_id})), None)
 
 
 _READY = """
@@ -156,17 +144,13 @@ _READY = """
 
 def due(connection: Connection) -> list[SourceRow]:
     """Sources whose time has come, the longest due first."""
-    statement = text(f"""
-        select {_COLUMNS} from source where (next_sync_at <= now() or next_walk_at <= now()) and {_READY}
-        order by least(next_sync_at, next_walk_at)""")
-    rows = connection.execute(statement)
-    return [SourceRow(**row) for row in rows.mappings()]
+    come = "(next_sync_at <= now() or next_walk_at <= now())"
+    return _rows(connection, f"where {come} and {_READY} order by least(next_sync_at, next_walk_at)")
 
 
 def watched(connection: Connection) -> list[SourceRow]:
     """Sources to look at on every tick."""
-    rows = connection.execute(text(f"select {_COLUMNS} from source where watch and {_READY}"))
-    return [SourceRow(**row) for row in rows.mappings()]
+    return _rows(connection, f"where watch and {_READY}")
 
 
 _LEASED = Leased(
@@ -223,17 +207,8 @@ def completed(
                pipeline_version = :pipeline, next_sync_at = :next,
                next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
         where id = :id""")
-    connection.execute(
-        statement,
-        {
-            "id": source_id,
-            "stamp": stamp,
-            "pipeline": pipeline_version,
-            "next": next_sync_at,
-            "walk": next_walk_at,
-            "walked": walked,
-        },
-    )
+    named = {"id": source_id, "pipeline": pipeline_version, "stamp": stamp, "walked": walked}
+    connection.execute(statement, {**named, "next": next_sync_at, "walk": next_walk_at})
 
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:

@@ -75,22 +75,9 @@ def open_index(
 
 _ROWS = Transfer(
     table="incoming_chunk",
-    columns=(
-        ("index_id", "int4"),
-        ("tenant_id", "uuid"),
-        ("project_id", "uuid"),
-        ("document_id", "uuid"),
-        ("ord", "int4"),
-        ("version", "int4"),
-        ("content", "text"),
-        ("context", "text"),
-        ("hash", "bytea"),
-        ("words", "text"),
-        ("title_words", "text"),
-        ("language", "text"),
-        ("length", "int4"),
-        ("embedding", "halfvec"),
-    ),
+    columns="""
+        index_id int4, tenant_id uuid, project_id uuid, document_id uuid, ord int4, version int4, content text,
+        context text, hash bytea, words text, title_words text, language text, length int4, embedding halfvec""",
     insert="""
         insert into chunk (index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
                            lexemes, length, embedding)

@@ -14,6 +14,7 @@ from pipeline.documents import Chunk
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreRejected, StoreUnavailable
 from pipeline.ingest import work_in_progress
+from pipeline.search.chunk_store import active_index
 from tests.pipeline.workshop import DIMENSIONS, MODEL, Workshop, document, paragraphs
 
 A, B = b"a" * 32, b"b" * 32
@@ -118,24 +119,13 @@ class TestTheCache:
         shop.admit(document("a", paragraphs(3)), document("b", paragraphs(2, "b")))
         shop.index()
         shop.sql("delete from embedding_cache")
-        ident = stage(shop, "a", [Chunk(ord=0, content="new")])
-        index = shop.value("select id from search_index")
+        own = [r["hash"] for r in shop.sql("select hash from chunk where document_id = :id", id=shop.id("a"))]
         with shop.database.tenant(shop.tenant) as connection:
-            work_in_progress.refill(connection, shop.tenant, MODEL, index, [ident])
-            assert connection.execute(text("select count(*) from embedding_cache")).scalar() == 0
-        stage(
-            shop,
-            "a",
-            [
-                Chunk(ord=n, content=r["content"], context=r["context"])
-                for n, r in enumerate(
-                    shop.sql("select content, context from chunk where document_id = :id", id=ident)
-                )
-            ],
-        )
-        with shop.database.tenant(shop.tenant) as connection:
-            work_in_progress.refill(connection, shop.tenant, MODEL, index, [ident])
-        assert shop.value("select count(*) from embedding_cache") == 3
+            index = active_index(connection)
+            assert index is not None
+            for hashes, kept in (([b"new"], 0), (own, 3)):
+                work_in_progress.refill(connection, shop.tenant, index, [shop.id("a")], hashes)
+                assert connection.execute(text("select count(*) from embedding_cache")).scalar() == kept
 
     def test_use_is_noted_once_a_day(self, shop: Workshop) -> None:
         cache(shop, [A, B], ["a", "b"])
