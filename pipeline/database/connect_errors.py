@@ -54,7 +54,7 @@ _NO_ANSWER = (
     ("expected authentication request", "what listens at its address is no PostgreSQL"),
 )
 """Words of the client -> why nobody answers."""
-_KEPT = "see `larder doctor`; the work is kept and tried again"
+KEPT = "see `larder doctor`; the work is kept and tried again"
 
 
 def refusal(error: psycopg.Error) -> StoreError | None:
@@ -77,7 +77,7 @@ def refusal(error: psycopg.Error) -> StoreError | None:
 
 def _refused(said: str) -> StoreError:
     if any(words in said for words in _PASSING):
-        return StoreUnavailable(f"the database takes no connections now: {said}", fix=_KEPT)
+        return StoreUnavailable(f"the database takes no connections now: {said}", fix=KEPT)
     fix = next((fix for words, fix in _FIXES if words in said), "see the log of the database server")
     return StoreRefused(f"the database refuses the login: {said}", fix=fix)
 

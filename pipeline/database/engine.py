@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Self
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.connect_errors import no_answer, refusal
+from pipeline.database.connect_errors import KEPT, no_answer, refusal
 from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
 
 APP_ROLE = "larder_app"
@@ -102,20 +102,10 @@ class Database:
 
         Work on many rows needs longer than a person waits, so by default nobody gives up.
         """
-        self.app = open_engine(
-            app_url, role=APP_ROLE, pool_size=pool_size, answer_timeout=answer_timeout, ping=False
-        )
-        self.asker = open_engine(
-            app_url,
-            role=APP_ROLE,
-            pool_size=pool_size,
-            answer_timeout=answer_timeout,
-            ping=False,
-            asking=True,
-        )
-        self.controller = open_engine(
-            control_url or app_url, role=CONTROL_ROLE, pool_size=pool_size, answer_timeout=answer_timeout
-        )
+        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout)
+        self.app = opened(app_url, role=APP_ROLE, ping=False)
+        self.asker = opened(app_url, role=APP_ROLE, ping=False, asking=True)
+        self.controller = opened(control_url or app_url, role=CONTROL_ROLE)
 
     @contextmanager
     def tenant(self, tenant_id: UUID, *, durable: bool = True) -> Iterator[Connection]:
@@ -138,14 +128,21 @@ class Database:
     def _begun(self, first: str) -> Connection:
         """A connection in a transaction that begins with these statements.
 
-        They also tell whether a pooled connection is still alive, so that none has to be asked before.
+        They hold a BEGIN, since that of the driver would be one more round trip, and tell whether a pooled connection
+        is still alive, so that none has to be asked before: if it is not, the next one is.
         """
-        try:
-            return _begun(self.app, first)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-        return _begun(self.app, first)
+        for last in (False, True):
+            connection = self.app.connect().execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                connection.begin()
+                connection.exec_driver_sql(first)
+            except BaseException as error:
+                connection.close()
+                if last or not (isinstance(error, DBAPIError) and error.connection_invalidated):
+                    raise
+            else:
+                break
+        return connection
 
     def ask(
         self,
@@ -186,7 +183,7 @@ class Database:
         try:
             pooled = self.asker.raw_connection()
         except NoneFree:
-            raise StoreUnavailable("no connection to the database became free in time", fix=_WAIT) from None
+            raise StoreUnavailable("no connection to the database became free in time", fix=KEPT) from None
         driver: Any = pooled.driver_connection
         try:
             # What is not prepared is planned anew for its values; what is prepared, once for all after five times.
@@ -215,18 +212,6 @@ class Database:
         """Close all idle connections."""
         for engine in (self.app, self.asker, self.controller):
             engine.dispose()
-
-
-def _begun(engine: Engine, first: str) -> Connection:
-    """These statements hold a BEGIN: that of the driver would be one more round trip."""
-    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-    try:
-        connection.begin()
-        connection.exec_driver_sql(first)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 _LOST = (None, "57P01", "57P02")
@@ -269,17 +254,10 @@ def translated() -> Iterator[None]:
     """Turn the driver's errors into ours; the statement and its values stay out of the message."""
     try:
         yield
-    except (DBAPIError, psycopg.Error) as error:
-        raise _ours(error) from error
-
-
-_WAIT = "see `larder doctor`; the work is kept and tried again"
-
-
-def _ours(error: DBAPIError | psycopg.Error) -> StoreError:
-    if isinstance(error, DBAPIError):
-        return translate(error.orig, lost=error.connection_invalidated)
-    return translate(error)
+    except DBAPIError as error:
+        raise translate(error.orig, lost=error.connection_invalidated) from error
+    except psycopg.Error as error:
+        raise translate(error) from error
 
 
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
@@ -301,7 +279,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
         lost |= isinstance(original, psycopg.OperationalError)
     if lost or state in _PASSING:
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
-        return StoreUnavailable(f"the database does not answer: {why}", fix=_WAIT)
+        return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
     diagnostic = getattr(original, "diag", None)
     what = getattr(diagnostic, "message_primary", None) or type(original).__name__
     return StoreRejected(f"the database refuses: {what}")

@@ -19,11 +19,10 @@ from pipeline.errors import (
     EmbedderUnavailable,
     LarderError,
     ModelMissing,
-    StoreRejected,
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, MissingTexts, missing
+from pipeline.ingest.embed import SHARED_SECONDS, embed_missing, missing, write_each
 from pipeline.ingest.steps import Decide, cut, held_of
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
@@ -120,18 +119,19 @@ class Filler:
             lacking, ours = missing(connection, claim, model, texts, lease=lease)
         work.foreign = lacking - ours
         if ours:
-            calls = MissingTexts(
-                tenant=tenant, model=model, texts={h: t for h, t in texts.items() if h in ours}
-            ).embed(
+            calls = embed_missing(
                 self.database,
                 self.embedder(tenant),
+                tenant,
+                model,
+                {h: t for h, t in texts.items() if h in ours},
                 tokens=None,
                 seconds=self.slice_seconds,
                 renew=lambda connection: self._renew(connection, claim),
                 every=self.lease / 3,
             )
-            for call in calls:
-                work.refused |= set(call.refused)
+            for _, refused in calls:
+                work.refused |= set(refused)
         with self.database.tenant(tenant, durable=False) as connection:
             work.vectors = work_in_progress.cached(connection, tenant, model, list(texts))
 
@@ -145,39 +145,33 @@ class Filler:
         bad = [i for i in work.pieces if work.refused & set(work.hashes(i))]
         if bad:
             self._fault(claim, bad, TextRejected("the embedding provider refuses one of its texts"))
-        whole = [i for i in work.pieces if i not in bad and all(h in work.vectors for h in work.hashes(i))]
-        self._write_each(claim, whole, work)
-        late = [i for i in work.pieces if i not in bad and i not in whole]
+        rest = [i for i in work.pieces if i not in bad]
+        whole = [i for i in rest if all(h in work.vectors for h in work.hashes(i))]
+        write_each(
+            whole,
+            lambda ids: self._write(claim, ids, work),
+            lambda ids, error: self._fault(claim, ids, error),
+        )
+        late = [i for i in rest if i not in whole]
         shared = [i for i in late if work.foreign & set(work.hashes(i))]
         said = "another worker is embedding one of its texts"
         self._postpone(claim, shared, said, delay=SHARED_SECONDS, tried=False, release=True)
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             return fills.put_back(connection, claim, [i for i in late if i not in shared])
 
-    def _write_each(self, claim: FillClaim, whole: list[UUID], work: _Work) -> None:
-        """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
-        try:
-            self._write(claim, whole, work)
-        except LarderError as error:
-            if not isinstance(error, StoreRejected) or len(whole) == 1:
-                self._fault(claim, whole, error)
-                return
-            for document in whole:
-                self._write_each(claim, [document], work)
-
-    def _write(self, claim: FillClaim, ids: Sequence[UUID], work: _Work) -> None:
-        """One transaction: what is still ours is replaced and noted, or nothing is."""
+    def _write(self, claim: FillClaim, ids: Sequence[UUID], work: _Work) -> list[Item]:
+        """One transaction: what is still ours is replaced and noted, or nothing is; nothing to look at again."""
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
             mine = set(fills.still_ours(connection, claim))
-            batch = [self._replacement(claim, work, i) for i in ids if i in mine]
+            batch = []
+            for i in (i for i in ids if i in mine):
+                vectors = np.asarray([work.vectors[h] for h in work.hashes(i)], dtype=np.float32)
+                shaped = vectors.reshape(len(vectors), self.index.dimensions)
+                batch.append(Replacement(document=claim.wanted[i], chunks=work.pieces[i], vectors=shaped))
             if batch:
                 PgVectorStore(connection, self.index, claim.tenant_id).replace(batch)
                 fills.finish(connection, claim, [held_of(r) for r in batch])
-
-    def _replacement(self, claim: FillClaim, work: _Work, document: UUID) -> Replacement:
-        vectors = [work.vectors[h] for h in work.hashes(document)]
-        shaped = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), self.index.dimensions)
-        return Replacement(document=claim.wanted[document], chunks=work.pieces[document], vectors=shaped)
+        return []
 
     def _wait(self, claim: FillClaim, ids: Sequence[UUID], error: LarderError) -> None:
         """The embedder failed as a whole, or one of the answers made no sense."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,8 +13,9 @@ from pipeline.database.engine import Database
 from pipeline.embedding import Embedder
 from pipeline.embedding.budget import Budget
 from pipeline.embedding.calls import TextsRejected, embed_checked
+from pipeline.errors import LarderError, StoreRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import embedding_use
+from pipeline.ledger import Item, embedding_use
 from pipeline.ledger.leases import Lease
 
 SHARED_SECONDS = 1.0
@@ -56,70 +57,72 @@ def missing(
     return wanted, ours & wanted
 
 
-@dataclass(frozen=True, kw_only=True)
-class Called:
-    """What became of the texts of one call."""
+def embed_missing(
+    database: Database,
+    embedder: Embedder,
+    tenant: UUID,
+    model: str,
+    texts: Mapping[bytes, str],
+    *,
+    tokens: int | None,
+    seconds: float,
+    renew: Callable[[Connection], None],
+    every: float,
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Call after call of at most `tokens`, until all texts are embedded or `seconds` are over.
 
-    embedded: list[bytes]
-    """Their vectors are in the cache."""
-    refused: list[bytes]
+    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` is called in the
+    transaction that keeps the vectors, when the last time is `every` seconds ago.
+
+    Raises:
+        LarderError: what the embedder raises; what was embedded before is kept.
+    """
+    started = renewed = time.monotonic()
+    for part in _calls(embedder, texts, tokens):
+        refused: tuple[int, ...] = ()
+        try:
+            vectors = embed_checked(embedder, [texts[h] for h in part])
+        except TextsRejected as error:
+            vectors, refused = error.vectors, error.indexes
+        good = [n for n in range(len(part)) if n not in refused]
+        kept, now = [part[n] for n in good], time.monotonic()
+        # Durable: these vectors may have cost money.
+        with database.tenant(tenant) as connection:
+            if kept:
+                work_in_progress.cache_vectors(connection, tenant, model, kept, vectors[good])
+            if now - renewed > every:
+                renew(connection)
+                renewed = now
+        yield kept, [part[n] for n in refused]
+        if now - started > seconds:
+            return
 
 
-@dataclass(frozen=True, kw_only=True)
-class MissingTexts:
-    """MissingTexts by their hash, to be embedded for a tenant with a model."""
-
-    tenant: UUID
-    model: str
-    texts: Mapping[bytes, str]
-
-    def embed(
-        self,
-        database: Database,
-        embedder: Embedder,
-        *,
-        tokens: int | None,
-        seconds: float,
-        renew: Callable[[Connection], None],
-        every: float,
-    ) -> Iterator[Called]:
-        """Call after call of at most `tokens`, until all are embedded or `seconds` are over.
-
-        `renew` is called in the transaction that keeps the vectors, when the last time is `every` seconds ago.
-
-        Raises:
-            LarderError: what the embedder raises; what was embedded before is kept.
-        """
-        started = renewed = time.monotonic()
-        for part in self._calls(embedder, tokens):
-            refused: tuple[int, ...] = ()
-            try:
-                vectors = embed_checked(embedder, [self.texts[h] for h in part])
-            except TextsRejected as error:
-                vectors, refused = error.vectors, error.indexes
-            good = [n for n in range(len(part)) if n not in refused]
-            kept, now = [part[n] for n in good], time.monotonic()
-            # Durable: these vectors may have cost money.
-            with database.tenant(self.tenant) as connection:
-                if kept:
-                    work_in_progress.cache_vectors(connection, self.tenant, self.model, kept, vectors[good])
-                if now - renewed > every:
-                    renew(connection)
-                    renewed = now
-            yield Called(embedded=kept, refused=[part[n] for n in refused])
-            if now - started > seconds:
-                return
-
-    def _calls(self, embedder: Embedder, most: int | None) -> Iterator[list[bytes]]:
-        """Hashes of the texts that go into one call."""
-        part: list[bytes] = []
-        tokens = 0
-        for name, text in self.texts.items():
-            more = embedder.count_tokens(text) if most else 0
-            if part and (len(part) == embedder.limits.texts or tokens + more > (most or 0)):
-                yield part
-                part, tokens = [], 0
-            part.append(name)
-            tokens += more
-        if part:
+def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:
+    """Hashes of the texts that go into one call."""
+    part: list[bytes] = []
+    tokens = 0
+    for name, text in texts.items():
+        more = embedder.count_tokens(text) if most else 0
+        if part and (len(part) == embedder.limits.texts or tokens + more > (most or 0)):
             yield part
+            part, tokens = [], 0
+        part.append(name)
+        tokens += more
+    if part:
+        yield part
+
+
+def write_each(
+    ids: Sequence[UUID],
+    write: Callable[[Sequence[UUID]], list[Item]],
+    fault: Callable[[Sequence[UUID], LarderError], None],
+) -> list[Item]:
+    """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
+    try:
+        return write(ids) if ids else []
+    except LarderError as error:
+        if isinstance(error, StoreRejected) and len(ids) > 1:
+            return [item for i in ids for item in write_each([i], write, fault)]
+        fault(ids, error)
+        return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 from uuid import UUID
 
 import numpy as np
@@ -17,9 +16,9 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
-from pipeline.errors import DocumentRejected, LarderError, StoreRejected, TextRejected
+from pipeline.errors import DocumentRejected, LarderError, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, MissingTexts, Terms, missing
+from pipeline.ingest.embed import SHARED_SECONDS, Terms, embed_missing, missing, write_each
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument
@@ -38,12 +37,8 @@ class Decision:
     """True: no further try."""
 
 
-class Decide(Protocol):
-    """`workers.control.steps.decide`: a pure question, error and number of tries in, decision out."""
-
-    def __call__(self, error: LarderError, attempts: int) -> Decision:
-        """The decision for the `attempts`-th try that failed, or the `attempts`-th wait."""
-        ...
+Decide = Callable[[LarderError, int], Decision]
+"""`workers.control.steps.decide`: error and how many tries (or waits) have failed in, decision out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,19 +174,22 @@ class Indexer:
                 budget = self.terms.budget(claim.tenant_id)
                 embedder = BudgetedEmbedder(embedder, budget)
                 tokens = min(filter(None, (tokens, budget.tokens)), default=None)
-            calls = MissingTexts(tenant=claim.tenant_id, model=self.model, texts=todo.texts).embed(
+            calls = embed_missing(
                 self.database,
                 embedder,
+                claim.tenant_id,
+                self.model,
+                todo.texts,
                 tokens=tokens,
                 seconds=self.slice_seconds,
                 renew=lambda connection: self._renew(connection, claim),
                 every=self.lease / 3,
             )
-            for call in calls:
+            for embedded, refused in calls:
                 todo.calls += 1
-                todo.done |= set(call.embedded)
-                todo.refused |= set(call.refused)
-                todo.cut |= {h for h in call.embedded if _is_cut(embedder, todo.texts[h])}
+                todo.done |= set(embedded)
+                todo.refused |= set(refused)
+                todo.cut |= {h for h in embedded if _is_cut(embedder, todo.texts[h])}
         except LarderError as error:
             return error
         return None
@@ -270,21 +268,13 @@ class Indexer:
             staged = work_in_progress.staged(connection, tenant, self.model, claim.ids)
             trimmed = [i for i in claim.ids if not staged[i].complete]
             again = work.put_back(connection, claim, trimmed, Stage.CHUNKED) if trimmed else []
-        whole = [i for i in claim.ids if i not in trimmed]
-        return Step(again=again + self._write_each(claim, whole, staged))
 
-    def _write_each(
-        self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, work_in_progress.Staged]
-    ) -> list[Item]:
-        """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
-        try:
-            return self._write(claim, ids, staged) if ids else []
-        except LarderError as error:
-            if isinstance(error, StoreRejected) and len(ids) > 1:
-                return [item for i in ids for item in self._write_each(claim, [i], staged)]
-            with self.database.tenant(claim.tenant_id, durable=False) as connection:
+        def fault(ids: Sequence[UUID], error: LarderError) -> None:
+            with self.database.tenant(tenant, durable=False) as connection:
                 self._decided(connection, claim, ids, error)
-            return []
+
+        whole = [i for i in claim.ids if i not in trimmed]
+        return Step(again=again + write_each(whole, lambda ids: self._write(claim, ids, staged), fault))
 
     def _write(
         self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, work_in_progress.Staged]

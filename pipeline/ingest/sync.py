@@ -53,7 +53,10 @@ class Syncer:
             return True
         run, row, token = claimed
         try:
-            since = self._start(run, row, source, where)
+            # Where this run stopped, else where the source stopped, else at the start.
+            another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
+            anew = run.force or another or source.walks_all
+            since = run.cursor if run.cursor is not None else None if anew else row.cursor
             if since is None and not run.walk:
                 # What is read from its very start may have lost items since the last time it was.
                 with self.database.tenant(where.tenant_id) as connection:
@@ -77,34 +80,22 @@ class Syncer:
             token = sources.claim(connection, where.source_id, lease=self.lease)
         return None if token is None else (run, row, token)
 
-    @staticmethod
-    def _start(
-        run: runs.RunRow, row: sources.SourceRow, source: Source, where: admission.Admission
-    ) -> Cursor | None:
-        """Where to begin: where this run stopped, else where the source stopped, else at the start."""
-        if run.cursor is not None:
-            return run.cursor
-        another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
-        return None if run.force or another or source.walks_all else row.cursor
-
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is."""
         end = time.monotonic() + self.slice_seconds
         for page in _guarded(source, since):
-            self._store(source, where, token, page)
+            with self.database.tenant(where.tenant_id, durable=False) as connection:
+                cursor = None if source.walks_all else page.cursor
+                sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
+                runs.add(
+                    connection, where.run_id, admission.admit(connection, where, page), cursor=page.cursor
+                )
             self.after_page()
             # A cursor that stands where this slice began means that the source is through: giving way there
             # would let a slow source begin its last page for ever.
             if time.monotonic() > end and page.cursor and page.cursor != since:
                 return False
         return True
-
-    def _store(self, source: Source, where: admission.Admission, token: UUID, page: Page) -> None:
-        with self.database.tenant(where.tenant_id, durable=False) as connection:
-            cursor = None if source.walks_all else page.cursor
-            sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
-            admitted = admission.admit(connection, where, page)
-            runs.add(connection, where.run_id, admitted, cursor=page.cursor)
 
     def _finish(
         self,
@@ -121,7 +112,8 @@ class Syncer:
         """
         listing = None
         if walk_after is not None:
-            self._hold(where, token, self.lease * LONG_CALL)
+            with self.database.tenant(where.tenant_id) as connection:
+                sources.renew(connection, where.source_id, token, lease=self.lease * LONG_CALL)
             with _translated():
                 listing = source.ids()
             if not self._read_again(source, where, token, listing, walk_after):
@@ -169,10 +161,6 @@ class Syncer:
             if time.monotonic() > end and start + READ_AGAIN < len(wanted):
                 return False
         return True
-
-    def _hold(self, where: admission.Admission, token: UUID, lease: float) -> None:
-        with self.database.tenant(where.tenant_id) as connection:
-            sources.renew(connection, where.source_id, token, lease=lease)
 
 
 def _guarded(source: Source, since: Cursor | None) -> Iterator[Page]:
