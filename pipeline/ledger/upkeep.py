@@ -179,27 +179,6 @@ def refill_damaged_beside(connection: Connection) -> None:
     connection.execute(statement, values)
 
 
-def cache_bytes(connection: Connection) -> int:
-    """Size of the tenant's embedding cache."""
-    size = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
-    return int(connection.execute(size).scalar_one())
-
-
-def statistics_are_old(connection: Connection) -> bool:
-    """True if the words of the newest chunks are not counted, and nothing under way will have them counted."""
-    statement = text("""
-        select exists (select from (
-            select max(d.last_indexed) as newest, sum(d.chunk_count) as chunks from document d
-            where not d.deleted
-              and not exists (select from document p where p.state = 'pending' and not p.deleted)
-              and not exists (select from sync_run r where r.finished_at is null)
-        ) d, search_index i left join index_stat s on s.index_id = i.id
-        where i.status = 'active' and d.chunks > 0
-          and (s.refreshed_at is null or s.refreshed_at < d.newest or s.chunks <> d.chunks))""")
-    row = connection.execute(statement)
-    return bool(row.scalar_one())
-
-
 def audit_chain(connection: Connection) -> Row[Any]:
     """Of the tenant's audit entries: how many there are, how many do not fit (`broken`), and the first of these."""
     # The same text that audit_append hashes; each entry also names the hash of the one before it.
@@ -258,11 +237,4 @@ def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
 def holds_chunks(connection: Connection) -> bool:
     """True if any document has been indexed."""
     found = connection.execute(text("select exists (select from document where chunk_count > 0)"))
-    return bool(found.scalar_one())
-
-
-def index_exists(connection: Connection, search_index: int, what: str) -> bool:
-    """True if the index of a search index on `what`, lexemes or vector, is there."""
-    statement = text("select to_regclass(:name) is not null")
-    found = connection.execute(statement, {"name": f"chunk_{search_index}_{what}"})
     return bool(found.scalar_one())

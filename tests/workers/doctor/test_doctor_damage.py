@@ -9,7 +9,6 @@ import pytest
 
 from tests.workers.doctor.installation import SQL, Store, beat
 from workers.admin.doctor import doctor
-from workers.control import maintenance
 from workers.runtime import Runtime
 
 
@@ -49,7 +48,6 @@ PLANTED = {
         select id, tenant_id, 1, 0, 'x', '', '\\x00' from document""",
     "old texts": """
         insert into document_body (document_id, tenant_id, version, body) select id, tenant_id, 0, 'x' from document""",
-    "keyword statistics": "update index_stat set refreshed_at = refreshed_at - interval '1 hour'",
 }
 
 
@@ -159,39 +157,6 @@ def test_a_document_not_yet_in_the_new_index_is_judged_by_the_old_one(store: Sto
         insert into search_index (provider, model, dimensions, chunker, pipeline_version, status)
         values ('hashing', 'hashing-8', 8, 'structure', 'x', 'building')""")
     assert store.examine()["document chunks"]["status"] == "ok"
-
-
-@pytest.mark.parametrize("what", ["lexemes", "vector"])
-def test_an_index_that_is_not_built_is_built(what: str, store: Store, omniscient: SQL) -> None:
-    retrieval = store.parts.rag.retrieval.model_copy(update={"exact_below": 1})
-    store.parts.rag = store.parts.rag.model_copy(update={"retrieval": retrieval})
-    maintenance.build_indexes(store.parts)
-    assert store.examine()["built indexes"]["status"] == "ok"
-    omniscient.execute(f"drop index chunk_1_{what}")
-    store.mend("built indexes")
-    omniscient.execute(f"drop index chunk_1_{what}")
-    omniscient.execute("update search_index set keyword_built = false, indexed_rows = null")
-    store.mend("built indexes")
-    row = omniscient.execute(f"select to_regclass('chunk_1_{what}') is not null").fetchone()
-    assert row == (True,)
-
-
-def test_above_exact_below_a_missing_vector_index_is_found(store: Store) -> None:
-    assert store.examine()["built indexes"]["status"] == "ok"
-    retrieval = store.parts.rag.retrieval.model_copy(update={"exact_below": 1})
-    store.parts.rag = store.parts.rag.model_copy(update={"retrieval": retrieval})
-    assert "vector index" in store.mend("built indexes")["detail"]
-
-
-def test_a_cache_over_its_limit_is_trimmed(store: Store, omniscient: SQL) -> None:
-    omniscient.execute("""
-        insert into embedding_cache (tenant_id, model, hash, vector, used_at)
-        select t.id, 'other', sha256(n::text::bytea), array_fill(0.5, array[2000])::vector::halfvec, '2020-01-01'
-        from tenant t, generate_series(1, 300) n""")
-    embedding = store.parts.rag.embedding
-    small = embedding.model_copy(update={"cache": embedding.cache.model_copy(update={"max_size": 1})})
-    store.parts.rag = store.parts.rag.model_copy(update={"embedding": small})
-    assert "allowed are 1" in store.mend("embedding cache")["detail"]
 
 
 def test_without_an_active_index_the_owner_is_told_how_to_have_one(store: Store, omniscient: SQL) -> None:

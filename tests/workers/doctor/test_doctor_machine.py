@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import psutil
 import pytest
 
 from tests.workers.doctor.installation import Store
 from workers.admin.doctor import server_checks
+from workers.processes import liveness
 
 
 def test_a_source_that_cannot_be_read_is_named(store: Store) -> None:
@@ -55,7 +55,7 @@ def test_a_process_that_lives_and_is_silent_is_found(store: Store) -> None:
     file = data / "heartbeat" / "heartbeat-worker-embed.json"
     file.write_text(json.dumps({"pid": os.getpid(), "at": time.time() - 60}), encoding="utf-8")
     assert store.examine()["heartbeats"]["status"] == "ok"  # left behind by a process that was stopped
-    started = psutil.Process().create_time()
+    started = liveness.process_start(os.getpid())
     processes = [{"name": "worker-embed", "pid": os.getpid(), "started": started}]
     (data / "state.json").write_text(json.dumps({"processes": processes}), encoding="utf-8")
     found = store.examine()["heartbeats"]

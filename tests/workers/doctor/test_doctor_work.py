@@ -39,16 +39,18 @@ def test_a_document_that_waits_for_its_time_is_not_forgotten(store: Store, omnis
     assert store.examine()["waiting documents"]["status"] == "ok"
 
 
-def test_an_open_run_without_workers_is_an_error(store: Store, omniscient: SQL) -> None:
+def test_a_queue_without_a_worker_is_an_error_and_syncs_that_wait_are_named(
+    store: Store, omniscient: SQL
+) -> None:
+    omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
+    found = store.examine()["workers"]
+    assert (found["status"], found["detail"]) == ("error", "no worker serves embed")
     one = next(iter(configured_sources(store.parts.settings).values()))
     sync.start_run(store.parts, one.tenant_id, one.id, trigger="manual")
-    assert store.examine()["open runs"]["status"] == "ok"
-    omniscient.execute("update worker set seen_at = now() - interval '1 minute' where queues = 'embed'")
-    found = store.examine()
-    assert found["open runs"]["status"] == "error"
-    assert "notes" in found["open runs"]["detail"]
-    assert "embed" in found["open runs"]["detail"]
-    assert (found["workers"]["status"], found["workers"]["detail"]) == ("error", "no worker serves embed")
+    omniscient.execute("delete from worker")
+    found = store.examine()["workers"]
+    assert found["status"] == "error"
+    assert "syncs of notes wait" in found["detail"]
 
 
 def test_no_worker_at_all_is_a_warning(store: Store, omniscient: SQL) -> None:

@@ -13,7 +13,6 @@ from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
-from workers.control.maintenance import refresh_statistics
 from workers.control.pump import pump_once
 from workers.runtime import Runtime
 
@@ -61,12 +60,8 @@ CHECKS: tuple[Check, ...] = (
         "old texts",
         *stored.leftovers(upkeep.OLD_BODIES, "texts of versions that nobody wants any more", warning),
     ),
-    Check("embedding cache", stored.cache, stored.trim_cache),
-    Check("keyword statistics", stored.statistics, refresh_statistics),
-    Check("built indexes", server.deferred, server.build_deferred),
     Check("waiting documents", stored.waiting, pump_once),
     Check("embedding", stored.embedding),
-    Check("open runs", stored.open_runs),
     Check("workers", stored.workers),
     Check("dead letters", stored.dead_letters),
     Check("held deletions", stored.held),

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from sqlalchemy import Connection
-
 from pipeline.database import migrations
 from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.embedding import open_embedder
@@ -20,8 +18,7 @@ from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
 from pipeline.ledger import overview, upkeep
 from pipeline.reranking import open_reranker
-from pipeline.search import term_statistics
-from pipeline.search.chunk_store import SearchIndex, indexes
+from pipeline.search.chunk_store import indexes
 from workers.admin import operations
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.admin.reindex import mismatch
@@ -152,41 +149,6 @@ def search_index(parts: Runtime) -> Diagnosis:
     if indexed:
         return error("there are documents and no search index", "larder index --force")
     return fine("none yet, it is made with the first document")
-
-
-def deferred(parts: Runtime) -> Diagnosis:
-    """The indexes that were put off during the first load are there."""
-    with parts.database.control() as connection:
-        missing = [
-            f"{what} index of {index.model}"
-            for index in indexes(connection)
-            for what, lacks in _lacking(parts, connection, index).items()
-            if lacks
-        ]
-    if missing:
-        return warning(f"not built: {', '.join(missing)}; searches answer, slowly", "larder doctor --repair")
-    return fine("nothing is due to be built")
-
-
-def build_deferred(parts: Runtime) -> None:
-    """Build what is missing; writes wait meanwhile."""
-    with parts.database.control() as connection:
-        for index in indexes(connection):
-            term_statistics.build(connection, index, **_lacking(parts, connection, index))
-
-
-def _lacking(parts: Runtime, connection: Connection, index: SearchIndex) -> dict[str, bool]:
-    """What is due, or is said to be built and not there."""
-    r = parts.rag.retrieval
-    keyword, vector = term_statistics.build_due(
-        connection, index, exact_below=r.exact_below, build_at=r.build_at
-    )
-    return {
-        "keyword": keyword
-        or (index.keyword_built and not upkeep.index_exists(connection, index.id, "lexemes")),
-        "vector": vector
-        or (index.indexed_rows is not None and not upkeep.index_exists(connection, index.id, "vector")),
-    }
 
 
 def message_broker(parts: Runtime) -> Diagnosis:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from pipeline.ingest import work_in_progress
 from pipeline.ledger import dead, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin import status
@@ -15,7 +14,7 @@ from workers.admin.sync_now import served
 from workers.control import steps
 from workers.control.maintenance import each_tenant
 from workers.queue import dispatch
-from workers.queue.celeryconfig import INDEXING, QUEUES
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 
 REPAIR = "larder doctor --repair"
@@ -77,29 +76,6 @@ def damaged(parts: Runtime) -> Diagnosis:
     return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
 
 
-def cache(parts: Runtime) -> Diagnosis:
-    """The vectors kept for reuse stay within their limit."""
-    most = parts.rag.embedding.cache.max_size
-    sizes = [size / 1e6 for size in each_tenant(parts, upkeep.cache_bytes)]
-    if any(size > most for size in sizes):
-        return warning(f"the embedding cache of a tenant has {max(sizes):.0f} MB, allowed are {most}", REPAIR)
-    return fine(f"{sum(sizes):.0f} MB, allowed are {most} per tenant")
-
-
-def trim_cache(parts: Runtime) -> None:
-    """Drop the longest unused vectors."""
-    most = parts.rag.embedding.cache.max_size
-    each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=most))
-
-
-def statistics(parts: Runtime) -> Diagnosis:
-    """Keyword search knows how common the words of the newest chunks are."""
-    old = sum(each_tenant(parts, upkeep.statistics_are_old))
-    if old:
-        return warning(f"keyword statistics of {old} tenants are older than their chunks", REPAIR)
-    return fine("as new as the chunks")
-
-
 def audit(parts: Runtime) -> Diagnosis:
     """No entry of the audit chains was changed or taken out of the middle."""
     rows = each_tenant(parts, upkeep.audit_chain)
@@ -145,30 +121,23 @@ def waiting(parts: Runtime) -> Diagnosis:
     return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
 
 
-def open_runs(parts: Runtime) -> Diagnosis:
-    """Syncs that were begun have workers that can end them."""
-    with parts.database.control() as connection:
-        names = upkeep.sources_being_synced(connection)
-        lacking = sorted(set(INDEXING) - served(overview.workers(connection)))
-    if names and lacking:
-        return error(f"syncs of {', '.join(names)} wait for workers of {', '.join(lacking)}", START)
-    return fine(f"{len(names)} syncs under way")
-
-
 def workers(parts: Runtime) -> Diagnosis:
-    """Every queue is served, or none: then nothing was started on purpose."""
+    """Every queue is served; if none is and nothing is being synced, nothing was started on purpose."""
     with parts.database.control() as connection:
         live = served(overview.workers(connection))
         stuck = upkeep.silent_queues(connection, seconds=CANARY_SECONDS)
-    lacking = sorted(set(QUEUES) - live)
-    if live and lacking:
-        return error(f"no worker serves {', '.join(lacking)}", START)
+        syncing = upkeep.sources_being_synced(connection)
+    lacking = ", ".join(queue for queue in QUEUES if queue not in live)
+    if lacking and syncing:
+        return error(f"syncs of {', '.join(syncing)} wait, and no worker serves {lacking}", START)
+    if lacking and live:
+        return error(f"no worker serves {lacking}", START)
     if lacking:
         return warning("no worker is running; schedules do not run", START)
     if stuck:
         fix = "see that beat runs, and that queue's log"
         return warning(f"{', '.join(stuck)} did no task for minutes", fix)
-    return fine(f"{', '.join(QUEUES)} are served")
+    return fine(f"{', '.join(QUEUES)} are served; {len(syncing)} syncs under way")
 
 
 def dead_letters(parts: Runtime) -> Diagnosis:
