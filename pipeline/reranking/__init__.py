@@ -84,7 +84,7 @@ def _open_onnx(options: RerankOptions) -> Reranker:
             f"no model is shipped for retrieval.rerank, and {options.model!r} is no folder",
             fix="set it to a folder with the model's model.onnx and tokenizer.json",
         )
-    return OnnxReranker(options.model_path, batch_size=options.batch_size, seconds=options.seconds)
+    return OnnxReranker(options.model_path, options)
 
 
 def _open_sentence_transformers(options: RerankOptions) -> Reranker:
@@ -98,9 +98,7 @@ def _open_sentence_transformers(options: RerankOptions) -> Reranker:
         setting=f"retrieval.rerank.model is {name!r}",
         instead="name a folder with model.onnx and tokenizer.json",
     )
-    return SentenceTransformerReranker(
-        model, name=name, batch_size=options.batch_size, seconds=options.seconds
-    )
+    return SentenceTransformerReranker(model, name, options)
 
 
 PROVIDERS: Mapping[str, Callable[[RerankOptions], Reranker]] = {

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from pipeline.embedding import onnx_folder, readable
 from pipeline.embedding.providers.transformers import PACKAGE
 from pipeline.errors import ModelMissing
-from pipeline.reranking import RerankerUnavailable, TimeLimit
+from pipeline.reranking import RerankerUnavailable, RerankOptions, TimeLimit
 
 MOST_TOKENS = 512
 """Longest pair, if neither the tokenizer nor the model's own files ask for a shorter one."""
 _WHOLE_NUMBERS: Mapping[str, type[np.integer[Any]]] = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+_USUAL = RerankOptions()
 
 
 class OnnxReranker:
@@ -31,16 +34,10 @@ class OnnxReranker:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        batch_size: int = 10,
-        seconds: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: Path, options: RerankOptions = _USUAL, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = folder.resolve().name
-        self._batch_size = batch_size
-        self._seconds = seconds
+        self._options = options
         self._clock = clock
         model_file, tokenizer_file = onnx_folder.files(folder, "retrieval.rerank")
         self._session = onnx_folder.open_session(model_file, "cross-encoder")
@@ -60,15 +57,15 @@ class OnnxReranker:
             RerankerUnavailable: onnxruntime failed, or the time is up; a running batch is broken off.
             ModelMissing: the model answers with something else than one logit or two classes.
         """
-        limit = TimeLimit(self._seconds, self._clock)
+        limit = TimeLimit(self._options.seconds, self._clock)
         pairs = self._pairs(query, texts)
         found = np.zeros(len(pairs))
         # By length, so that little is padded; each score returns to its own place.
         order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
         with _deadline(limit) as run_options:
-            for start in range(0, len(order), self._batch_size):
+            for start in range(0, len(order), self._options.batch_size):
                 limit.left()
-                batch = order[start : start + self._batch_size]
+                batch = order[start : start + self._options.batch_size]
                 found[batch] = self._run([pairs[place] for place in batch], run_options, limit)
         scores: list[float] = found.tolist()
         return scores
@@ -166,16 +163,13 @@ class SentenceTransformerReranker:
     def __init__(
         self,
         model: Any,
-        *,
         name: str,
-        batch_size: int = 10,
-        seconds: float = 1.0,
+        options: RerankOptions = _USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self._model = model
-        self._batch_size = batch_size
-        self._seconds = seconds
+        self._options = options
         self._clock = clock
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
@@ -185,11 +179,11 @@ class SentenceTransformerReranker:
             RerankerUnavailable: the model failed, or the time is up.
             ModelMissing: the model gives more than one number per pair.
         """
-        limit = TimeLimit(self._seconds, self._clock)
+        limit = TimeLimit(self._options.seconds, self._clock)
         found: list[float] = []
-        for start in range(0, len(texts), self._batch_size):
+        for start in range(0, len(texts), self._options.batch_size):
             limit.left()
-            batch = [(query, text) for text in texts[start : start + self._batch_size]]
+            batch = [(query, text) for text in texts[start : start + self._options.batch_size]]
             try:
                 answer = self._model.predict(batch, batch_size=len(batch), show_progress_bar=False)
             except Exception as error:  # noqa: BLE001 - torch raises nothing narrower, and its message may quote texts

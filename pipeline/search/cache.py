@@ -131,7 +131,8 @@ def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
     """
     with database.tenant(tenant_id) as connection:
         row = connection.execute(_LOOK, {"tenant": tenant_id}).mappings().one_or_none()
-        if row is not None and not row["chunks"] and term_statistics.ensure(connection, tenant_id, row["id"]):
+        if row is not None and not row["chunks"]:
+            term_statistics.ensure(connection, tenant_id, row["id"])
             row = connection.execute(_LOOK, {"tenant": tenant_id}).mappings().one_or_none()
     if row is None:
         return None

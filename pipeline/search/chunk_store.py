@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 from pgvector import HalfVector
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from pipeline.database.engine import Transfer, transfer
-from pipeline.documents import Chunk
 from pipeline.errors import StoreRejected
 from pipeline.languages import language_of
 from pipeline.search.question import counted
-from pipeline.search.records import Replaced, Replacement, StoredDocument
+from pipeline.search.records import Replaced, Replacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +35,17 @@ class SearchIndex:
 
 
 INDEX_COLUMNS = tuple(SearchIndex.__dataclass_fields__)
-_INDEX = ", ".join(INDEX_COLUMNS)
-
-
-def active_index(connection: Connection) -> SearchIndex | None:
-    """The index that searches read; None before the first document."""
-    row = connection.execute(text(f"select {_INDEX} from search_index where status = 'active'"))
-    found = row.mappings().one_or_none()
-    return SearchIndex(**found) if found else None
 
 
 def indexes(connection: Connection) -> list[SearchIndex]:
     """All search indexes, oldest first."""
-    rows = connection.execute(text(f"select {_INDEX} from search_index order by id"))
+    rows = connection.execute(text(f"select {', '.join(INDEX_COLUMNS)} from search_index order by id"))
     return [SearchIndex(**row) for row in rows.mappings()]
+
+
+def active_index(connection: Connection) -> SearchIndex | None:
+    """The index that searches read; None before the first document."""
+    return next((index for index in indexes(connection) if index.status == "active"), None)
 
 
 def open_index(
@@ -59,18 +55,16 @@ def open_index(
 
     The first one becomes active at once; a later one is built beside the active one.
     """
-    made = connection.execute(
-        text("select open_search_index(:provider, :model, :dimensions, :chunker, :pipeline)"),
-        {
-            "provider": provider,
-            "model": model,
-            "dimensions": dimensions,
-            "chunker": chunker,
-            "pipeline": pipeline,
-        },
-    ).scalar_one()
-    row = connection.execute(text(f"select {_INDEX} from search_index where id = :id"), {"id": made})
-    return SearchIndex(**row.mappings().one())
+    given = {
+        "provider": provider,
+        "model": model,
+        "dimensions": dimensions,
+        "chunker": chunker,
+        "pipeline": pipeline,
+    }
+    opened = text("select open_search_index(:provider, :model, :dimensions, :chunker, :pipeline)")
+    made = connection.execute(opened, given).scalar_one()
+    return next(index for index in indexes(connection) if index.id == made)
 
 
 _ROWS = Transfer(
@@ -88,14 +82,18 @@ _ROWS = Transfer(
 )
 
 
-@dataclass(kw_only=True)
-class _Change:
-    """What one call of `replace` is about to do."""
-
-    drop: list[tuple[UUID, int]] = field(default_factory=list)
-    keep: list[tuple[StoredDocument, int]] = field(default_factory=list)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    results: list[Replaced] = field(default_factory=list)
+_STORED = text(
+    "select document_id, ord, version, hash from chunk where index_id = :index and document_id = any(:ids)"
+)
+_DROP = text("""
+    delete from chunk c using unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as k(id, ord)
+    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord""")
+_KEEP = text("""
+    update chunk c set version = k.version, project_id = k.project
+    from unnest(cast(:ids as uuid[]), cast(:ords as integer[]), cast(:versions as integer[]),
+                cast(:projects as uuid[])) as k(id, ord, version, project)
+    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord
+      and (c.version, c.project_id) is distinct from (k.version, k.project)""")
 
 
 class PgVectorStore:
@@ -116,45 +114,45 @@ class PgVectorStore:
         """
         for replacement in batch:
             check_vectors(replacement, self.index.dimensions)
-        old = self._stored([r.document.id for r in batch])
-        change = _Change()
+        old: dict[UUID, dict[int, Any]] = {}
+        ids = [r.document.id for r in batch]
+        for row in self.connection.execute(_STORED, {"index": self.index.id, "ids": ids}):
+            old.setdefault(row.document_id, {})[row.ord] = row
+        drop: list[tuple[UUID, int]] = []
+        keep: list[tuple[UUID, int, int, UUID | None]] = []
+        rows: list[tuple[Any, ...]] = []
+        results = []
         for replacement in batch:
-            document = replacement.document
-            version, hashes = old.get(document.id, (0, {}))
-            if version > document.version:
-                change.results.append(Replaced(written=0, kept=0, removed=0))
+            of, stored = replacement.document, old.get(replacement.document.id, {})
+            if any(row.version > of.version for row in stored.values()):
+                results.append(Replaced(written=0, kept=0, removed=0))
                 continue
-            kept, written, removed = diff(hashes, replacement.chunks)
-            change.drop += [(document.id, o) for o in removed]
-            change.keep += [(document, o) for o in kept]
-            change.rows += self._rows(replacement, set(written))
-            change.results.append(Replaced(written=len(written), kept=len(kept), removed=len(removed)))
-        self._drop(change.drop)
-        self._keep(change.keep)
-        if change.rows:
-            transfer(self.connection, _ROWS, change.rows)
-        return change.results
+            hashes = {ord_: bytes(row.hash).hex() for ord_, row in stored.items()}
+            kept = {chunk.ord for chunk in replacement.chunks if hashes.get(chunk.ord) == chunk.hash}
+            written = len(replacement.chunks) - len(kept)
+            results.append(Replaced(written=written, kept=len(kept), removed=len(stored) - len(kept)))
+            drop += [(of.id, ord_) for ord_ in stored if ord_ not in kept]
+            keep += [(of.id, ord_, of.version, of.project_id) for ord_ in kept]
+            rows += self._rows(replacement, kept)
+        self._run(_DROP, ("ids", "ords"), drop)
+        # Unchanged rows only learn their document's new version and project; no search index holds these columns.
+        self._run(_KEEP, ("ids", "ords", "versions", "projects"), keep)
+        if rows:
+            transfer(self.connection, _ROWS, rows)
+        return results
 
-    def _stored(self, ids: list[UUID]) -> dict[UUID, tuple[int, dict[int, str]]]:
-        """Document id -> (version, ordinal -> hash) of what is there."""
-        found: dict[UUID, tuple[int, dict[int, str]]] = {}
-        rows = self.connection.execute(
-            text(
-                "select document_id, ord, version, hash from chunk where index_id = :index and document_id = any(:ids)"
-            ),
-            {"index": self.index.id, "ids": ids},
-        )
-        for row in rows:
-            version, hashes = found.setdefault(row.document_id, (row.version, {}))
-            hashes[row.ord] = bytes(row.hash).hex()
-            found[row.document_id] = (max(version, row.version), hashes)
-        return found
+    def _run(self, statement: TextClause, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            columns = map(list, zip(*rows, strict=True))
+            self.connection.execute(
+                statement, {"index": self.index.id, **dict(zip(names, columns, strict=True))}
+            )
 
-    def _rows(self, replacement: Replacement, written: set[int]) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, replacement: Replacement, kept: Collection[int]) -> Iterator[tuple[Any, ...]]:
         document = replacement.document
         language = language_of(document.metadata)
         for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True):
-            if chunk.ord in written:
+            if chunk.ord not in kept:
                 words, length = counted(chunk.content)
                 title_words, title_length = counted(chunk.context)
                 yield (
@@ -174,42 +172,6 @@ class PgVectorStore:
                     HalfVector(vector),
                 )
 
-    def _drop(self, keys: list[tuple[UUID, int]]) -> None:
-        if keys:
-            self.connection.execute(
-                text("""
-                    delete from chunk c using unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as k(id, ord)
-                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord"""),
-                {"index": self.index.id, "ids": [k[0] for k in keys], "ords": [k[1] for k in keys]},
-            )
-
-    def _keep(self, keys: list[tuple[StoredDocument, int]]) -> None:
-        """Unchanged rows only learn their document's new version and project; no search index holds these columns."""
-        if keys:
-            self.connection.execute(
-                text("""
-                    update chunk c set version = k.version, project_id = k.project
-                    from unnest(cast(:ids as uuid[]), cast(:ords as integer[]), cast(:versions as integer[]),
-                                cast(:projects as uuid[])) as k(id, ord, version, project)
-                    where c.index_id = :index and c.document_id = k.id and c.ord = k.ord
-                      and (c.version, c.project_id) is distinct from (k.version, k.project)"""),
-                {
-                    "index": self.index.id,
-                    "ids": [document.id for document, _ in keys],
-                    "ords": [o for _, o in keys],
-                    "versions": [document.version for document, _ in keys],
-                    "projects": [document.project_id for document, _ in keys],
-                },
-            )
-
-    def delete(self, document_ids: Sequence[UUID]) -> int:
-        """Remove the chunks of these documents from this index."""
-        gone = self.connection.execute(
-            text("delete from chunk where index_id = :index and document_id = any(:ids)"),
-            {"index": self.index.id, "ids": list(document_ids)},
-        )
-        return int(gone.rowcount)
-
 
 def check_vectors(replacement: Replacement, dimensions: int) -> None:
     """Refuse vectors that do not fit their chunks or the index.
@@ -228,12 +190,3 @@ def check_vectors(replacement: Replacement, dimensions: int) -> None:
         raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
     if len({chunk.ord for chunk in replacement.chunks}) != count:
         raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")
-
-
-def diff(old: Mapping[int, str], new: Sequence[Chunk]) -> tuple[list[int], list[int], list[int]]:
-    """(kept, written, removed) ordinals when chunks with hashes `old` (by ordinal) become `new`."""
-    kept = [c.ord for c in new if old.get(c.ord) == c.hash]
-    same = set(kept)
-    written = [c.ord for c in new if c.ord not in same]
-    removed = [o for o in old if o not in same]
-    return kept, written, removed

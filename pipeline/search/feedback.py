@@ -117,7 +117,9 @@ def give(
         "item": question.item[:LONGEST_NAME],
         "title": question.title[:LONGEST_NAME],
         "project": question.project[:LONGEST_NAME],
-        "asked": json.dumps({name: _cut(value) for name, value in question.asked.items()}),
+        "asked": json.dumps(
+            {n: v[:LONGEST_QUESTION] if isinstance(v, str) else v for n, v in question.asked.items()}
+        ),
         "by": by,
     }
     row = connection.execute(_GIVE, values).one_or_none()
@@ -125,10 +127,6 @@ def give(
         raise RequestRejected(f"there is no document {document}", fix="mark one that a search finds")
     before: Verdict | None = row.before
     return before
-
-
-def _cut(value: Any) -> Any:
-    return value[:LONGEST_QUESTION] if isinstance(value, str) else value
 
 
 def undo(connection: Connection, key: str, document: UUID) -> Verdict | None:

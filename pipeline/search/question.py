@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 from uuid import UUID
 
@@ -20,19 +19,16 @@ SHORT = 200
 """Characters up to which a question mark anywhere makes a text a question."""
 
 _WORD = re.compile(r"[^\W_](?:[\w./:\-]*[^\W_])?")
-_STOP = frozenset(
-    word
-    for line in (
-        "a about after again all also am an and any are as at be because been before being but by can cannot",
-        "could did do does doing don't during each few for from further had has have having he her here hers him",
-        "his how i if in into is isn't it its itself just let me more most my no nor not now of off on once only",
-        "or other our out over own same she should so some such than that the their them then there these they",
-        "this those through to too under until up us very was we were what when where which while who whom why",
-        "will with within without would you your",
-        "als auf das dem den der des die ein eine für im in ist mit nicht oder sind und von warum was wer wie wo zu",
-    )
-    for word in line.split()
+_STOP_WORDS = (
+    "a about after again all also am an and any are as at be because been before being but by can cannot "
+    "could did do does doing don't during each few for from further had has have having he her here hers him "
+    "his how i if in into is isn't it its itself just let me more most my no nor not now of off on once only "
+    "or other our out over own same she should so some such than that the their them then there these they "
+    "this those through to too under until up us very was we were what when where which while who whom why "
+    "will with within without would you your "
+    "als auf das dem den der des die ein eine für im in ist mit nicht oder sind und von warum was wer wie wo zu "
 )
+_STOP = frozenset(_STOP_WORDS.split())
 _ASKS = re.compile(
     r"^\s*(?:how|what|why|where|when|which|who|whom|whose|can|could|does|do|did|is|are|should|may|must|will|"
     r"wie|was|warum|wieso|weshalb|wo|wann|welche[rsn]?|wer|kann|können|soll|darf)\b",
@@ -69,35 +65,6 @@ class Synonyms:
             if there:
                 found |= dict.fromkeys(word for word in group if word not in there)
         return tuple(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessedQuery:
-    """A question, looked at."""
-
-    text: str
-    synonyms: tuple[str, ...]
-    """Words that were added for the keyword search."""
-
-    @cached_property
-    def intent(self) -> Intent:
-        """What a person is after."""
-        return intent_of(self.text)
-
-    @cached_property
-    def keywords(self) -> tuple[str, ...]:
-        """The words that carry the question, the most repeated first."""
-        return keywords(self.text)
-
-    @property
-    def words(self) -> str:
-        """What the keyword search reads."""
-        return " ".join([self.text, *self.synonyms])
-
-
-def process(text: str, synonyms: Synonyms | None = None) -> ProcessedQuery:
-    """All that is to know of a question."""
-    return ProcessedQuery(text=text, synonyms=(synonyms or Synonyms()).added_to(text))
 
 
 def keywords(text: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
@@ -160,7 +127,7 @@ def searchable(text: str) -> str:
 
 
 def counted(text: str) -> tuple[str, int]:
-    """`searchable(text)` and `word_count(text)`, for one look at the text instead of two."""
+    """`searchable(text)`, and how many words the text has: the length that BM25 divides by."""
     plain = _NOT_WORD.sub(" ", text).strip()
     words = plain.split()
     compounds = {m.group() for m in _COMPOUND.finditer(text)}
@@ -170,8 +137,3 @@ def counted(text: str) -> tuple[str, int]:
             humps = _HUMP.split(word)
             extra += humps if len(humps) > 1 else []
     return " ".join([plain, *extra]), len(words)
-
-
-def word_count(text: str) -> int:
-    """Words of a text, the length that BM25 divides by."""
-    return counted(text)[1]

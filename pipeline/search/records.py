@@ -13,7 +13,7 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.languages import DEFAULT
 from pipeline.search.feedback import Marks
-from pipeline.search.question import Intent, ProcessedQuery, Synonyms, key_of
+from pipeline.search.question import Synonyms, key_of
 
 Mode = Literal["hybrid", "vector", "keyword"]
 
@@ -257,10 +257,3 @@ class SearchResults:
     """Good enough, but ranked after the last hit; only if the request says `trace`."""
     from_cache: bool = False
     """The database was not asked: the same question was answered a short while ago."""
-    query: ProcessedQuery | None = None
-    """The question, looked at; None if it was not."""
-
-    @property
-    def intent(self) -> Intent | None:
-        """What the question seems to be after; None if it was not looked at."""
-        return self.query.intent if self.query else None

@@ -24,7 +24,7 @@ from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.feedback import Marks
-from pipeline.search.question import ProcessedQuery, process, searchable
+from pipeline.search.question import searchable
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -65,7 +65,9 @@ class _Asked:
     """A question with all that its answer depends on."""
 
     request: SearchRequest
-    query: ProcessedQuery
+    text: str
+    words: str
+    """What the keyword search reads: the text and its synonyms."""
     mode: Mode
     level: int
     k: int
@@ -136,7 +138,8 @@ class Retriever:
         mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
         asked = _Asked(
             request=request,
-            query=process(question, self.options.synonyms),
+            text=question,
+            words=" ".join([question, *self.options.synonyms.added_to(question)]),
             mode=mode,
             level=level,
             k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
@@ -159,12 +162,12 @@ class Retriever:
         if asked.mode == "keyword":
             return asked
         kept, space = self.caches.vectors, f"vector:{self.tenant}"
-        key = _hash(f"{index.provider} {index.model} {index.dimensions} {asked.query.text}") if kept else ""
+        key = _hash(f"{index.provider} {index.model} {index.dimensions} {asked.text}") if kept else ""
         vector = kept.get(space, key) if kept else None
         if vector is None:
             try:
                 with self.watch("embedder"):
-                    vector = embed_query_checked(self.embedder_of(index), asked.query.text)
+                    vector = embed_query_checked(self.embedder_of(index), asked.text)
             except EmbeddingError:
                 if asked.mode == "vector":
                     raise
@@ -197,7 +200,7 @@ class Retriever:
             "dedupe": request.dedupe and not request.trace,
             "asked": request.question_key,
             "vector": None if asked.vector is None else HalfVector(asked.vector),
-            "words": "" if by_meaning else searchable(asked.query.words[:MOST_CHARACTERS]),
+            "words": "" if by_meaning else searchable(asked.words[:MOST_CHARACTERS]),
             "languages": list(o.languages),
             "tenant": self.tenant,
             "index": snapshot.index.id,
@@ -261,7 +264,6 @@ class Retriever:
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
-            query=asked.query,
         )
         if request.trace:
             return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
@@ -280,7 +282,7 @@ class Retriever:
                 if reranker is None:
                     return hits, asked.level
                 texts = [hit.chunk.embedding_text for hit in first]
-                return [*reranked(first, reranker.scores(asked.query.text, texts)), *rest], asked.level
+                return [*reranked(first, reranker.scores(asked.text, texts)), *rest], asked.level
         except Exception:  # noqa: BLE001 (a model may fail in any way, and a ranking without it is there)
             return hits, max(asked.level, NO_RERANKING)
 

@@ -37,28 +37,14 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
     connection.execute(_MEASURE, {"t": tenant_id, "i": index})
 
 
-def ensure(connection: Connection, tenant_id: UUID, index: int) -> bool:
-    """Count if that was never done, so that the first search after the first documents ranks as the later ones.
-
-    True if there may be counts now that were not there before.
-    """
-    if not _uncounted(connection, tenant_id, index):
-        return False
+def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
+    """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
     _lock(connection, tenant_id)
-    if _uncounted(connection, tenant_id, index):
+    uncounted = text("""
+        select not exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)
+               and exists (select from chunk where tenant_id = :t and index_id = :i)""")
+    if connection.execute(uncounted, {"t": tenant_id, "i": index}).scalar_one():
         refresh(connection, tenant_id, index)
-    return True
-
-
-def _uncounted(connection: Connection, tenant_id: UUID, index: int) -> bool:
-    """True if there are chunks, but no count of any."""
-    row = connection.execute(
-        text("""
-            select not exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)
-                   and exists (select from chunk where tenant_id = :t and index_id = :i)"""),
-        {"t": tenant_id, "i": index},
-    )
-    return bool(row.scalar_one())
 
 
 def _lock(connection: Connection, tenant_id: UUID) -> None:

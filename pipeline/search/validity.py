@@ -17,29 +17,17 @@ _REPEATS = re.compile(r"(?:closed|resolved|done)?(?:asan?|as|an?)?dup(?:e|licate
 _DECISIONS: Mapping[str, str] = {
     word: status for status in ("superseded", "rejected", "deprecated") for word in DECISION_STATUSES[status]
 }
-_WORK: Mapping[str, str] = {
-    "wontfix": "closed without being done",
-    "wontdo": "closed without being done",
-    "willnotfix": "closed without being done",
-    "notplanned": "closed without being done",
-    "abandoned": "closed without being done",
-    "cancelled": "closed without being done",
-    "canceled": "closed without being done",
-    "cut": "closed without being done",
-    "removed": "removed from the backlog",
-    "rejected": "rejected",
-    "declined": "rejected",
-    "invalid": "closed as invalid",
-    "notabug": "closed as invalid",
-    "asdesigned": "closed as designed",
-    "bydesign": "closed as designed",
-    "cannotreproduce": "closed, could not be reproduced",
-    "couldnotreproduce": "closed, could not be reproduced",
-    "notreproducible": "closed, could not be reproduced",
-    "worksforme": "closed, could not be reproduced",
-    "obsolete": "closed as obsolete",
+_ENDS: Mapping[str, str] = {
+    "closed without being done": "wontfix wontdo willnotfix notplanned abandoned cancelled canceled cut",
+    "removed from the backlog": "removed",
+    "rejected": "rejected declined",
+    "closed as invalid": "invalid notabug",
+    "closed as designed": "asdesigned bydesign",
+    "closed, could not be reproduced": "cannotreproduce couldnotreproduce notreproducible worksforme",
+    "closed as obsolete": "obsolete",
     "superseded": "superseded",
 }
+_WORK = {word: end for end, words in _ENDS.items() for word in words.split()}
 _PAGES: Mapping[str, str] = {**_DECISIONS, "archived": "archived", "outdated": "deprecated"}
 
 _WORDS: Mapping[Kind, tuple[tuple[str, ...], Mapping[str, str]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.search.question import Synonyms, intent_of, keywords, process
+from pipeline.search.question import Synonyms, intent_of, keywords
 
 
 @pytest.mark.req("001-022", "001-023")
@@ -56,9 +56,3 @@ def test_synonyms_add_what_is_not_there_in_both_directions() -> None:
     assert known.added_to("k8sx, and a photo") == (), "whole words only"
     assert known.added_to("alone") == ()
     assert Synonyms.of({"k8s": ["kubernetes"]}).added_to("kubernetes") == ("k8s",)
-
-
-def test_only_the_keyword_search_reads_synonyms() -> None:
-    asked = process("restart k8s", Synonyms.of([["k8s", "kubernetes"]]))
-    assert asked.text == "restart k8s"
-    assert asked.words == "restart k8s kubernetes"

@@ -12,17 +12,9 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
-from pipeline.search import (
-    Explanation,
-    Filter,
-    Hit,
-    RetrievalOptions,
-    Retriever,
-    SearchRequest,
-    SearchResults,
-)
+from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults
 from pipeline.search.question import Synonyms
-from pipeline.search.records import StoredDocument
+from pipeline.search.records import Explanation, Filter, StoredDocument
 from pipeline.search.retriever import lowered, reranked
 from tests.pipeline.stores.depot import Depot
 

@@ -17,16 +17,9 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
 from pipeline.ledger import admission
 from pipeline.reranking import RerankOptions
-from pipeline.search import (
-    Filter,
-    RetrievalOptions,
-    Retriever,
-    SearchRequest,
-    SearchResults,
-    Weights,
-    cache,
-)
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights, cache
 from pipeline.search.cache import Caches, MemoryCache
+from pipeline.search.records import Filter
 from tests.pipeline.shelf import OTHER, Shelf
 from tests.pipeline.stores.depot import DIMENSIONS, Counting, Depot
 from tests.pipeline.workshop import Workshop, document

@@ -53,10 +53,6 @@ class InLedger:
             term_statistics.refresh(connection, self.tenant, self.index.id)
         return done
 
-    def delete(self, document_ids: Sequence[UUID]) -> int:
-        with self.database.tenant(self.tenant) as connection:
-            return PgVectorStore(connection, self.index, self.tenant).delete(document_ids)
-
     def counts(self) -> tuple[int, int]:
         """How many documents and chunks are searchable."""
         statement = "select count(distinct document_id), count(*) from chunk where index_id = :index"

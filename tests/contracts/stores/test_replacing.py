@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -34,7 +33,6 @@ def test_an_empty_store_answers(store: InLedger) -> None:
     assert store.counts() == (0, 0)
     assert ask(store, "anything") == []
     assert by_words(store, "anything") == []
-    assert store.delete([uuid4()]) == 0
     assert store.replace([]) == []
 
 
@@ -149,33 +147,12 @@ def test_no_chunks_remove_the_document(store: InLedger) -> None:
     assert store.replace([replacement(document())]) == [Replaced(written=0, kept=0, removed=0)]
 
 
-def test_delete_counts_chunks_and_is_repeatable(store: InLedger) -> None:
-    first, second, third = put(store, "alpha", "beta"), put(store, "gamma"), put(store, "delta")
-    assert store.delete([first.id, second.id, uuid4()]) == 3
-    assert store.delete([first.id]) == 0
-    assert store.counts() == (1, 1)
-    assert contents(ask(store, "alpha gamma delta")) == ["delta"]
-    assert by_words(store, "alpha") == []
-    assert all_of(store, third) == [(0, "delta")]
-
-
-def test_deleting_one_id_twice_counts_it_once(store: InLedger) -> None:
-    of = put(store, "alpha", "beta")
-    assert store.delete([of.id, of.id]) == 2
-
-
-def test_a_deleted_document_can_come_back(store: InLedger) -> None:
-    of = put(store, "alpha")
-    store.delete([of.id])
-    assert store.replace([replacement(of, "alpha")]) == [Replaced(written=1, kept=0, removed=0)]
-
-
 def test_documents_with_the_same_text_do_not_touch_each_other(store: InLedger) -> None:
     first, second = put(store, "alpha", "beta"), put(store, "alpha", "beta")
     store.replace([replacement(replace(first, version=2), "alpha")])
     assert all_of(store, first) == [(0, "alpha")]
     assert all_of(store, second) == [(0, "alpha"), (1, "beta")]
-    store.delete([first.id])
+    store.replace([replacement(replace(first, version=3))])
     assert all_of(store, second) == [(0, "alpha"), (1, "beta")]
 
 

@@ -11,8 +11,8 @@ from pipeline.enrichment import Enricher, EnrichmentRequest
 from pipeline.enrichment.found import DocumentText, DocumentTexts
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
-from pipeline.search import Explanation, Hit, SearchRequest, SearchResults
-from pipeline.search.records import StoredDocument
+from pipeline.search import Hit, SearchRequest, SearchResults
+from pipeline.search.records import Explanation, StoredDocument
 from pipeline.search.validity import outdated
 from tests.pipeline.enrichment.library import NOW, sound
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ModelMissing
-from pipeline.reranking import RerankerUnavailable
+from pipeline.reranking import RerankerUnavailable, RerankOptions
 from pipeline.reranking.cross_encoder import OnnxReranker
 from tests.pipeline.reranking import tiny_model
 
@@ -55,7 +55,7 @@ def test_its_order_differs_from_the_first_ranking(encoder: OnnxReranker) -> None
 def test_batches_give_the_scores_of_single_pairs_in_the_order_of_the_texts(
     tmp_path: Path, batch_size: int
 ) -> None:
-    encoder = OnnxReranker(tiny_model.write(tmp_path / "m"), batch_size=batch_size)
+    encoder = OnnxReranker(tiny_model.write(tmp_path / "m"), RerankOptions(batch_size=batch_size))
     singles = [encoder.scores(QUESTION, [text])[0] for text in TEXTS]
     assert len({round(score, 6) for score in singles}) == len(TEXTS)
     assert encoder.scores(QUESTION, TEXTS) == pytest.approx(singles, abs=1e-6)
@@ -135,7 +135,9 @@ class TestTime:
         """A second passes at each look: made, timer, first batch, second batch, third."""
         clock = itertools.count()
         encoder = OnnxReranker(
-            tiny_model.write(tmp_path / "m"), batch_size=1, seconds=4.5, clock=lambda: float(next(clock))
+            tiny_model.write(tmp_path / "m"),
+            RerankOptions(batch_size=1, seconds=4.5),
+            clock=lambda: float(next(clock)),
         )
         assert len(encoder.scores(QUESTION, TEXTS[:3])) == 3
         with pytest.raises(RerankerUnavailable, match=r"4\.5 s") as caught:
@@ -147,7 +149,7 @@ class TestTime:
         """The clock stands still, so that no look at it can end the batch: the run itself is told to stop."""
         folder = tiny_model.write(tmp_path / "m")
         texts = ["otter " * 500] * 256
-        slow = OnnxReranker(folder, batch_size=256, seconds=0.05, clock=lambda: 0.0)
+        slow = OnnxReranker(folder, RerankOptions(batch_size=256, seconds=0.05), clock=lambda: 0.0)
         with pytest.raises(RerankerUnavailable, match="did not finish"):
             slow.scores("river " * 500, texts)
         assert len(slow.scores("otter", ["otter"])) == 1  # the next question has its own time

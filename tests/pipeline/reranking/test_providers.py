@@ -29,7 +29,7 @@ def test_a_folder_is_a_cross_encoder_with_the_options_it_was_given(tmp_path: Pat
     folder = tiny_model.write(tmp_path / "m")
     found = open_reranker(RerankOptions(enabled=True, model_path=folder, batch_size=3, seconds=7.0))
     assert isinstance(found, OnnxReranker)
-    assert (found._batch_size, found._seconds) == (3, 7.0)
+    assert (found._options.batch_size, found._options.seconds) == (3, 7.0)
 
 
 def test_an_unknown_provider_lists_the_known_ones() -> None:
@@ -89,7 +89,7 @@ class Overlap:
 class TestSentenceTransformers:
     def test_scores_are_0_to_1_and_keep_the_models_order(self) -> None:
         model = Overlap()
-        found = SentenceTransformerReranker(model, name="m", batch_size=2).scores(
+        found = SentenceTransformerReranker(model, "m", RerankOptions(batch_size=2)).scores(
             "kiln fires clay", ["otter", "kiln fires clay", "kiln"]
         )
         assert found == pytest.approx([0.2689, 0.8808, 0.5], abs=1e-4)
@@ -99,7 +99,7 @@ class TestSentenceTransformers:
         clock = itertools.count()
         model = Overlap()
         reranker = SentenceTransformerReranker(
-            model, name="m", batch_size=1, seconds=2.5, clock=lambda: float(next(clock))
+            model, "m", RerankOptions(batch_size=1, seconds=2.5), clock=lambda: float(next(clock))
         )
         with pytest.raises(RerankerUnavailable, match="did not finish"):
             reranker.scores("kiln", ["kiln"] * 3)

@@ -15,8 +15,8 @@ from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
 from pipeline.errors import LarderError, RequestRejected
 from pipeline.ledger import jobs
-from pipeline.search import Explanation
 from pipeline.search.question import key_of
+from pipeline.search.records import Explanation
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import Run, found, id_of
