@@ -48,10 +48,14 @@ class Syncer:
         Raises:
             LarderError: the source failed; the run stands where its last page was stored.
         """
-        claimed = self._claimed(where)
-        if claimed is None:
-            return True
-        run, row, token = claimed
+        with self.database.tenant(where.tenant_id) as connection:
+            run = runs.get(connection, where.run_id)
+            row = sources.get(connection, where.source_id)
+            if run is None or row is None or run.state != "discovering":
+                return True
+            token = sources.claim(connection, where.source_id, lease=self.lease)
+            if token is None:
+                return True
         try:
             # Where this run stopped, else where the source stopped, else at the start.
             another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
@@ -69,16 +73,6 @@ class Syncer:
         finally:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
-
-    def _claimed(self, where: admission.Admission) -> tuple[runs.RunRow, sources.SourceRow, UUID] | None:
-        """The run, its source and the proof that the source is ours; None if there is nothing to do."""
-        with self.database.tenant(where.tenant_id) as connection:
-            run = runs.get(connection, where.run_id)
-            row = sources.get(connection, where.source_id)
-            if run is None or row is None or run.state != "discovering":
-                return None
-            token = sources.claim(connection, where.source_id, lease=self.lease)
-        return None if token is None else (run, row, token)
 
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is."""

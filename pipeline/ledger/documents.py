@@ -182,15 +182,12 @@ def source_named(connection: Connection, name: str) -> UUID:
     Raises:
         ConfigurationError: there is none of that name; the message lists those that are.
     """
-    known = {
-        row.name: row.id for row in connection.execute(text("select name, id from source order by name"))
-    }
+    rows = connection.execute(text("select name, id from source order by name"))
+    known: dict[str, UUID] = {row.name: row.id for row in rows}
     if name not in known:
-        raise ConfigurationError(
-            f"no source is called {name!r}", fix=f"known are {', '.join(known) or 'none'}"
-        )
-    found: UUID = known[name]
-    return found
+        fix = f"known are {', '.join(known) or 'none'}"
+        raise ConfigurationError(f"no source is called {name!r}", fix=fix)
+    return known[name]
 
 
 _OF_SOURCE = "source_id = coalesce(cast(:s as uuid), source_id)"

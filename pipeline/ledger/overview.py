@@ -135,20 +135,13 @@ def canaries(connection: Connection) -> dict[str, float]:
 def index(connection: Connection) -> Json | None:
     """The search index that is read, else the one being filled; None before the first document."""
     statement = text("""
-        select model, dimensions, status, indexed_rows, keyword_built,
-               (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks
+        select model, dimensions, status,
+               (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks,
+               case when indexed_rows is null then 'exact' else 'hnsw' end as vector_index,
+               case when keyword_built then 'gin' else 'scan' end as keyword_index
         from search_index where status <> 'retired' order by status = 'active' desc, id desc limit 1""")
-    row = connection.execute(statement).one_or_none()
-    if row is None:
-        return None
-    return {
-        "model": row.model,
-        "dimensions": row.dimensions,
-        "status": row.status,
-        "chunks": row.chunks,
-        "vector_index": "exact" if row.indexed_rows is None else "hnsw",
-        "keyword_index": "gin" if row.keyword_built else "scan",
-    }
+    row = connection.execute(statement).mappings().one_or_none()
+    return dict(row) if row else None
 
 
 def round_trip(connection: Connection) -> float:
