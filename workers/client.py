@@ -22,7 +22,7 @@ from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, sources
-from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE, JobRow
+from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
@@ -31,16 +31,6 @@ from workers.processes import metrics
 if TYPE_CHECKING:
     from workers.settings import Settings
 
-
-__all__ = [
-    "BULK",
-    "INTERACTIVE",
-    "Client",
-    "EnrichmentExpired",
-    "EnrichmentFailed",
-    "NoAnswerYet",
-    "UnknownJob",
-]
 
 _SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 AT_ONCE = 8
@@ -154,8 +144,8 @@ class Client:
         """Ask; the id to fetch the answer with. The same question asked again costs nothing.
 
         `request` is a PBI, or `{"pbi": ..., "scores": ...}`. Once this returns, the job ends as done, failed or
-        expired, whatever dies. `priority` is INTERACTIVE or BULK; `deadline` the seconds in which a worker must
-        have begun.
+        expired, whatever dies. `priority` is INTERACTIVE or BULK of `pipeline.ledger.jobs`; `deadline` the seconds in
+        which a worker must have begun.
 
         The answer comes from the documents of one project and from those that the tenant shares, which are the
         project `default`. It is `project`, else the one that the request names, else the client's own; `projects` are
@@ -191,26 +181,19 @@ class Client:
         """Ask for the work of any task that answers jobs; the rest is as with `submit`."""
         own = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else deadline
+        how: dict[str, Any] = {"task": task, "priority": priority}
+        sends = self._publisher is not None
         with self._store() as connection:
             if not self._known:
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
-            job = jobs.submit(
-                connection,
-                self.tenant,
-                own,
-                request,
-                task=task,
-                priority=priority,
-                seconds=seconds,
-                sends=self._publisher is not None,
-            )
+            job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
         self._known = True
-        if self._publisher is not None and job.new:
-            told = self._publisher.publish(self.tenant, job.id, priority=priority, expires=seconds, task=task)
-            if not told:
-                with self._store() as connection:
-                    jobs.unsent(connection, job.id)
+        if self._publisher is None or not job.new:
+            return job.id
+        if not self._publisher.publish(self.tenant, job.id, expires=seconds, **how):
+            with self._store() as connection:
+                jobs.unsent(connection, job.id)
         return job.id
 
     @contextmanager

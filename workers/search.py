@@ -163,19 +163,14 @@ def listed(names: Sequence[str]) -> str:
 
 def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:
     """`{"results": [...], "degradation_level"}`; `explanation` is there if it was asked for."""
-    facts = _facts(parts, tenant, [hit.document.id for hit in found.hits])
+    facts: Mapping[UUID, Json] = {}
+    if found.hits:
+        with parts.database.tenant(tenant) as connection:
+            facts = documents.facts(connection, [hit.document.id for hit in found.hits])
     return {
         "results": [hit_json(hit, facts.get(hit.document.id, {})) for hit in found.hits],
         "degradation_level": found.degradation_level,
     }
-
-
-def _facts(parts: Runtime, tenant: UUID, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
-    """What the ledger knows of documents besides what a search needs."""
-    if not ids:
-        return {}
-    with parts.database.tenant(tenant) as connection:
-        return documents.facts(connection, ids)
 
 
 def hit_json(hit: Hit, facts: Json) -> Json:

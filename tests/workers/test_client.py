@@ -28,10 +28,11 @@ from pipeline.errors import (
     StoreUnavailable,
 )
 from pipeline.ledger import jobs
+from pipeline.ledger.jobs import BULK
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 from workers import embedded
-from workers.client import BULK, Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.control import maintenance, pump, steps
 from workers.enrichment import job as enriching
 from workers.enrichment.messaging import JobNotifications

@@ -34,10 +34,12 @@ def list_sources(context: CommandContext) -> None:
     from workers.admin import operations
 
     found = operations.listing(context.parts)
-    heads = ("source", "tenant", "type", "state", "schedule", "last sync", "held", "last error")
-    keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held", "last_error")
-    rows = [{**s, "last_sync": minute(s["last_sync"])} for s in found]
-    context.answer({"sources": found}, table(heads, ([row[key] or "-" for key in keys] for row in rows)))
+    heads = ("source", "tenant", "type", "state", "schedule", "last sync", "held")
+    keys = ("name", "tenant", "type", "state", "schedule", "last_sync", "held")
+    rows = ({**s, "last_sync": minute(s["last_sync"])} for s in found)
+    shown = table(heads, ([row[key] or "-" for key in keys] for row in rows))
+    errors = [f"{s['name']}: {s['last_error']}" for s in found if s["last_error"]]
+    context.answer({"sources": found}, shown, *errors)
 
 
 def minute(moment: str | None) -> str:

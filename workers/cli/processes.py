@@ -30,44 +30,37 @@ def up(
     no_flower: Annotated[bool, Option("--no-flower", help="Without Flower.")] = False,
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
-    from workers.processes import supervisor
-
-    folder = context.settings.data
-    if no_api:
-        print("this version has no HTTP API yet, so --no-api leaves nothing out", file=sys.stderr)
-    if "supervisor" in supervisor.running(folder):
-        raise supervisor.already(folder)
-    if detach:
-        try:
-            _tell(context, _detach(context, no_flower=no_flower))
-        except KeyboardInterrupt:
-            print("stopping what has been started", file=sys.stderr)
-            supervisor.shut_down(folder)
-            raise typer.Exit(INTERRUPTED) from None
-        return
-    with supervisor.alone(folder):
-        _supervise(context, no_flower=no_flower)
-
-
-def _supervise(context: CommandContext, *, no_flower: bool) -> None:
-    """Be the supervisor until a signal comes."""
     from workers import embedded
     from workers.control import sync
     from workers.embedded.locating import addresses, migrate
     from workers.processes import supervisor
 
-    where = addresses(context.settings)
-    migrate(context.settings, where)
-    sync.register(context.parts)
-    context.parts.database.close()
-    port = None if no_flower else context.settings.rag.flower.port or embedded.free_port()
-    boss = supervisor.Supervisor(settings=context.settings, where=where, flower_port=port)
-    boss.run(
-        lambda: _tell(context, supervisor.read_state(context.settings.data) or {}),
-        lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
-    )
-    if boss.ended_by == signal.SIGINT:
-        raise typer.Exit(INTERRUPTED)
+    settings = context.settings
+    if no_api:
+        print("this version has no HTTP API yet, so --no-api leaves nothing out", file=sys.stderr)
+    if "supervisor" in supervisor.running(settings.data):
+        raise supervisor.already(settings.data)
+    if detach:
+        try:
+            _tell(context, _detach(context, no_flower=no_flower))
+        except KeyboardInterrupt:
+            print("stopping what has been started", file=sys.stderr)
+            supervisor.shut_down(settings.data)
+            raise typer.Exit(INTERRUPTED) from None
+        return
+    with supervisor.alone(settings.data):  # the supervisor itself, until a signal comes
+        where = addresses(settings)
+        migrate(settings, where)
+        sync.register(context.parts)
+        context.parts.database.close()
+        port = None if no_flower else settings.rag.flower.port or embedded.free_port()
+        boss = supervisor.Supervisor(settings=settings, where=where, flower_port=port)
+        boss.run(
+            lambda: _tell(context, supervisor.read_state(settings.data) or {}),
+            lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
+        )
+        if boss.ended_by == signal.SIGINT:
+            raise typer.Exit(INTERRUPTED)
 
 
 def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:

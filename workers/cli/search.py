@@ -304,14 +304,13 @@ def explain(
         names = ("id", "source", "external_id", "title")
         candidates = [{name: c[name] for name in names} for c in error.candidates]
         lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-        told = {"success": False, "error": error.to_json(), "candidates": candidates}
-        context.answer(told, "\n".join(lines))
+        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *lines)
         raise typer.Exit(FAILED) from None
-    told = {"document": facts}
+    told: Json = {"document": facts}
     if query is not None:
         verdict = explaining.why(context.parts, context.tenant, facts, request)
         told["query"] = {"text": query, **verdict}
-    rows = (*_document_rows(facts), *_query_rows(told))
+    rows = (*_document_rows(facts), *_query_rows(told.get("query")))
     said = "\n".join(f"{name:<12}{value}" for name, value in rows if value not in (None, ""))
     context.answer(told, said)
 
@@ -345,19 +344,15 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
         yield "dead letter", given_up.format(**letter)
 
 
-def _query_rows(told: Json) -> Iterator[tuple[str, str]]:
+def _query_rows(query: Json | None) -> Iterator[tuple[str, str]]:
     """What became of the question, if there is one, and the parts of its score."""
-    if "query" not in told:
-        return
-    yield "question", told["query"]["detail"]
-    explanation = told["query"]["explanation"] or {}
+    explanation = (query or {}).get("explanation") or {}
+    yield "question", query["detail"] if query else ""
     for label, raw, part in SCORE_PARTS:
         value, by = explanation.get(raw), explanation.get(part)
-        if raw.endswith("_score"):
-            if value is not None:
-                yield f"  {label}", f"{value:.3f}, {by:.3f} of the score"
-        elif by:
-            yield f"  {label}", f"{by:.3f} of the score"
+        scored = value is not None and raw.endswith("_score")
+        if scored or by:
+            yield f"  {label}", (f"{value:.3f}, " if scored else "") + f"{by:.3f} of the score"
 
 
 # Feedback -----------------------------------------------------------------------------------------

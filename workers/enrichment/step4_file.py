@@ -18,8 +18,9 @@ from pipeline.documents import Json
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import sources
+from pipeline.ledger.jobs import BULK, INTERACTIVE
 from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
-from workers.client import BULK, INTERACTIVE, Client
+from workers.client import Client
 from workers.runtime import Runtime
 from workers.search import listed, names_in, unknown_projects
 
