@@ -17,7 +17,6 @@ from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
-from pipeline.search import SearchResults
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
 from workers.limits.allowance import Allowance
@@ -89,15 +88,17 @@ class Runtime:
     @cached_property
     def caches(self) -> Caches:
         """What searches of this process remember."""
-        from workers.processes.metrics import CountedCache
-
         c = self.rag.retrieval.cache
         if not c.enabled:
             return Caches()
-        answers = MemoryCache[SearchResults](entries=c.max_entries, seconds=c.ttl)
-        if self.rag.embedding.provider == "hashing":  # which makes a vector as soon as it is looked up
-            return Caches(answers=answers)
-        return Caches(vectors=CountedCache("near", entries=c.max_entries, seconds=c.ttl), answers=answers)
+        return Caches(
+            vectors=MemoryCache(
+                entries=c.max_entries,
+                seconds=c.ttl,
+                looked=lambda found: metrics.LOOKS.labels("near", "yes" if found else "no").inc(),
+            ),
+            answers=MemoryCache(entries=c.max_entries, seconds=c.ttl),
+        )
 
     @cached_property
     def health(self) -> Health:

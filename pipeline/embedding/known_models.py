@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -189,6 +190,7 @@ def vector_key(options: EmbeddingOptions) -> str:
     return f"{options.provider}/{facts.named(options.model)}" + ("" if usual else f"-{dimensions}")
 
 
+@cache
 def model_of(key: str) -> str:
     """The model's name inside a key, as its maker calls it: without provider, and without a shorter length."""
     provider, slash, name = key.partition("/")

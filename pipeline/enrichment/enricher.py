@@ -190,16 +190,16 @@ class _Answer:
         """Those that may hold first; one that holds no longer gives way to a little less fitting one."""
         drafts = []
         for place, one in enumerate(found):
-            said, superseded_by = decision_of(one), one.told("superseded_by")
+            said, why, binds = decision_of(one), rationale_of(one), constraints_of(one)
             draft = PastDecision(
-                **self._item(one),
                 decision=" ".join(s.text for s in said),
-                rationale=" ".join(s.text for s in rationale_of(one)) or None,
-                constraints=tuple(s.text for s in constraints_of(one)),
+                rationale=" ".join(s.text for s in why) or None,
+                constraints=tuple(s.text for s in binds),
+                status=status_of_decision(one),
+                superseded_by=one.told("superseded_by"),
                 assigned_architect=one.told("deciders"),
                 date=one.told("decided_at"),
-                status=status_of_decision(one),
-                superseded_by=superseded_by,
+                **self._item(one),
             )
             ended = draft.ended
             drafts.append((place + (ENDED_LOSES if ended else 0), ended, one, draft, said))

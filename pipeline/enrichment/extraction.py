@@ -83,14 +83,17 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
     if not sentences:
         return []
-    words = {s: stems(_TARGET.sub(" ", s.text)) & question for s in sentences}
-    headed = {s.headings: len(stems(s.headings[-1]) & question) for s in sentences if s.headings}
-    elsewhere = {s.headings for s in sentences if part_of(s.headings) is Part.ELSEWHERE}
+    words, headed, elsewhere = {}, {}, set()
+    for s in sentences:
+        words[s] = stems(_TARGET.sub(" ", s.text)) & question
+        headed[s.headings] = len(stems(s.headings[-1]) & question) if s.headings else 0
+        if part_of(s.headings) is Part.ELSEWHERE:
+            elsewhere.add(s.headings)
 
     def score(window: Sequence[Sentence]) -> float:
         """How many different words of the question it has, those under a fitting heading a little more."""
         first, had = window[0], frozenset[str]().union(*(words[s] for s in window))
-        value = len(had) + 0.5 * headed.get(first.headings, 0)
+        value = len(had) + 0.5 * headed[first.headings]
         return (
             value
             * (OF_LINKS if first.headings in elsewhere else 1)

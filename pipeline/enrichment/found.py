@@ -109,11 +109,10 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
     by, model = ("meaning", by_model[kind]) if by_model and told else ("words", BY_WORDS[kind])
     meanings = [_meaning(hit) for hit in hits]
     shared = [word_similarity(stems(f"{h.document.title} {h.chunk.content}"), question) for h in hits]
-    marked = [hit.feedback for hit in hits]
     others = sorted(meanings, reverse=True)[_SHOWN:CANDIDATES]
     usual = (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
     ranked = []
-    for hit, meaning, words, feedback in zip(hits, meanings, shared, marked, strict=True):
+    for hit, meaning, words in zip(hits, meanings, shared, strict=True):
         e = hit.explanation
         overlap = (e.overlap if e else None) or 0.0
         if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
@@ -125,7 +124,7 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
             + model.overlap * overlap
             + model.constant
             + (OUTDATED if hit.outdated else 0.0)
-            + feedback
+            + (e.feedback if e else 0.0)
         )
         ranked.append(Likely(hit=hit, probability=1.0 / (1.0 + math.exp(-odds)), by=by))
     ranked.sort(key=lambda one: -one.probability)

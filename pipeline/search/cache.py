@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
@@ -35,10 +35,13 @@ MOST_STEPS = 10_000
 class MemoryCache(Generic[V]):
     """Values under a key, in spaces that are bounded one by one, such as one per tenant; safe for several threads."""
 
-    def __init__(self, *, entries: int = 100, seconds: float = 900) -> None:
-        """`entries` of each space are kept, and are got for at most `seconds`."""
+    def __init__(
+        self, *, entries: int = 100, seconds: float = 900, looked: Callable[[bool], object] = lambda _: None
+    ) -> None:
+        """`entries` of each space are kept, and are got for at most `seconds`; `looked` hears whether one was got."""
         self._entries = entries
         self._seconds = seconds
+        self._looked = looked
         self._spaces: dict[str, OrderedDict[str, tuple[float, V]]] = {}
         self._lock = threading.Lock()
 
@@ -46,7 +49,9 @@ class MemoryCache(Generic[V]):
         """What was put there, unless it is too old or has been pushed out."""
         with self._lock:
             kept = self._spaces.setdefault(space, OrderedDict())
-            if key not in kept or kept[key][0] <= time.monotonic():
+            found = key in kept and kept[key][0] > time.monotonic()
+            self._looked(found)
+            if not found:
                 return None
             kept.move_to_end(key)
             return kept[key][1]

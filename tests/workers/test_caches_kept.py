@@ -36,12 +36,6 @@ def test_each_process_keeps_answers_and_vectors_of_its_own(tmp_path: Path) -> No
     assert caches.answers.get("s", "2") == SearchResults()
 
 
-def test_vectors_that_are_made_sooner_than_looked_up_are_not_kept(tmp_path: Path) -> None:
-    caches = parts(tmp_path, "  embedding: {provider: hashing}\n").caches
-    assert caches.vectors is None
-    assert caches.answers is not None
-
-
 def test_switched_off_nothing_is_kept(tmp_path: Path) -> None:
     caches = parts(tmp_path, "  retrieval: {cache: {enabled: false}}\n").caches
     assert (caches.vectors, caches.answers) == (None, None)

@@ -19,10 +19,8 @@ from prometheus_client import (
     multiprocess,
 )
 
-from pipeline.embedding import Vectors
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.ledger.embedding_use import Meter, Used
-from pipeline.search.cache import MemoryCache
 
 LEVEL = Gauge(
     "larder_degradation_level",
@@ -89,17 +87,3 @@ def count(meter: Meter, used: Used) -> None:
     TOKENS.labels(*labels).inc(max(0, used.tokens))
     COST.labels(*labels).inc(max(0.0, float(used.cost)))
     CACHE_HITS.labels(*labels).inc(used.cache_hits)
-
-
-class CountedCache(MemoryCache[Vectors]):
-    """A cache of vectors whose looks are counted as those of `name`."""
-
-    def __init__(self, name: str, *, entries: int = 100, seconds: float = 900) -> None:
-        super().__init__(entries=entries, seconds=seconds)
-        self._name = name
-
-    def get(self, space: str, key: str) -> Vectors | None:
-        """As the cache's."""
-        found = super().get(space, key)
-        LOOKS.labels(self._name, "no" if found is None else "yes").inc()
-        return found
