@@ -7,14 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache, reduce
-from itertools import takewhile
+from functools import lru_cache
+from itertools import accumulate, takewhile
 
 from pipeline.errors import ConfigurationError
 
 ANY_FOLDERS = "**"
-Positions = frozenset[int]
-"""How far into a pattern's parts a path has come; several at once because of `**`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,33 +34,31 @@ class Pattern:
         """The folders before the first wildcard, as a relative path; the last part is never among them."""
         return "/".join(takewhile(lambda part: not _wild(part), self.parts[:-1]))
 
-    @property
-    def start(self) -> Positions:
-        """The positions at the root."""
-        return self._settled({0})
+    def matches(self, relative: str) -> bool:
+        """True if the whole relative path matches."""
+        return len(self.parts) in _reached(self.parts, unicodedata.normalize("NFC", relative))
 
-    def advance(self, positions: Positions, name: str) -> Positions:
-        """The positions after one more path segment; none if nothing below can match any more."""
-        reached: set[int] = set()
-        for at in positions:
-            part = self.parts[at] if at < len(self.parts) else ""
+    def may_match_below(self, folder: str) -> bool:
+        """True if something in that folder, or in one below it, may match."""
+        reached = _reached(self.parts, unicodedata.normalize("NFC", folder))
+        return not reached <= {len(self.parts)}
+
+
+@lru_cache(maxsize=4096)
+def _reached(parts: tuple[str, ...], path: str) -> frozenset[int]:
+    """How far into a pattern's parts a path has come; several places at once because of `**`."""
+    reached = {0}
+    if path:
+        folder, _, name = path.rpartition("/")
+        reached = set()
+        for at in _reached(parts, folder):
+            part = parts[at] if at < len(parts) else ""
             if part == ANY_FOLDERS:
                 reached.add(at)
             elif part and (part == name or fnmatchcase(name, part)):
                 reached.add(at + 1)
-        return self._settled(reached)
-
-    def ends(self, positions: Positions) -> bool:
-        """True if the path that led to `positions` matches."""
-        return len(self.parts) in positions
-
-    def matches(self, relative: str) -> bool:
-        """True if the whole relative path of a file matches."""
-        return self.ends(reduce(self.advance, relative.split("/"), self.start))
-
-    def _settled(self, reached: set[int]) -> Positions:
-        """`**` may stand for no folder at all, so whoever stands before it stands behind it too."""
-        return frozenset(reached | {at + 1 for at in reached if self.parts[at : at + 1] == (ANY_FOLDERS,)})
+    # `**` may stand for no folder at all, so whoever stands before it stands behind it too.
+    return frozenset(reached | {at + 1 for at in reached if parts[at : at + 1] == (ANY_FOLDERS,)})
 
 
 @lru_cache(maxsize=256)
@@ -90,64 +86,32 @@ def exclude_pattern(text: str) -> Pattern:
     return Pattern(text=text, parts=parts, folders_only=text.endswith("/"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """One path of a walk, seen by all patterns."""
-
-    included: tuple[int, ...] = ()
-    """Indices of the include patterns that a file of this path matches."""
-    excluded: bool = False
-    """A file of this path is left out."""
-    may_hold: bool = True
-    """A folder of this path can hold something to read."""
-    inside: tuple[Positions, ...]
-    """For each include pattern."""
-    outside: tuple[Positions, ...]
-    """For each exclude pattern."""
-
-    @property
-    def wanted(self) -> bool:
-        """True if a file of this path is to be read."""
-        return bool(self.included) and not self.excluded
-
-
 class Globs:
-    """The include and exclude patterns of one source.
+    """The include and exclude patterns of one source, asked about one path after the other of a walk.
 
     Raises:
-        ConfigurationError: there are none to include, or one is empty, absolute, or climbs out of the root.
+        ConfigurationError: one of them is empty, absolute, or climbs out of the root.
     """
 
-    def __init__(self, paths: Sequence[str], exclude: Sequence[str] = ()) -> None:
-        if not paths:
-            raise ConfigurationError("a file source has no paths", fix="give at least one glob under paths:")
+    def __init__(self, paths: Sequence[str], exclude: Sequence[str]) -> None:
         self.include = tuple(map(include_pattern, paths))
         self.exclude = tuple(map(exclude_pattern, exclude))
 
-    def root(self) -> Place:
-        """The place every walk starts from."""
-        return Place(
-            inside=tuple(p.start for p in self.include), outside=tuple(p.start for p in self.exclude)
-        )
+    def included(self, file: str) -> tuple[int, ...]:
+        """Indices of the include patterns a file matches that lies in no excluded folder; none if it is excluded."""
+        if any(p.matches(file) and not p.folders_only for p in self.exclude):
+            return ()
+        return tuple(index for index, p in enumerate(self.include) if p.matches(file))
 
-    def step(self, place: Place, name: str) -> Place:
-        """The place of `name` inside the folder at `place`; excluded too if that one is."""
-        name = unicodedata.normalize("NFC", name)
-        inside = tuple(p.advance(at, name) for p, at in zip(self.include, place.inside, strict=True))
-        outside = tuple(p.advance(at, name) for p, at in zip(self.exclude, place.outside, strict=True))
-        ended = [p for p, at in zip(self.exclude, outside, strict=True) if p.ends(at)]
-        deeper = any(at - {len(p.parts)} for p, at in zip(self.include, inside, strict=True))
-        return Place(
-            included=tuple(i for i, p in enumerate(self.include) if p.ends(inside[i])),
-            excluded=not place.may_hold or any(not p.folders_only for p in ended),
-            may_hold=place.may_hold and deeper and not ended,
-            inside=inside,
-            outside=outside,
-        )
+    def may_hold(self, folder: str) -> bool:
+        """True if a folder that lies in no excluded one can hold something to read."""
+        inside = any(p.may_match_below(folder) for p in self.include)
+        return inside and not any(p.matches(folder) for p in self.exclude)
 
-    def place_of(self, relative: str) -> Place:
-        """The place of a whole relative path."""
-        return reduce(self.step, relative.split("/"), self.root())
+    def excludes(self, relative: str) -> bool:
+        """True if a path or a folder it lies in is left out."""
+        paths = list(accumulate(relative.split("/"), "{}/{}".format))
+        return any(p.matches(path) for p in self.exclude for path in paths)
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -15,9 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from connectors.documents.decisions import Evidence, kind_and_facts
+from connectors.documents.globs import Globs
 from connectors.documents.values import from_epoch
 from connectors.files.options import FileOptions
-from connectors.files.walk import FileListing, FileTree, FoundFile
+from connectors.files.walk import FileListing, FoundFile, list_files
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
@@ -49,7 +51,7 @@ def skipped(external_id: str, reason: str, url: str = "") -> Entry:
 
 def resume_key(since: Cursor | None) -> str:
     """The last id of the page that left this cursor; empty if the walk starts over."""
-    after = since.get("after") if since else None
+    after = (since or {}).get("after")
     return after if isinstance(after, str) else ""
 
 
@@ -112,7 +114,9 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | En
     try:
         data, status = _read(file, root, options.max_bytes)
         if status.st_size > options.max_bytes:
-            return _too_large(file, status.st_size, options)
+            too_large = f"has {status.st_size} bytes, the limit is {options.max_bytes}"
+            reason = f"{file.external_id} {too_large}; raise maxBytes or split the file"
+            return skipped(file.external_id, reason, options.url_of(file.relative))
         text, encoding = decode(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -174,31 +178,22 @@ def decode(data: bytes) -> tuple[str, str]:
     """
     for bom, codec, name in BOMS:
         if data.startswith(bom):
-            return _decode_marked(data[len(bom) :], codec, name, len(bom)), name
+            try:
+                text = data[len(bom) :].decode(codec)
+            except UnicodeDecodeError as error:
+                at = len(bom) + error.start
+                raise Unreadable(f"is not valid {name} at byte {at}; save it as UTF-8") from None
+            _refuse_binary(text.encode())
+            return _plain_lines(text), name
     _refuse_binary(data)
-    return _decode_unmarked(data)
-
-
-def _decode_marked(data: bytes, codec: str, name: str, offset: int) -> str:
-    try:
-        text = data.decode(codec)
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"is not valid {name} at byte {offset + error.start}; save it as UTF-8") from None
-    _refuse_binary(text.encode())
-    return _plain_lines(text)
-
-
-def _decode_unmarked(data: bytes) -> tuple[str, str]:
     try:
         return _plain_lines(data.decode()), "utf-8"
     except UnicodeDecodeError as error:
         position = error.start
-    try:
-        # Any byte is a letter of some old encoding; control characters show that this is not one of them.
-        if data.translate(None, CONTROLS) == data:
+    # Any byte is a letter of some old encoding; control characters show that this is not one of them.
+    if data.translate(None, CONTROLS) == data:
+        with suppress(UnicodeDecodeError):
             return _plain_lines(data.decode("cp1252")), "windows-1252"
-    except UnicodeDecodeError as error:
-        position = min(position, error.start)
     raise Unreadable(f"is not valid UTF-8 at byte {position}; save it as UTF-8")
 
 
@@ -231,11 +226,6 @@ def _read(file: FoundFile, root: str, limit: int) -> tuple[bytes, os.stat_result
         return stream.read(status.st_size if status.st_size <= limit else 0), status
 
 
-def _too_large(file: FoundFile, size: int, options: FileOptions) -> Entry:
-    reason = f"has {size} bytes, the limit is {options.max_bytes}; raise maxBytes or split the file"
-    return skipped(file.external_id, f"{file.external_id} {reason}", options.url_of(file.relative))
-
-
 def _reason(file: FoundFile, error: OSError | Unreadable) -> str:
     if isinstance(error, Unreadable):
         return f"{file.external_id} {error}"
@@ -263,7 +253,7 @@ class FileSource:
         self.extractor = extractor
         self._options = options
         self._convert = convert
-        self._tree = FileTree(options)
+        self._globs = Globs(options.paths, options.exclude)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """All items behind the cursor, sorted by id; a finished walk starts over."""
@@ -271,7 +261,7 @@ class FileSource:
 
     def ids(self) -> Listing:
         """The paths of all matching files, readable or not, without those that became empty."""
-        listing = self._tree.listing()
+        listing = self._listing()
         living = {f.external_id for f in listing.files if not holds_nothing(f, listing.root)}
         return Listing(ids=frozenset(living) | listing.present, complete=listing.complete)
 
@@ -289,14 +279,34 @@ class FileSource:
 
     def check(self) -> list[Finding]:
         """The root, each glob with its number of files, and what could not be read; opens each file once."""
-        return _findings(self._tree)
+        listing = self._listing()
+        detail = f"can be listed; {len(listing.files)} files match"
+        found = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
+        for index, pattern in enumerate(self._globs.include):
+            count = sum(index in file.patterns for file in listing.files)
+            fix = "" if count else f"correct the glob, or put files below {listing.root}"
+            detail = f"matches {count} file{'' if count == 1 else 's'}"
+            found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
+        problems = [(p.external_id, p.reason) for p in (*listing.failed, *listing.skipped)]
+        problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
+        fix = "see what is said about it, or add it to exclude"
+        found += [
+            Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]
+        ]
+        if len(problems) > SHOWN_PROBLEMS:
+            more = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
+            found.append(Finding(ok=False, subject="...", detail=more, fix="mend those shown first"))
+        return found
 
     def stamp(self) -> str:
         """A hash over names, times, sizes and inodes of the matching files."""
-        return self._tree.listing().stamp
+        return self._listing().stamp
+
+    def _listing(self) -> FileListing:
+        return list_files(self._options, self._globs)
 
     def _entries(self, after: str) -> Iterator[Entry]:
-        listing = self._tree.listing()
+        listing = self._listing()
         for item in sorted(self._items(listing), key=attrgetter("external_id")):
             if item.external_id > after:
                 entry = item if isinstance(item, Entry) else self._entry(item, listing.root)
@@ -375,22 +385,3 @@ def walk_entries(listing: FileListing) -> list[Entry]:
         *(failed(p.external_id, p.reason) for p in listing.failed),
         *(skipped(p.external_id, p.reason) for p in listing.skipped),
     ]
-
-
-def _findings(tree: FileTree) -> list[Finding]:
-    listing = tree.listing()
-    detail = f"can be listed; {len(listing.files)} files match"
-    found = [Finding(ok=True, subject=f"root {listing.root}", detail=detail)]
-    for index, pattern in enumerate(tree.globs.include):
-        count = sum(index in file.patterns for file in listing.files)
-        fix = "" if count else f"correct the glob, or put files below {listing.root}"
-        detail = f"matches {count} file{'' if count == 1 else 's'}"
-        found.append(Finding(ok=bool(count), subject=f"paths {pattern.text}", detail=detail, fix=fix))
-    problems = [(p.external_id, p.reason) for p in (*listing.failed, *listing.skipped)]
-    problems += [(f.external_id, why) for f in listing.files if (why := open_problem(f, listing.root))]
-    fix = "see what is said about it, or add it to exclude"
-    found += [Finding(ok=False, subject=name, detail=why, fix=fix) for name, why in problems[:SHOWN_PROBLEMS]]
-    if len(problems) > SHOWN_PROBLEMS:
-        more = f"{len(problems) - SHOWN_PROBLEMS} more files and folders cannot be read"
-        found.append(Finding(ok=False, subject="...", detail=more, fix="mend those shown first"))
-    return found

@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from operator import attrgetter
 
-from connectors.documents.globs import Globs, Pattern, Place
+from connectors.documents.globs import Globs, Pattern
 from connectors.files.options import FileOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable
@@ -60,33 +60,29 @@ class FileListing:
         return hashlib.sha256(repr((seen, troubles, self.complete)).encode()).hexdigest()
 
 
-class FileTree:
-    """The root and the globs of one source.
+def list_files(options: FileOptions, globs: Globs) -> FileListing:
+    """Walks the folders that can hold a match.
 
     Raises:
-        ConfigurationError: a glob is empty, absolute, or climbs out of the root.
+        SourceUnavailable: the root is not there.
+        SourceDenied: the root may not be listed.
+        ConfigurationError: the root is not a folder, or the one that is closed.
     """
-
-    def __init__(self, options: FileOptions) -> None:
-        self._options = options
-        self.globs = Globs(options.paths, options.exclude)
-
-    def listing(self) -> FileListing:
-        """Walks the folders that can hold a match.
-
-        Raises:
-            SourceUnavailable: the root is not there.
-            SourceDenied: the root may not be listed.
-            ConfigurationError: the root is not a folder, or the one that is closed.
-        """
-        return _Walk(_real_root(self._options), self.globs, _closed(self._options)).listing()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Item:
-    path: str
-    relative: str
-    place: Place
+    root = os.path.realpath(options.root)
+    closed = os.path.realpath(options.closed) if options.closed else ""
+    try:
+        mode = os.stat(root).st_mode  # noqa: PTH116
+    except OSError as error:
+        raise _root_error(root, error) from error
+    found = f"the root {root} of source {options.name} is"
+    if not stat.S_ISDIR(mode):
+        raise ConfigurationError(f"{found} not a folder", fix="correct root")
+    if root == closed:
+        fix = "correct root, or move the data folder with storage.data"
+        raise ConfigurationError(f"{found} the data folder of Larder, which holds passwords", fix=fix)
+    if closed and _below(root, closed):
+        closed = ""  # a root inside of it was meant
+    return _Walk(root, globs, closed).listing()
 
 
 class _Walk:
@@ -96,7 +92,7 @@ class _Walk:
         self._closed = closed
         self._files: dict[str, FoundFile] = {}
         self._real_paths: set[str] = set()
-        self._links: list[_Item] = []
+        self._links: list[tuple[str, str]] = []
         self._followed: set[str] = set()
         self._failed: list[Problem] = []
         self._skipped: list[Problem] = []
@@ -105,11 +101,11 @@ class _Walk:
 
     def listing(self) -> FileListing:
         """Everything that is no link first, so that a file's own path wins over the links to it."""
-        self._descend(_Item(path=self._root, relative="", place=self._globs.root()))
+        self._descend("", self._root)
         while self._links:
-            links, self._links = sorted(self._links, key=lambda link: link.relative), []
-            for link in links:
-                self._follow(link)
+            links, self._links = sorted(self._links), []
+            for relative, path in links:
+                self._follow(relative, path)
         for index, pattern in enumerate(self._globs.include):
             if not any(index in file.patterns for file in self._files.values()):
                 self._explain_absence(pattern)
@@ -122,110 +118,91 @@ class _Walk:
             complete=self._complete,
         )
 
-    def _descend(self, start: _Item) -> None:
-        folders = [start]
+    def _descend(self, relative: str, path: str) -> None:
+        folders = [(relative, path)]
         while folders:
-            folder = folders.pop()
-            for entry in self._entries(folder):
+            folder, path = folders.pop()
+            for entry in self._entries(folder, path):
+                relative = f"{folder}/{entry.name}" if folder else entry.name
+                wanted, may_hold = bool(self._globs.included(relative)), self._globs.may_hold(relative)
                 try:
-                    self._visit(entry, folder, folders)
+                    if not (wanted or may_hold):
+                        continue
+                    if entry.is_symlink():
+                        self._links.append((relative, entry.path))
+                    elif entry.is_dir(follow_symlinks=False):
+                        if may_hold and entry.path != self._closed:
+                            folders.append((relative, entry.path))
+                    elif wanted:
+                        self._take(relative, entry.path, entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue  # gone since the folder was listed
                 except OSError as error:
-                    reason = f"cannot be looked at: {error.strerror}"
-                    self._fail(_join(folder, entry.name), reason, present=True)
+                    self._fail(relative, f"cannot be looked at: {error.strerror}", present=True)
 
-    def _entries(self, folder: _Item) -> list[os.DirEntry[str]]:
+    def _entries(self, relative: str, path: str) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder.path) as entries:
-                return sorted(entries, key=lambda entry: entry.name)
+            with os.scandir(path) as entries:
+                return sorted(entries, key=attrgetter("name"))
         except OSError as error:
-            if not folder.relative:
+            if not relative:
                 raise _root_error(self._root, error) from error
             if not isinstance(error, FileNotFoundError | NotADirectoryError):  # else it is gone meanwhile
                 reason = f"is a folder that cannot be listed: {error.strerror}; let the worker's user read it"
-                self._fail(folder.relative, reason)
+                self._fail(relative, reason)
                 self._complete = False
         return []
 
-    def _visit(self, entry: os.DirEntry[str], folder: _Item, folders: list[_Item]) -> None:
-        place = self._globs.step(folder.place, entry.name)
-        if not (place.wanted or place.may_hold):
-            return
-        item = _Item(path=entry.path, relative=_join(folder, entry.name), place=place)
-        if entry.is_symlink():
-            self._links.append(item)
-        elif entry.is_dir(follow_symlinks=False):
-            if place.may_hold and item.path != self._closed:
-                folders.append(item)
-        elif place.wanted:
-            self._take(item, entry.stat(follow_symlinks=False))
-
-    def _take(self, item: _Item, status: os.stat_result) -> None:
+    def _take(self, relative: str, path: str, status: os.stat_result) -> None:
+        name = external_id(relative)
         if not stat.S_ISREG(status.st_mode):
             special = SPECIAL.get(stat.S_IFMT(status.st_mode), "something else")
-            self._fail(item.relative, f"is {special}, not a file; move it away or exclude it", present=True)
+            self._fail(relative, f"is {special}, not a file; move it away or exclude it", present=True)
+        elif path in self._real_paths:
             return
-        name = external_id(item.relative)
-        if item.path in self._real_paths:
-            return
-        if name in self._files:
-            reason = "has the name of another file, spelt in another Unicode form; rename one"
-            self._fail(item.relative, reason)
-            return
-        self._real_paths.add(item.path)
-        self._files[name] = FoundFile(
-            external_id=name,
-            relative=item.relative,
-            path=item.path,
-            status=status,
-            patterns=item.place.included,
-        )
+        elif name in self._files:
+            self._fail(relative, "has the name of another file, spelt in another Unicode form; rename one")
+        else:
+            self._real_paths.add(path)
+            self._files[name] = FoundFile(
+                external_id=name,
+                relative=relative,
+                path=path,
+                status=status,
+                patterns=self._globs.included(relative),
+            )
 
-    def _follow(self, link: _Item) -> None:
+    def _follow(self, relative: str, link: str) -> None:
+        wanted = bool(self._globs.included(relative))
         try:
-            real = os.path.realpath(link.path, strict=True)
+            real = os.path.realpath(link, strict=True)
             status = os.stat(real)  # noqa: PTH116 (strings throughout the walk: Path objects double its time)
         except OSError as error:
-            self._lost_link(link, error)
+            reason = f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
+            self._fail(relative, reason, present=wanted)
+            # What it led to may have been a folder of files, on a disk that is not there at the moment.
+            self._complete = self._complete and wanted
             return
-        if self._closed and _below(real, self._closed):
+        folder = stat.S_ISDIR(status.st_mode)
+        if (self._closed and _below(real, self._closed)) or not (
+            self._globs.may_hold(relative) if folder else wanted
+        ):
             return
-        target = _Item(path=real, relative=link.relative, place=link.place)
-        if stat.S_ISDIR(status.st_mode):
-            self._follow_folder(link, target)
-        elif not link.place.wanted:
-            return
-        elif self._inside(real, link):
-            self._take(target, status)
-
-    def _follow_folder(self, link: _Item, target: _Item) -> None:
-        if not link.place.may_hold or not self._inside(target.path, link):
-            return
+        if not _below(real, self._root):
+            reason = "is a link that leads outside the source's root; copy the target below the root"
+            self._fail(relative, reason, present=True)
+        elif not folder:
+            self._take(relative, real, status)
         # A link to a folder it lies in would lead round for ever, and to nothing new.
-        cycle = _below(os.path.dirname(link.path), target.path)  # noqa: PTH120
-        if not cycle and target.path not in self._followed:
-            self._followed.add(target.path)
-            self._descend(target)
-
-    def _inside(self, real: str, link: _Item) -> bool:
-        if _below(real, self._root):
-            return True
-        reason = "is a link that leads outside the source's root; copy the target below the root"
-        self._fail(link.relative, reason, present=True)
-        return False
-
-    def _lost_link(self, link: _Item, error: OSError) -> None:
-        reason = f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
-        self._fail(link.relative, reason, present=link.place.wanted)
-        # What it led to may have been a folder of files, on a disk that is not there at the moment.
-        self._complete = self._complete and link.place.wanted
+        elif not _below(os.path.dirname(link), real) and real not in self._followed:  # noqa: PTH120
+            self._followed.add(real)
+            self._descend(relative, real)
 
     def _explain_absence(self, pattern: Pattern) -> None:
         """Says why nothing matches, where a person can do something about it."""
         relative = "/".join(pattern.parts)
         path = f"{self._root}/{relative}"
-        if pattern.fixed and not self._globs.place_of(relative).excluded:
+        if pattern.fixed and not self._globs.excludes(relative):
             if not os.path.lexists(path):
                 self._fail(relative, "is not there; create it or take it out of paths")
             elif os.path.isdir(path):  # noqa: PTH112
@@ -250,39 +227,12 @@ def external_id(relative: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _real_root(options: FileOptions) -> str:
-    root = os.path.realpath(options.root)
-    try:
-        mode = os.stat(root).st_mode  # noqa: PTH116
-    except OSError as error:
-        raise _root_error(root, error) from error
-    found = f"the root {root} of source {options.name} is"
-    if not stat.S_ISDIR(mode):
-        raise ConfigurationError(f"{found} not a folder", fix="correct root")
-    if root == _closed(options):
-        fix = "correct root, or move the data folder with storage.data"
-        raise ConfigurationError(f"{found} the data folder of Larder, which holds passwords", fix=fix)
-    return root
-
-
-def _closed(options: FileOptions) -> str:
-    """The real path of the folder that is never read, empty without one; a root inside of it was meant."""
-    if options.closed is None:
-        return ""
-    root, closed = os.path.realpath(options.root), os.path.realpath(options.closed)
-    return "" if root != closed and _below(root, closed) else closed
-
-
 def _root_error(root: str, error: OSError) -> IndexingError:
     if isinstance(error, PermissionError):
         fix = "give the worker's user the right to read it"
         return SourceDenied(f"the root {root} may not be listed", fix=fix, cause=error)
     found = f"the root {root} cannot be listed: {error.strerror}"
     return SourceUnavailable(found, fix="mount it or correct the path", cause=error)
-
-
-def _join(folder: _Item, name: str) -> str:
-    return f"{folder.relative}/{name}" if folder.relative else name
 
 
 def _below(path: str, root: str) -> bool:

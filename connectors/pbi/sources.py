@@ -214,7 +214,7 @@ class PbiJsonSource(FileSource):
 
     def ids(self) -> Listing:
         """The ids of all PBIs; incomplete while a file that may hold others cannot be read."""
-        listing = self._tree.listing()
+        listing = self._listing()
         if self._last is None or self._last[0] != listing.stamp:
             self._gather(listing)
         return self._last[1] if self._last else Listing(ids=frozenset(), complete=False)

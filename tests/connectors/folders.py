@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from connectors import SOURCES, FileOptions, SourceContext, open_source
+from connectors.documents.globs import Globs
 from connectors.documents.options import SourceMetadata
-from connectors.files.walk import FileListing, FileTree
+from connectors.files.walk import FileListing, list_files
 from pipeline.documents import Document, Page, SourceType
 
 NOBODY = 65534
@@ -44,7 +45,8 @@ def options(root: Path, *paths: str, exclude: tuple[str, ...] = (), max_bytes: i
 
 
 def listing(root: Path, *paths: str, exclude: tuple[str, ...] = ()) -> FileListing:
-    return FileTree(options(root, *paths, exclude=exclude)).listing()
+    given = options(root, *paths, exclude=exclude)
+    return list_files(given, Globs(given.paths, given.exclude))
 
 
 def names(found: FileListing) -> list[str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.files.walk import FileTree
+from connectors.documents.globs import Globs
+from connectors.files.walk import list_files
 from pipeline.errors import ConfigurationError
 from tests.connectors.folders import file_options
 
@@ -19,7 +20,7 @@ def write(root: Path, *names: str) -> None:
 
 def names(root: Path, closed: Path, *paths: str) -> list[str]:
     given = file_options(name="files", type="markdown", root=root, paths=paths or ("**/*.md",), closed=closed)
-    return [file.external_id for file in FileTree(given).listing().files]
+    return [file.external_id for file in list_files(given, Globs(given.paths, given.exclude)).files]
 
 
 def test_it_is_not_read_whatever_the_globs_say(tmp_path: Path) -> None:
