@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
@@ -122,8 +121,9 @@ def course_facts(pbi: Mapping[str, Any]) -> dict[str, Any]:
     """When work began and ended, and how often it was taken up again; of a PBI by plain key."""
     facts: dict[str, Any] = {}
     for name, keys in DATES.items():
-        moments = (moment for key in keys if (moment := _moment(pbi.get(key))))
-        if moment := next(moments, None):
+        moments = filter(None, (parse_time(pbi.get(key)) for key in keys))
+        moment = next((moment for moment in moments if FIRST_YEAR <= moment.year < LAST_YEAR), None)
+        if moment:
             facts[name] = moment.isoformat()
     times = next((pbi[key] for key in REOPENED_KEYS if key in pbi), None)
     if isinstance(times, list | bool):
@@ -185,8 +185,3 @@ def _spoken(text: str) -> Unit | None:
         measures.add(unit[0])
         at = piece.end()
     return (measures.pop(), total) if len(measures) == 1 else None
-
-
-def _moment(value: Any) -> datetime | None:
-    moment = parse_time(value)
-    return moment if moment and FIRST_YEAR <= moment.year < LAST_YEAR else None

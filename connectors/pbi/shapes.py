@@ -68,7 +68,8 @@ def text_of(keys: Mapping[str, Any], names: Iterable[str]) -> str:
 def pbi_items(data: Any) -> list[PbiItem] | None:
     """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
     if isinstance(data, list):
-        return _bare_list(data)
+        items = [_item(index, 0, item) for index, item in enumerate(data)]
+        return items if not items or any(_is_named(item.pbi) for item in items) else None
     if not isinstance(data, Mapping):
         return None
     lists = list(_lists(data, 0, MAX_NESTING))
@@ -76,12 +77,6 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
         return [_item(index, stage, item) for _, stage, items in lists for index, item in enumerate(items)]
     single = _single(data, 0, MAX_NESTING)
     return [single] if single else None
-
-
-def _bare_list(data: list[Any]) -> list[PbiItem] | None:
-    """The PBIs of a file that is one list; None if nothing in it looks like a PBI."""
-    items = [_item(index, 0, item) for index, item in enumerate(data)]
-    return items if not items or any(_is_named(item.pbi) for item in items) else None
 
 
 def clearly_pbis(data: Any) -> bool:
@@ -135,7 +130,7 @@ def _lists(value: Mapping[Any, Any], floor: int, depth: int) -> Iterator[tuple[s
     for key, item in value.items():
         name = plain_key(key)
         if isinstance(item, list) and name in LISTS:
-            if _any_mapping(item):
+            if not item or any(isinstance(each, Mapping) for each in item):
                 yield name, max(LISTS[name], floor), item
         elif isinstance(item, Mapping) and depth:
             yield from _lists(item, FINAL_STAGE if name == FINAL else floor, depth - 1)
@@ -174,7 +169,3 @@ def _scores(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _marked(items: list[Any]) -> bool:
     return any(isinstance(item, Mapping) and not _MARKS.isdisjoint(plain_keys(item)) for item in items)
-
-
-def _any_mapping(items: list[Any]) -> bool:
-    return not items or any(isinstance(item, Mapping) for item in items)

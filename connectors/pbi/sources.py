@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,6 @@ from urllib.parse import quote
 from connectors.documents.decisions import Evidence
 from connectors.documents.headings import plain_text
 from connectors.documents.values import (
-    from_epoch,
     json_text,
     parse_json,
     parse_time,
@@ -52,6 +51,7 @@ _FINAL = (("final-output", "final_output", "pbi-", "pbi_"), ("summary",))
 """How files are called that are written behind all steps, the surest first."""
 PERCENT = 100
 TITLE_KEYS = ("title", "name")
+_rank = attrgetter("rank")
 _DIGITS = re.compile(r"(\d+)")
 _DATED_RUN = re.compile(r"run[-_]\d")
 
@@ -63,6 +63,19 @@ class Winner:
     rank: Rank
     record: PbiRecord
     file: FileText
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sighting:
+    """What is kept of a PBI in one file."""
+
+    rank: Rank
+    run: str
+    content: str
+    """Empty for a title alone."""
+    score: float | None
+    facts: Mapping[str, Any]
+    """Of a title alone."""
 
 
 class Gathering:
@@ -77,9 +90,7 @@ class Gathering:
         self.unread: list[FoundFile] = []
         """Files that are no JSON or could not be read."""
         self._winners: dict[str, Winner] = {}
-        self._runs: dict[str, dict[str, tuple[tuple[bool, Rank], str]]] = {}
-        self._bare: dict[str, tuple[Rank, Mapping[str, Any]]] = {}
-        self._scores: dict[str, tuple[Rank, float]] = {}
+        self._seen: dict[str, list[_Sighting]] = {}
 
     def take(self, file: FileText, data: Any) -> None:
         """Takes the parsed content of a file in."""
@@ -117,50 +128,41 @@ class Gathering:
     def winner(self, pbi_id: str) -> Winner:
         """The newest state of a PBI; where that is a title with facts alone, the newest text with these facts."""
         winner = self._winners[pbi_id]
-        rank, facts = self._bare.get(pbi_id, (winner.rank, {}))
-        if rank <= winner.rank:
+        bare = max((s for s in self._seen[pbi_id] if s.facts), key=_rank, default=None)
+        if bare is None or bare.rank <= winner.rank:
             return winner
-        return replace(winner, record=replace(winner.record, facts={**winner.record.facts, **facts}))
+        return replace(winner, record=replace(winner.record, facts={**winner.record.facts, **bare.facts}))
 
-    def quality(self, pbi_id: str) -> dict[str, float]:
-        """The newest score; a file without scores leaves the one of an earlier step.
+    def history(self, pbi_id: str) -> dict[str, Any]:
+        """Facts over all sightings.
 
-        Steps write percents, PBIs shares, so that what is above 1 is divided by 100 and kept as `quality_score_given`.
+        `runs` are those it was seen in, oldest first; `version` is how many different contents they gave it, and a
+        title alone is none. The newest score counts; a file without scores leaves the one of an earlier step. Steps
+        write percents, PBIs shares, so that what is above 1 is divided by 100 and kept as `quality_score_given`.
         """
-        score = self._scores.get(pbi_id, (None, None))[1]
-        if score is None or score <= 1:
-            return {} if score is None else {"quality_score": score}
-        return {"quality_score": round(score / PERCENT, 4), "quality_score_given": score}
-
-    def runs(self, pbi_id: str) -> list[str]:
-        """The runs it was seen in, oldest first."""
-        return sorted((name for name in self._runs[pbi_id] if name), key=natural_key)
-
-    def version(self, pbi_id: str) -> int:
-        """How many different contents the runs gave it; a title alone is none."""
-        return len({content for _, content in self._runs[pbi_id].values() if content}) or 1
+        seen = sorted(self._seen[pbi_id], key=_rank)
+        contents = {s.run: s.content for s in seen if s.content}
+        scores = [s.score for s in seen if s.score is not None]
+        facts: dict[str, Any] = {}
+        if scores and scores[-1] <= 1:
+            facts = {"quality_score": scores[-1]}
+        elif scores:
+            facts = {"quality_score": round(scores[-1] / PERCENT, 4), "quality_score_given": scores[-1]}
+        runs = sorted({s.run for s in seen if s.run}, key=natural_key)
+        return {**facts, "runs": runs, "version": len(set(contents.values())) or 1}
 
     def _see(self, record: PbiRecord, file: FileText, rank: Rank) -> None:
         current = self._winners.get(record.id)
         if current is None or (not record.bare, rank) > (not current.record.bare, current.rank):
             self._winners[record.id] = Winner(rank=rank, record=record, file=file)
-        if record.bare and record.facts:
-            _keep_newest(self._bare, record.id, rank, record.facts)
-        if record.score is not None:
-            _keep_newest(self._scores, record.id, rank, record.score)
-        content = "" if record.bare else record.content_key
-        runs = self._runs.setdefault(record.id, {})
-        _keep_newest(runs, run_name(file.external_id), (content != "", rank), content)
-
-
-def _keep_newest(newest: dict[str, tuple[Any, Any]], key: str, rank: tuple[Any, ...], value: Any) -> None:
-    if key not in newest or rank > newest[key][0]:
-        newest[key] = (rank, value)
-
-
-def _is_settled(modified: datetime | None) -> bool:
-    """True if a file has not been written for a while, so that what it holds now is what it is meant to hold."""
-    return modified is not None and time.time() - modified.timestamp() > SETTLED_SECONDS
+        sighting = _Sighting(
+            rank=rank,
+            run=run_name(file.external_id),
+            content="" if record.bare else record.content_key,
+            score=record.score,
+            facts=record.facts if record.bare else {},
+        )
+        self._seen.setdefault(record.id, []).append(sighting)
 
 
 def run_name(path: str) -> str:
@@ -233,26 +235,23 @@ class PbiJsonSource(FileSource):
         gathering.complete = listing.complete and not listing.present
         for found in listing.files:
             file = read_file(found, listing.root, self._options)
-            if isinstance(file, FileText):
-                self._take(gathering, found, file)
-            elif file is not None:
-                empty = holds_nothing(found, listing.root)
-                settled = empty and _is_settled(from_epoch(found.status.st_mtime))
+            settled = time.time() - found.status.st_mtime > SETTLED_SECONDS
+            if isinstance(file, Entry):
+                settled = settled and holds_nothing(found, listing.root)
                 gathering.unknown(found, file, settled=settled)
+            elif file is not None:
+                try:
+                    data = parse_json(file.text, file.external_id)
+                except DocumentRejected as error:
+                    problem = failed(file.external_id, str(error), file.url)
+                    gathering.unknown(found, problem, settled=settled)
+                    continue
+                if self._holds_pbis(data):
+                    gathering.take(file, data)
+                else:
+                    gathering.plain.append(found)
         self._last = (listing.stamp, self._known(gathering, listing))
         return gathering
-
-    def _take(self, gathering: Gathering, found: FoundFile, file: FileText) -> None:
-        try:
-            data = parse_json(file.text, file.external_id)
-        except DocumentRejected as error:
-            problem = failed(file.external_id, str(error), file.url)
-            gathering.unknown(found, problem, settled=_is_settled(file.modified))
-            return
-        if self._holds_pbis(data):
-            gathering.take(file, data)
-        else:
-            gathering.plain.append(found)
 
     def _known(self, gathering: Gathering, _listing: FileListing) -> Listing:
         return Listing(ids=gathering.ids, complete=gathering.complete)
@@ -275,9 +274,7 @@ class PbiJsonSource(FileSource):
                 **record.facts,
                 "pbi_id": record.id,
                 **({"timestamp": record.timestamp} if record.timestamp else {}),
-                **gathering.quality(pbi_id),
-                "runs": gathering.runs(pbi_id),
-                "version": gathering.version(pbi_id),
+                **gathering.history(pbi_id),
                 **file_metadata(file),
             },
             created_at=created,
