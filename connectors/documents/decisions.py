@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -139,7 +140,10 @@ def _signs(rules: DecisionRules, evidence: Evidence, stem: str) -> Iterator[obje
     named = {_letters(heading.text) for heading in evidence.headings}
     types = {scalar_text(front.get(key)).casefold() for key in ("type", "kind")}
     yield types.intersection(map(str.casefold, rules.frontmatter_types))
-    yield rules.frontmatter_types and evidence.headings and _dated_status(front)
+    if rules.frontmatter_types and evidence.headings:
+        # A head such as `status: accepted` with a date: pages and posts have drafts, but are not accepted.
+        settled = _status([scalar_text(front.get("status"))]) not in ("", "proposed", "deprecated")
+        yield settled and parse_day(scalar_text(front.get("date")))
     if rules.headings:
         yield set(map(_letters, rules.headings)) <= named
         yield named & DECISION and len(named & AROUND) > 1
@@ -177,12 +181,6 @@ def _place(rules: DecisionRules, evidence: Evidence, named: set[str], stem: str)
     return bool(named & (DECISION | AROUND) or "decision_status" in decision_facts(evidence))
 
 
-def _dated_status(front: Mapping[str, Any]) -> bool:
-    """A head such as `status: accepted` with a date: pages and posts have drafts, but are not accepted."""
-    settled = _status([scalar_text(front.get("status"))]) not in ("", "proposed", "deprecated")
-    return settled and bool(parse_day(scalar_text(front.get("date"))))
-
-
 def _template(evidence: Evidence, stem: str) -> bool:
     """A form that nobody has filled in: by its name, its title, or choices that are still open."""
     folders = PurePosixPath(evidence.path.casefold()).parts[:-1]
@@ -207,36 +205,24 @@ def _told(evidence: Evidence) -> _Told:
     lines = evidence.text.split("\n")
     marks = code_lines(lines)
     clean = [line[:MAX_LINE] if not mark else "" for line, mark in zip(lines, marks, strict=True)]
-    values: dict[str, list[str]] = {}
+    values: defaultdict[str, list[str]] = defaultdict(list)
     history: list[str] = []
-    for name, value in _head_fields(evidence, clean):
-        values.setdefault(name, []).append(value)
-    for name, below in _sections(evidence.headings, clean):
-        section = [line for line in _plain(below) if line.strip()]
-        if name in STATUS:
-            history = history or [s for s in section if not _UNTICKED.match(s)] + _badges(below)
-        else:
-            values.setdefault(name, []).extend(line.strip(" -*+>") for line in section)
-    return _Told(values=values, history=history)
-
-
-def _head_fields(evidence: Evidence, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Known keys and their values, of the front matter and of what stands above the first section."""
     below_title = (heading.line for heading in evidence.headings[1:] if heading.level > 1)
-    head = lines[: min(next(below_title, len(lines)), HEAD_LINES)]
-    front = ((k, v) for k, given in evidence.front_matter.items() for v in _scalars(given))
+    head = clean[: min(next(below_title, len(clean)), HEAD_LINES)]
     badges = (("status", value) for value in _badges(head))
-    for key, value in chain(front, _fields(_plain(head)), badges):
-        if (name := _letters(key)) in KEYS and value.strip():
-            yield name, value.strip()[:MAX_LINE]
-
-
-def _sections(headings: Sequence[Heading], lines: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The sections that are called like a known key, each with its first lines."""
-    ends = [heading.line for heading in headings[1:]] + [len(lines)]
-    for heading, end in zip(headings, ends, strict=False):
-        if (name := _letters(heading.text)) in KEYS:
-            yield name, lines[heading.line + 1 : end][:HEAD_LINES]
+    for key, given in (*evidence.front_matter.items(), *_fields(_plain(head)), *badges):
+        for value in map(scalar_text, given if isinstance(given, list | tuple) else [given]):
+            if (name := _letters(key)) in KEYS and value.strip():
+                values[name].append(value.strip()[:MAX_LINE])
+    ends = [heading.line for heading in evidence.headings[1:]] + [len(clean)]
+    for heading, end in zip(evidence.headings, ends, strict=False):
+        below = clean[heading.line + 1 : end][:HEAD_LINES]
+        section = [line for line in _plain(below) if line.strip()]
+        if (name := _letters(heading.text)) in STATUS:
+            history = history or [s for s in section if not _UNTICKED.match(s)] + _badges(below)
+        elif name in KEYS:
+            values[name] += (line.strip(" -*+>") for line in section)
+    return _Told(values=values, history=history)
 
 
 def _badges(lines: Sequence[str]) -> list[str]:
@@ -254,15 +240,11 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         elif line.lstrip().startswith("|"):
             yield from ((key, value) for key, value in pairwise(cells) if _letters(value) not in KEYS)
         else:
-            yield from _line_fields(line, cells, lines[index + 1 : index + 12])
-
-
-def _line_fields(line: str, cells: Sequence[str], below: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What one line says, or each of its cells; a key without a value has the list below it."""
-    several = all(map(_FIELD.match, cells))
-    for match in filter(None, map(_FIELD.match, cells if several else [line])):
-        listed = (item[1] for item in map(_ITEM.match, below) if item)
-        yield match[1], match[2].strip() or ", ".join(listed)
+            # What the line says, or each of its cells; a key without a value has the list below it.
+            several = all(map(_FIELD.match, cells))
+            listed = ", ".join(item[1] for item in map(_ITEM.match, lines[index + 1 : index + 12]) if item)
+            for match in filter(None, map(_FIELD.match, cells if several else [line])):
+                yield match[1], match[2].strip() or listed
 
 
 def _plain(lines: Sequence[str]) -> list[str]:
@@ -324,10 +306,6 @@ def _people(values: Sequence[str]) -> str:
 def _nothing(value: str) -> bool:
     empty = _letters(value) in {"", "na", "none", "tbd", "tba", "no", "nobody", "keine", "aucun", "todo"}
     return empty or bool(_PLACEHOLDER.match(value.strip()))
-
-
-def _scalars(value: Any) -> list[str]:
-    return [scalar_text(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _letters(text: str) -> str:
