@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,8 +18,12 @@ from workers.runtime import Runtime
 
 RELATIONS = ("links", "dependencies", "related", "related_to", "relates_to", "related_ids", "related_work")
 """Metadata that name other work."""
-REASONS = ("duplicates", "relations", "decisions")
-"""Why two documents belong together."""
+REASONS = {
+    "duplicates": (2, ("similar_work", "likely_duplicates")),
+    "relations": (1, ("similar_work",)),
+    "decisions": (2, ("past_decisions",)),
+}
+"""Why a question should find a document -> its grade, and the sections that should show it."""
 LATER = re.compile(
     r"^## (?:links|details|history|comments|discussion|resolution|outcome|dependencies|closing comment|final summary"
     r"|implementation notes|lessons learned|retro\w*|post-?mortem)\b.*?(?=^## |\Z)",
@@ -38,90 +43,64 @@ def build(parts: Runtime, tenant: UUID, folder: Path) -> Json:
     refuse_used(folder)
     with parts.database.tenant(tenant) as connection:
         documents = list(corpus(connection))
-    made = _pairs(documents)
-    if not made.relevant:
+    pairs = _pairs(documents)
+    if not pairs:
         raise ConfigurationError(
             "nothing that is indexed names a duplicate, a related item, or an item in a decision",
             fix="make a set by hand: docs/evaluation.md",
         )
-    asked = [row for row in documents if row["_id"] in {query for query, _ in made.relevant}]
-    counts = {"documents": len(documents), "queries": len(asked), **made.counts}
+    queries = {query for query, _ in pairs}
+    counts = {"documents": len(documents), "queries": len(queries), **Counter(pairs.values())}
     write(
         folder,
         documents=documents,
-        queries=({"_id": row["_id"], "text": _question(row), "project": row["project"]} for row in asked),
-        relevant=((*pair, grade) for pair, grade in made.relevant.items()),
-        context=((*key, grade) for key, grade in made.context.items()),
+        queries=(_question(row) for row in documents if row["_id"] in queries),
+        relevant=((*pair, REASONS[why][0]) for pair, why in pairs.items()),
+        context=(
+            (query, section, name, REASONS[why][0])
+            for (query, name), why in pairs.items()
+            for section in REASONS[why][1]
+        ),
         counts=counts,
     )
     return counts
 
 
-def _question(row: Json) -> str:
+def _question(row: Json) -> Json:
     """The item as it was when it was new."""
     title, body = row["title"], LATER.sub("", row.get("text", "")).strip()
-    return f"{title}\n{body.removeprefix(f'# {title}').strip()}".strip()
+    text = f"{title}\n{body.removeprefix(f'# {title}').strip()}".strip()
+    return {"_id": row["_id"], "text": text, "project": row["project"]}
 
 
-# What belongs together ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pairs:
-    relevant: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(question, document) -> grade."""
-    context: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """(question, section, document) -> grade."""
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def note(self, why: str, query: str, name: str, sections: Sequence[str], grade: int) -> None:
-        """The first that is said of a pair holds."""
-        if query == name or (query, name) in self.relevant:
-            return
-        self.relevant[query, name] = grade
-        self.context.update({(query, section, name): grade for section in sections})
-        self.counts[why] = self.counts.get(why, 0) + 1
-
-
-def _pairs(documents: Sequence[Json]) -> _Pairs:
-    made = _Pairs()
+def _pairs(documents: Sequence[Json]) -> dict[tuple[str, str], str]:
+    """(question, document) -> why the one should find the other; the first reason holds."""
     work = [row for row in documents if row["kind"] == Kind.WORK]
     names = _Names(work)
-    _note_duplicates(made, _groups(work, names))
+    found = {pair: "duplicates" for group in _groups(work, names) for pair in permutations(group, 2)}
     for row in documents:
+        own, text = row["_id"], row.get("text", "")
         told = [row.get("metadata", {}).get(key) for key in RELATIONS]
         if row["kind"] == Kind.DECISION:
-            told += [row["title"], row.get("text", "")]
-            for item in sorted(names.within(told, row["source"])):
-                made.note("decisions", item, row["_id"], ("past_decisions",), 2)
+            for item in sorted(names.within([*told, row["title"], text], row["source"])):
+                found.setdefault((item, own), "decisions")
         elif row["kind"] == Kind.WORK:
-            told += _RELATED.findall(row.get("text", ""))
-            for item in sorted(names.within(told, row["source"])):
-                for query, name in ((row["_id"], item), (item, row["_id"])):
-                    made.note("relations", query, name, ("similar_work",), 1)
-    return made
-
-
-def _note_duplicates(made: _Pairs, groups: Sequence[Sequence[str]]) -> None:
-    for group in groups:
-        for query in group:
-            for name in group:
-                made.note("duplicates", query, name, ("similar_work", "likely_duplicates"), 2)
+            for item in sorted(names.within([*told, *_RELATED.findall(text)], row["source"]) - {own}):
+                found.setdefault((own, item), "relations")
+                found.setdefault((item, own), "relations")
+    return found
 
 
 def _groups(work: Sequence[Json], names: _Names) -> list[list[str]]:
     """Items that are one another's duplicates, however many links lie between; a master need not be indexed."""
     groups: dict[str, set[str]] = {}
     for row in work:
-        master = str(row.get("metadata", {}).get("duplicate_of") or "").strip()
-        if master:
+        if master := str(row.get("metadata", {}).get("duplicate_of") or "").strip():
             key = names.find(master, row["source"]) or f"\0{master}"
             joined = groups.get(row["_id"], {row["_id"]}) | groups.get(key, {key})
             groups.update(dict.fromkeys(joined, joined))
-    known = [row["_id"] for row in work]
-    return [
-        [name for name in known if name in group] for group in {id(g): g for g in groups.values()}.values()
-    ]
+    each = {id(group): group for group in groups.values()}.values()
+    return [[row["_id"] for row in work if row["_id"] in group] for group in each]
 
 
 class _Names:
@@ -142,10 +121,9 @@ class _Names:
 
     def within(self, told: Any, source: str) -> set[str]:
         """Items that a value or its texts name; inside a text a bare number or word is none."""
-        if isinstance(told, Mapping):
-            told = list(told.values())
-        if isinstance(told, list):
-            return set[str]().union(*(self.within(one, source) for one in told))
+        if isinstance(told, Mapping | list):
+            parts = told.values() if isinstance(told, Mapping) else told
+            return set[str]().union(*(self.within(one, source) for one in parts))
         whole = str(told or "").strip()
         found = {self.find(whole, source)}
         for token in _TOKEN.findall(whole):
