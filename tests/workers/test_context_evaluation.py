@@ -195,7 +195,7 @@ class TestMeasure:
         assert list(found.step4.answers) == ["W1"], "only what is judged"
         (work,) = found.step4.answers["W1"]["similar_work"]
         assert (work["ref"], work["status"]) == ("W2", "Closed"), "not itself, and with what is known of it"
-        told = found.to_json()["step4"]
+        told = found.report["step4"]
         assert told["items"]["W1"]["past_decisions"] == {"related": 1}
         assert told["items"]["W1"]["technical_docs"] == {"noise": 1}
         assert told["seconds"]["p95"] >= told["seconds"]["p50"] > 0

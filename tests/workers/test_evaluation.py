@@ -101,7 +101,7 @@ class TestMeasure:
         assert set(found.rankings["q1"][:2]) == {"birds", "birds2"}
         assert found.rankings["q2"][0] == "river"
         assert found.rankings["q3"] == ["bread"]
-        told = found.to_json()
+        told = found.report
         # q1 and q2 are perfect, q3 finds nothing, q4 has no relevant document and does not count.
         assert told["scores"] == {
             "ndcg@10": 0.6667,
@@ -131,7 +131,7 @@ class TestMeasure:
         assert judged.relevant == {"birds": {"birds2": 1}, "birds2": {"birds": 1}}
         found = measured(parts_of(judged), judged)
         assert all(query not in ranking for query, ranking in found.rankings.items())
-        assert found.to_json()["scores"]["mrr@10"] == 1.0
+        assert found.report["scores"]["mrr@10"] == 1.0
 
     def test_a_set_that_may_find_its_questions_does(
         self, tmp_path: Path, parts_of: Callable[..., runtime.Runtime]
@@ -204,10 +204,10 @@ def test_comparing_tells_the_difference_and_whether_it_may_be_chance(
     parts = parts_of(judged)
     first = measuring.measure(parts, judged, "keyword", silent)
     second = measuring.measure(parts, judged, "vector", silent)
-    same = measuring.compare(first.to_json(), first.to_json())["ndcg@10"]
+    same = measuring.compare(first.report, first.report)["ndcg@10"]
     assert same == {"difference": 0, "low": 0, "high": 0, "certain": False}
-    told = measuring.compare(first.to_json(), second.to_json())
-    after, before = second.to_json()["scores"], first.to_json()["scores"]
+    told = measuring.compare(first.report, second.report)
+    after, before = second.report["scores"], first.report["scores"]
     for name, each in told.items():
         assert each["difference"] == pytest.approx(after[name] - before[name], abs=2e-4)
         assert each["low"] <= each["difference"] <= each["high"]

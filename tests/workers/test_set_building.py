@@ -131,7 +131,7 @@ class TestBuild:
         again = runtime.Runtime(sandbox.settings_for(parts.settings, judged), parts.addresses)
         found = measuring.measure(again, judged, "keyword", lambda *_: None, list(judged.context))
         again.database.close()
-        assert found.to_json()["scores"]["mrr@10"] == 1.0
+        assert found.report["scores"]["mrr@10"] == 1.0
         assert found.step4 is not None
         assert set(found.step4.answers) == {"A-1", "A-2"}
 

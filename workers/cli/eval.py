@@ -163,18 +163,18 @@ def _measure(
 
         parts = sandbox.open_runtime(context.settings, dataset, place)
         first = measuring.measure(parts, dataset, mode, show, items)
-        told = first.to_json()
+        told = first.report
         if options.calibrate:
             told["calibration"] = measuring.calibrate(parts, dataset)
         parts.database.close()
         if other is not None:
             parts = sandbox.open_runtime(other, dataset, place)
-            second = measuring.measure(parts, dataset, mode, show, items).to_json()
+            second = measuring.measure(parts, dataset, mode, show, items).report
             parts.database.close()
             told["second"] = {**second, "config": str(options.compare)}
             told["comparison"] = measuring.compare(told, second)
         if options.keep:
-            told["kept"] = str(place / first.tenant)
+            told["kept"] = str(place / told["tenant"])
     return first, told
 
 

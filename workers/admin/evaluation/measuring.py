@@ -152,57 +152,15 @@ def _enrich(parts: Runtime, dataset: EvalDataset, items: Sequence[str], show: Sh
 # Search -------------------------------------------------------------------------------------------
 
 
-class RankedAnswer(NamedTuple):
-    """What one question brought."""
-
-    ranking: list[str]
-    """Documents, best first."""
-    seconds: float
-    level: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(NamedTuple):
     """One configuration's answers to a set."""
 
-    dataset: EvalDataset
-    mode: Mode
-    model: str
-    tenant: str
-    answers: Mapping[str, RankedAnswer]
-    failed: int
-    """Documents that could not be indexed."""
-    step4: Step4Answers | None = None
+    report: Json
+    """The document of `larder eval --json`; scores are of the questions that have a relevant document."""
+    rankings: dict[str, list[str]]
+    """Question -> documents, best first: what `--rankings` writes."""
+    step4: Step4Answers | None
     """The answers of Step 4, if it was measured."""
-
-    @property
-    def rankings(self) -> dict[str, list[str]]:
-        """What `--rankings` writes."""
-        return {query: answer.ranking for query, answer in self.answers.items()}
-
-    def to_json(self) -> Json:
-        """The document of `larder eval --json`; scores are of the questions that have a relevant document."""
-        rankings = self.rankings
-        exact = {query: judge(rankings[query], wanted) for query, wanted in self.dataset.relevant.items()}
-        scores = {query: _rounded(one) for query, one in exact.items()}
-        worst = sorted(exact, key=lambda query: (exact[query]["ndcg@10"], exact[query]["recall@10"]))
-        return {
-            "set": self.dataset.name,
-            "digest": self.dataset.digest,
-            "documents": len(self.dataset.documents),
-            "queries": len(self.answers),
-            "judged": len(scores),
-            "mode": self.mode,
-            "model": self.model,
-            "tenant": self.tenant,
-            "scores": _rounded(mean(exact.values())),
-            "seconds": _percentiles([answer.seconds for answer in self.answers.values()]),
-            "degraded": sum(answer.level > 0 for answer in self.answers.values()),
-            "failed": self.failed,
-            "worst": [{"id": query, **scores[query]} for query in worst[:WORST]],
-            "questions": scores,
-            **({"step4": self.step4.to_json()} if self.step4 else {}),
-        }
 
 
 def measure(
@@ -218,32 +176,50 @@ def measure(
     if not parts.rag.enabled:
         raise ConfigurationError("rag.enabled is false, so there is nothing to measure", fix="set it to true")
     failed = index(parts, dataset, show)
-    return Measured(
-        dataset=dataset,
-        mode=mode,
-        model=parts.model,
-        tenant=parts.settings.tenant,
-        answers=_ask(parts, dataset, mode, show),
-        failed=failed,
-        step4=_enrich(parts, dataset, items, show) if items else None,
-    )
+    rankings, seconds, levels = _ask(parts, dataset, mode, show)
+    step4 = _enrich(parts, dataset, items, show) if items else None
+    exact = {query: judge(rankings[query], wanted) for query, wanted in dataset.relevant.items()}
+    scores = {query: _rounded(one) for query, one in exact.items()}
+    worst = sorted(exact, key=lambda query: (exact[query]["ndcg@10"], exact[query]["recall@10"]))
+    report = {
+        "set": dataset.name,
+        "digest": dataset.digest,
+        "documents": len(dataset.documents),
+        "queries": len(rankings),
+        "judged": len(scores),
+        "mode": mode,
+        "model": parts.model,
+        "tenant": parts.settings.tenant,
+        "scores": _rounded(mean(exact.values())),
+        "seconds": _percentiles(seconds),
+        "degraded": sum(level > 0 for level in levels),
+        "failed": failed,
+        "worst": [{"id": query, **scores[query]} for query in worst[:WORST]],
+        "questions": scores,
+        **({"step4": step4.to_json()} if step4 else {}),
+    }
+    return Measured(report, rankings, step4)
 
 
-def _ask(parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show) -> dict[str, RankedAnswer]:
+def _ask(
+    parts: Runtime, dataset: EvalDataset, mode: Mode, show: Show
+) -> tuple[dict[str, list[str]], list[float], list[int]]:
+    """(rankings, seconds, levels) of all questions."""
     retriever = search.retriever(parts, parts.settings.tenant_id)
     ids = document_ids(parts, dataset)
     names = {ident: name for name, ident in ids.items()}
-    answers = {}
+    rankings: dict[str, list[str]] = {}
+    seconds, levels = [], []
     for number, (query, question) in enumerate(dataset.queries.items(), 1):
         own = (ids[query],) if dataset.self_exclude and query in ids else ()
         request = SearchRequest(text=question, mode=mode, k=DEPTH, filter=Filter(exclude=own))
         begun = time.perf_counter()
         found = retriever.search(request)
-        seconds = time.perf_counter() - begun
-        ranking = [names[hit.document.id] for hit in found.hits]
-        answers[query] = RankedAnswer(ranking, seconds, found.degradation_level)
+        seconds.append(time.perf_counter() - begun)
+        levels.append(found.degradation_level)
+        rankings[query] = [names[hit.document.id] for hit in found.hits]
         show("asking", number, len(dataset.queries))
-    return answers
+    return rankings, seconds, levels
 
 
 # Judging ------------------------------------------------------------------------------------------
