@@ -14,7 +14,7 @@ from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.headings import headings_of, nested
 from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
-from connectors.markup import to_markdown
+from connectors.markup import Links, to_markdown
 from pipeline.documents import Document, SourceType
 
 OPEN_END = 9999
@@ -263,23 +263,11 @@ def heading_of(name: str) -> str:
     return " ".join([first, *(word if word.isupper() else word.lower() for word in rest)])
 
 
-class BoardLinks:
+class BoardLinks(Links):
     """Makes addresses in an item's HTML absolute; Confluence's other kinds of links do not occur here."""
 
     def __init__(self, base_url: str) -> None:
         self._base = base_url + "/"
-
-    def page(self, title: str, space: str | None) -> str | None:  # noqa: ARG002 (Confluence's)
-        """None."""
-        return None
-
-    def attachment(self, name: str, page_title: str | None) -> str | None:  # noqa: ARG002 (Confluence's)
-        """None: boards link attachments by address."""
-        return None
-
-    def user(self, key: str) -> str | None:  # noqa: ARG002 (Confluence's)
-        """None: mentions bring the name as their label."""
-        return None
 
     def href(self, href: str) -> str | None:
         """None for mentions, whose address is `#`."""

@@ -14,8 +14,6 @@ from connectors.web import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
 
-LINK_BATCH = 100
-"""Items whose links are looked up together."""
 HEAD_FIELDS = ("System.Id", "System.Rev", "System.Title", "System.WorkItemType", "System.TeamProject")
 
 
@@ -46,14 +44,12 @@ class WorkItemReader:
         rest = iter(dict.fromkeys(ids))
         while batch := list(islice(rest, BATCH)):
             items, failed = self._load(batch, queried=queried)
-            for start in range(0, len(batch), LINK_BATCH):
-                part = batch[start : start + LINK_BATCH]
-                others = self._others([items[n] for n in part if n in items])
-                for n in part:
-                    if n in items:
-                        yield self._result(items.pop(n), others)
-                    else:
-                        yield self._failure(n, failed[n]) if n in failed else WorkItemResult(id=n)
+            others = self._others(list(items.values()))
+            for n in batch:
+                if n in items:
+                    yield self._result(items.pop(n), others)
+                else:
+                    yield self._failure(n, failed[n]) if n in failed else WorkItemResult(id=n)
 
     def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> WorkItemResult:
         try:

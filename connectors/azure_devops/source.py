@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
 
 from connectors.azure_devops.client import BATCH, BoardsClient, id_ranges, select
 from connectors.azure_devops.options import AzureDevOpsOptions
@@ -17,8 +16,7 @@ from connectors.web import ServerFault
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 
-PAGE_ITEMS = 100
-READ_ITEMS = 50
+PAGE_ITEMS = 50
 PAGE_CHARACTERS = 4_000_000
 FEED_MARGIN = timedelta(minutes=10)
 """How far before the service's own time the feed is entered: the clocks of its machines may differ."""
@@ -28,45 +26,22 @@ Tokens = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstWalk:
-    """The walk over all items of projects that were not read before."""
-
-    tokens: Tokens = field(default_factory=dict)
-    """Projects still to be walked -> where their feed stood before."""
-    floor: int | None = None
-    """Ids above this one are taken (maxItems); None until they are counted."""
-    project: str = ""
-    """The one that is being walked."""
-    after: int = 0
-    """The last id of `project` that was taken."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class BoardsCursor:
     """Where a sync stands; it can be stored and resumed from after each page."""
 
     selection: str
     tokens: Tokens = field(default_factory=dict)
     """Projects whose first walk ended -> where their feed goes on."""
-    walk: FirstWalk = FirstWalk()
+    walks: Tokens = field(default_factory=dict)
+    """Projects whose items are still to be walked over -> where their feed stood before."""
+    floor: int | None = None
+    """Walks take ids above this one (maxItems); None until they are counted."""
+    project: str = ""
+    """The one that is being walked."""
+    after: int = 0
+    """The last id of `project` that was taken."""
     todo: tuple[int, ...] = ()
     """Ids the feed has named and that were not read yet."""
-
-    def walking(self, **changes: Any) -> BoardsCursor:
-        """With these changes of the first walk."""
-        return replace(self, walk=replace(self.walk, **changes))
-
-    def with_token(self, project: str, token: str | None) -> BoardsCursor:
-        """With the feed of a project going on there."""
-        return replace(self, tokens={**self.tokens, project: token})
-
-    def only(self, projects: Sequence[str]) -> BoardsCursor:
-        """Without projects that are no longer configured."""
-        return replace(
-            self,
-            tokens={name: token for name, token in self.tokens.items() if name in projects},
-            walk=replace(self.walk, tokens={n: t for n, t in self.walk.tokens.items() if n in projects}),
-        )
 
 
 Step = Callable[[BoardsCursor, int], BoardsCursor]
@@ -94,7 +69,10 @@ class AzureDevOpsSource:
         """
         selection = self._options.selection
         cursor = read_cursor(BoardsCursor, since, selection) or BoardsCursor(selection=selection)
-        cursor = cursor.only(self._options.projects)
+        # Without projects that are no longer configured.
+        projects = self._options.projects
+        held = [{n: at for n, at in t.items() if n in projects} for t in (cursor.tokens, cursor.walks)]
+        cursor = replace(cursor, tokens=held[0], walks=held[1])
         kept: Cursor = cursor_json(cursor)
         for page in self._steps(cursor):
             if page.cursor != kept or page.documents or page.failed or page.skipped or page.deleted:
@@ -118,7 +96,7 @@ class AzureDevOpsSource:
         if foreign := tuple(text for text in ids if not (text.isdecimal() and text.isascii())):
             yield Page(cursor={}, deleted=foreign)
         results = self._reader.results(list(map(int, numbers)), queried=False)
-        for page in self._paged(BoardsCursor(selection=""), results, lambda cursor, _id: cursor, READ_ITEMS):
+        for page in self._paged(BoardsCursor(selection=""), results, lambda cursor, _id: cursor):
             yield replace(page, cursor={})
 
     def check(self) -> list[Finding]:
@@ -135,10 +113,10 @@ class AzureDevOpsSource:
         """All pages, also those that bring nothing new."""
         cursor = yield from self._work_off(cursor)
         cursor = yield from self._begin(cursor)
-        if cursor.walk.tokens and cursor.walk.floor is None:
+        if cursor.walks and cursor.floor is None:
             cursor = yield from self._count(cursor)
         for project in self._options.projects:
-            if project in cursor.walk.tokens:
+            if project in cursor.walks:
                 cursor = yield from self._walk(cursor, project)
             elif project in cursor.tokens:
                 cursor = yield from self._follow(cursor, project)
@@ -154,20 +132,20 @@ class AzureDevOpsSource:
 
     def _begin(self, cursor: BoardsCursor) -> Steps:
         """Notes where the feeds of new projects stand, before any list is made: what comes later is in the feeds."""
-        known = {*cursor.tokens, *cursor.walk.tokens}
+        known = {*cursor.tokens, *cursor.walks}
         if new := [project for project in self._options.projects if project not in known]:
             starts = {project: self._feed_end(project) for project in new}
-            cursor = cursor.walking(tokens={**cursor.walk.tokens, **starts})
+            cursor = replace(cursor, walks={**cursor.walks, **starts})
             yield Page(cursor=cursor_json(cursor))
         return cursor
 
     def _count(self, cursor: BoardsCursor) -> Steps:
         """Finds the id above which the walk stays below maxItems."""
         if self._options.max_items is None:
-            return cursor.walking(floor=0)
-        found = self._listed(cursor.walk.tokens)
+            return replace(cursor, floor=0)
+        found = self._listed(cursor.walks)
         floor = self._floor(found)
-        cursor = cursor.walking(floor=floor)
+        cursor = replace(cursor, floor=floor)
         if left_out := sum(n <= floor for n in found):
             reason = (
                 f"maxItems is {self._options.max_items}: the {left_out} oldest work items are left out; "
@@ -179,15 +157,16 @@ class AzureDevOpsSource:
 
     def _walk(self, cursor: BoardsCursor, project: str) -> Steps:
         """All items of a project behind the cursor; from its first, unless it is the one that was interrupted."""
-        if cursor.walk.project != project:
-            cursor = cursor.walking(project=project, after=0)
-        above = max(cursor.walk.after, cursor.walk.floor or 0)
+        if cursor.project != project:
+            cursor = replace(cursor, project=project, after=0)
+        above = max(cursor.after, cursor.floor or 0)
         ranges = listed(self._options, self._client, self._names[project], above)
         results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
-        cursor = yield from self._paged(cursor, results, lambda c, n: c.walking(after=n), PAGE_ITEMS)
-        left = {name: token for name, token in cursor.walk.tokens.items() if name != project}
-        done = cursor.with_token(project, cursor.walk.tokens[project])
-        return done.walking(tokens=left, floor=cursor.walk.floor if left else None, project="", after=0)
+        cursor = yield from self._paged(cursor, results, lambda c, n: replace(c, after=n))
+        left, tokens = dict(cursor.walks), dict(cursor.tokens)
+        tokens[project] = left.pop(project)
+        floor = cursor.floor if left else None
+        return replace(cursor, tokens=tokens, walks=left, floor=floor, project="", after=0)
 
     def _follow(self, cursor: BoardsCursor, project: str) -> Steps:
         """What the feed of a project names."""
@@ -202,7 +181,7 @@ class AzureDevOpsSource:
                 return replace(cursor, tokens={n: t for n, t in cursor.tokens.items() if n != project})
             gone = tuple(str(n) for n, deleted in feed.deleted.items() if deleted)
             todo = tuple(n for n, deleted in feed.deleted.items() if not deleted)
-            cursor = replace(cursor.with_token(project, feed.token), todo=todo)
+            cursor = replace(cursor, tokens={**cursor.tokens, project: feed.token}, todo=todo)
             if gone:
                 yield Page(cursor=cursor_json(cursor), deleted=gone)
             cursor = yield from self._work_off(cursor)
@@ -218,9 +197,9 @@ class AzureDevOpsSource:
             return replace(cursor, todo=tuple(n for n in cursor.todo if n != item_id))
 
         results = self._reader.results(cursor.todo, queried=False)
-        return (yield from self._paged(cursor, results, done, PAGE_ITEMS))
+        return (yield from self._paged(cursor, results, done))
 
-    def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step, size: int) -> Steps:
+    def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step) -> Steps:
         """Pages of results; if an error ends the reading, what was read before it comes first."""
         batch: list[WorkItemResult] = []
         characters = 0
@@ -229,7 +208,7 @@ class AzureDevOpsSource:
                 batch.append(result)
                 cursor = step(cursor, result.id)
                 characters += len(result.document.text) if result.document else 0
-                if len(batch) >= size or characters >= PAGE_CHARACTERS:
+                if len(batch) >= PAGE_ITEMS or characters >= PAGE_CHARACTERS:
                     yield _page(batch, cursor)
                     batch, characters = [], 0
         except LarderError:

@@ -19,17 +19,17 @@ _IN_URL = str.maketrans({"(": "%28", ")": "%29", "<": "%3C", ">": "%3E", '"': "%
 class Links(Protocol):
     """Finds addresses and names; each may return None, then only the label stays."""
 
-    def page(self, title: str, space: str | None) -> str | None:
+    def page(self, title: str, space: str | None) -> str | None:  # noqa: ARG002 (None, unless there is such a thing)
         """The address of a page; `space` None is the space of the page that is converted."""
-        ...
+        return None
 
-    def attachment(self, name: str, page_title: str | None) -> str | None:
+    def attachment(self, name: str, page_title: str | None) -> str | None:  # noqa: ARG002 (None, unless there is such a thing)
         """The address of a file; `page_title` None is the page that is converted."""
-        ...
+        return None
 
-    def user(self, key: str) -> str | None:
+    def user(self, key: str) -> str | None:  # noqa: ARG002 (None, unless there is such a thing)
         """The name to show for a user key, user name or account id."""
-        ...
+        return None
 
     def href(self, href: str) -> str | None:
         """A relative address made absolute; None drops it."""
