@@ -6,10 +6,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 import requests
 from atlassian import errors as theirs
@@ -19,7 +19,7 @@ from requests.auth import HTTPBasicAuth
 from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import revealed
-from connectors.web import FOREIGN, ServerFault, is_html, json_of, open_session, results_of, translate
+from connectors.web import ServerFault, is_html, json_of, open_session, results_of
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
 
@@ -51,8 +51,8 @@ class ConfluenceNotFound(SourceUnavailable):
     """There is nothing at this address, or nothing that this account may see."""
 
 
-CATCH: tuple[type[Exception], ...] = (*FOREIGN, theirs.ApiError, theirs.JsonRPCError)
-"""What may come out of the library. It hands refusals on as answers, so that its own errors are rare."""
+CATCH: tuple[type[Exception], ...] = (theirs.ApiError, theirs.JsonRPCError)
+"""The library's own errors. It hands refusals on as answers, and errors of our session are ours."""
 CHECK_ADDRESS = "check baseUrl, deployment and the account's permissions"
 MEANINGS: dict[int, tuple[str, str]] = {
     400: (
@@ -67,14 +67,6 @@ MEANINGS: dict[int, tuple[str, str]] = {
     410: (": this part of its API is gone", "set deployment to cloud if this is Cloud, else update Larder"),
 }
 """Of a status that is no success: what it says, and what to do."""
-
-
-def translated(error: Exception) -> LarderError:
-    """Our error for one of `CATCH`; texts of theirs hold what the service said and are left out."""
-    for cause in (error, getattr(error, "reason", None)):
-        if isinstance(cause, FOREIGN):
-            return translate(cause, PRODUCT)
-    return ConfluenceRefused(f"{PRODUCT} refuses the request ({type(error).__name__})", fix=CHECK_ADDRESS)
 
 
 def by_status(status: int) -> LarderError:
@@ -94,8 +86,6 @@ class Deployment:
     cloud: bool
     base: str
     """scheme://host[:port][/context], without a slash at its end."""
-    zone: ZoneInfo | None
-    """Of the account; CQL reads dates in it. None: not known."""
     looks_cloud: bool
     """What answers, whatever is configured."""
 
@@ -112,17 +102,18 @@ class ConfluenceClient:
                 options.username.encode(), revealed(options.api_token).encode()
             )
         self._libraries: dict[str, Any] = {}
-        self._deployment: Deployment | None = None
         self._archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
         # The library logs whole answers, which are other people's documents, at this level.
         logging.getLogger("atlassian").setLevel(logging.INFO)
 
-    @property
+    @cached_property
     def deployment(self) -> Deployment:
         """Found out by the first use, with one to three requests."""
-        if self._deployment is None:
-            self._deployment = self._find_deployment()
-        return self._deployment
+        *first, last = _bases(self._options)
+        for base in first:
+            with contextlib.suppress(ConfluenceNotFound):
+                return self._deployment_at(base)
+        return self._deployment_at(last)
 
     def json(self, path: str, params: Mapping[str, Any] | None = None, *, base: str = "") -> Json:
         """The object at `path`, relative to the base that was found, or to another.
@@ -255,18 +246,10 @@ class ConfluenceClient:
             )
         try:
             answer: requests.Response = self._libraries[base].get(path, advanced_mode=True, **more)
-        except LarderError:
-            raise
-        except CATCH as error:
-            raise translated(error) from None
+        except CATCH as error:  # its text holds what the service said
+            said = f"{PRODUCT} refuses the request ({type(error).__name__})"
+            raise ConfluenceRefused(said, fix=CHECK_ADDRESS) from None
         return answer
-
-    def _find_deployment(self) -> Deployment:
-        *first, last = _bases(self._options)
-        for base in first:
-            with contextlib.suppress(ConfluenceNotFound):
-                return self._deployment_at(base)
-        return self._deployment_at(last)
 
     def _deployment_at(self, base: str) -> Deployment:
         options = self._options
@@ -280,7 +263,7 @@ class ConfluenceClient:
             raise SourceDenied(f"{PRODUCT} takes us for an anonymous visitor", fix=fix)
         looks_cloud = "accountId" in user
         cloud = looks_cloud if options.deployment == "auto" else options.deployment == "cloud"
-        return Deployment(cloud=cloud, base=base, zone=options.zone or _zone(user), looks_cloud=looks_cloud)
+        return Deployment(cloud=cloud, base=base, looks_cloud=looks_cloud)
 
 
 def missing_keys(found: Mapping[str, Json], keys: Sequence[str]) -> list[str]:
@@ -305,14 +288,6 @@ def _bases(options: ConfluenceOptions) -> list[str]:
     if options.deployment == "cloud" or host.endswith((".atlassian.net", "api.atlassian.com")):
         return [with_context]
     return list(dict.fromkeys((base, with_context)))
-
-
-def _zone(user: Json) -> ZoneInfo | None:
-    name = user.get("timeZone")
-    try:
-        return ZoneInfo(name) if isinstance(name, str) and name else None
-    except (KeyError, ValueError, OSError):
-        return None
 
 
 # -- searches --------------------------------------------------------------------------------------------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
-from zoneinfo import ZoneInfo
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from connectors.documents.options import ServiceOptions
 from connectors.sections import (
     ConfigSection,
-    Expected,
     Flag,
     Mismatch,
     OneOf,
@@ -22,22 +20,12 @@ from connectors.sections import (
     WebUrl,
     Whole,
     refuse,
-    zone,
 )
 
 PRODUCT = "Confluence"
 DEPLOYMENTS = ("auto", "cloud", "server")
 MOST_PER_PAGE = 50
 """What Confluence gives at once when bodies are asked for."""
-
-
-def _account_zone(value: str) -> str:
-    return value if value == "auto" else zone(value)
-
-
-AccountZone = Annotated[
-    Text, AfterValidator(_account_zone), Expected("auto, or the name of a time zone such as Europe/Berlin")
-]
 
 
 class LabelFilter(ConfigSection):
@@ -53,8 +41,7 @@ class ConfluenceOptions(ServiceOptions):
     """Pages of a Confluence, Cloud or Server/Data Center.
 
     Who reads is an e-mail and an API token (Cloud), a name and a password (Server), or a personal access token
-    (Server). These keys may stand below `auth`, those that say what is read below `syncOptions`, where `timezone`
-    is `accountTimezone`.
+    (Server). These keys may stand below `auth`, those that say what is read below `syncOptions`.
     """
 
     type: Text = "confluence"
@@ -90,8 +77,6 @@ class ConfluenceOptions(ServiceOptions):
     """Which pages by their labels."""
     ancestors: Texts = ()
     """Ids of pages: only these and what lies below them."""
-    account_timezone: AccountZone = "auto"
-    """Zone of the account that reads; auto: as the service says."""
     attachment_max_bytes: Size = Field(default="1m", validate_default=True)
     """Larger attachments are only named."""
 
@@ -107,21 +92,6 @@ class ConfluenceOptions(ServiceOptions):
         "apiToken": "${CONFLUENCE_TOKEN}",
         "updateSchedule": "0 2 * * *",
     }
-
-    @model_validator(mode="before")
-    @classmethod
-    def _account_timezone(cls, value: Any) -> Any:
-        """A `timezone` of `syncOptions` is that of the account, and so is `auto`, which is none for a schedule."""
-        if not isinstance(value, dict):
-            return value
-        renamed = dict(value)
-        if renamed.get("timezone") == "auto":
-            renamed["accountTimezone"] = renamed.pop("timezone")
-        for group in ("syncOptions", "sync_options"):
-            inner = renamed.get(group)
-            if isinstance(inner, dict) and "timezone" in inner:
-                renamed[group] = {("accountTimezone" if k == "timezone" else k): v for k, v in inner.items()}
-        return renamed
 
     @model_validator(mode="after")
     def _one_way_to_sign_in(self) -> Self:
@@ -139,11 +109,6 @@ class ConfluenceOptions(ServiceOptions):
     def place(self) -> str:
         """Where it is opened."""
         return self.base_url
-
-    @property
-    def zone(self) -> ZoneInfo | None:
-        """The configured time zone of the account; None if it is to be found out."""
-        return None if self.account_timezone == "auto" else ZoneInfo(self.account_timezone)
 
     @property
     def page_types(self) -> tuple[str, ...]:

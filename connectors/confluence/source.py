@@ -159,15 +159,7 @@ def findings(client: ConfluenceClient, options: ConfluenceOptions) -> list[Findi
         fix = f"set deployment to {'cloud' if deployment.looks_cloud else 'server'}, or to auto"
         return [Finding(ok=False, subject=subject, detail=detail, fix=fix)]
     detail = f"{kind} accepts the credentials, API at {deployment.base}"
-    clock = (
-        "the account's is not shown; each sync looks at 26 hours more than need be; set timezone to save that"
-    )
-    if deployment.zone:
-        clock = f"the account's is {deployment.zone.key}"
-    found = [
-        Finding(ok=True, subject=subject, detail=detail),
-        Finding(ok=True, subject="time zone", detail=clock),
-    ]
+    found = [Finding(ok=True, subject=subject, detail=detail)]
     try:
         found += _contents(client, options)
     except (ConfluenceRefused, ConfluenceNotFound) as error:

@@ -10,17 +10,16 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Self
-from zoneinfo import ZoneInfo
 
-from connectors.confluence.client import BY_ID, ConfluenceClient, CqlSearch
+from connectors.confluence.client import BY_ID, ConfluenceClient
 from connectors.confluence.document import Content
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.reader import PageReader, ReadResult
 from connectors.documents.cursors import cursor_json, read_cursor
 from pipeline.documents import Cursor, Page, Problem
 
-UNKNOWN_ZONE = timedelta(hours=26)
-"""No two places on earth are further apart."""
+FARTHEST_WEST = timedelta(hours=13)
+"""No clock on earth is further behind UTC: whatever zone the service reads a time in, it is early enough."""
 OVERLAP = timedelta(minutes=10)
 """How late the search index may show a change."""
 
@@ -67,21 +66,9 @@ def minute(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(second=0, microsecond=0)
 
 
-def since_clause(name: str, literal: str) -> str:
-    """With `>` the rest of that minute would be lost."""
-    return f'{name} >= "{literal}"'
-
-
-def time_literal(moment: datetime, zone: ZoneInfo | None) -> str:
-    """A time as CQL reads it: the account's wall clock in whole minutes, never later than the moment."""
-    if zone is None:
-        return f"{moment - UNKNOWN_ZONE:%Y-%m-%d %H:%M}"
-    local = moment.astimezone(zone)
-    while local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset():
-        # In the hour that comes twice the service may read either one.
-        moment -= timedelta(minutes=30)
-        local = moment.astimezone(zone)
-    return f"{local:%Y-%m-%d %H:%M}"
+def since(name: str, moment: datetime) -> str:
+    """In CQL; the service reads times in a zone of its own, so that rows of some hours before come as well."""
+    return f'{name} >= "{moment - FARTHEST_WEST:%Y-%m-%d %H:%M}"'
 
 
 def reached(before: datetime | None, row: datetime | None) -> datetime | None:
@@ -122,15 +109,14 @@ class PageWalk:
         return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
 
     def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
-        clause, since = self._reader.filter.page_clause(), None
+        clause, begin = self._reader.filter.page_clause(), None
         if cursor.created:
-            since = minute(cursor.created)
-            # As if no zone were known: some rows more, and nothing hangs on the right one.
-            clause += f" and {since_clause('created', time_literal(cursor.created, None))}"
+            begin = minute(cursor.created)
+            clause += f" and {since('created', begin)}"
         search = self._client.search(f"{clause} order by created asc", ("version", "history"), key=BY_ID)
         waiting: list[Content] = []
         for content in search.contents():
-            if content.id in cursor.read_then or _before(content.created, since):
+            if content.id in cursor.read_then or _before(content.created, begin):
                 continue
             if self._room(cursor) == 0:
                 return (yield from self._capped(cursor))
@@ -188,7 +174,8 @@ class PageWalk:
             return
         rows: list[Content] = []
         pages: dict[str, None] = {}
-        for row in self._changed(cursor, horizon):
+        changed = f"{self._all_types()} and {since('lastmodified', horizon)} order by lastmodified asc"
+        for row in self._client.search(changed, ("version", "history", "container")).contents():
             if _before(row.changed, horizon):
                 continue
             rows.append(row)
@@ -212,22 +199,6 @@ class PageWalk:
         if pages or after != cursor:
             yield from result.pages(cursor_json(cursor), cursor_json(after))
         return after
-
-    def _changed(self, cursor: ConfluenceCursor, horizon: datetime) -> Iterator[Content]:
-        """Rows since the horizon; if nothing familiar is among the first, we may have misread the clock."""
-        familiar = {key.rpartition(":")[0] for key in cursor.seen}
-        for zone in dict.fromkeys((self._client.deployment.zone, None)):
-            for number, rows in enumerate(self._changed_rows(horizon, zone)):
-                if number == 0 and zone and familiar and not familiar & {row.id for row in rows}:
-                    break
-                yield from rows
-            else:
-                return
-
-    def _changed_rows(self, horizon: datetime, zone: ZoneInfo | None) -> CqlSearch:
-        since = since_clause("lastmodified", time_literal(horizon, zone))
-        cql = f"{self._all_types()} and {since} order by lastmodified asc"
-        return self._client.search(cql, ("version", "history", "container"))
 
     def _all_types(self) -> str:
         return self._reader.filter.clause((*self._options.page_types, *self._options.attached_types))

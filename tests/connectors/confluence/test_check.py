@@ -35,7 +35,6 @@ def test_all_well_says_who_answers_with_how_many_spaces_and_pages(fake: FakeConf
     assert ("Cloud" in said) == fake.cloud
     assert "2 spaces" in said
     assert "4 pages" in said
-    assert ("America/New_York" in said) == fake.cloud
 
 
 def test_an_unknown_space_is_named(fake: FakeConfluence) -> None:
@@ -182,7 +181,6 @@ def test_the_address_of_cloud_may_come_with_or_without_its_context(cloud: FakeCo
         ({"deployment": "datacenter"}, "deployment"),
         ({"max_pages": 0}, "max_pages"),
         ({"page_size": 0}, "page_size"),
-        ({"account_timezone": "Mars/Olympus"}, "account_timezone"),
         ({"username": "me@example.org", "api_token": None}, "apiToken"),
     ],
 )

@@ -47,7 +47,7 @@ def test_an_unchanged_sync_takes_three_requests_and_reads_nothing(kind: str) -> 
         assert len(world.fake.requests()) - before <= 3
 
 
-def test_an_account_without_a_known_zone_lists_a_day_of_changes_and_reads_none_again(
+def test_a_sync_lists_half_a_day_of_changes_and_reads_none_again(
     server: FakeConfluence,
 ) -> None:
     made = _fill(server, 620)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -32,19 +31,6 @@ def _fewer_is_the_end(payload: Json, asked: int) -> bool:
     return len(payload["results"]) < asked
 
 
-def _later_than(field: str, literal: str) -> str:
-    return f'{field} > "{literal}"'
-
-
-def _utc(moment: datetime, _zone: ZoneInfo | None) -> str:
-    """Forgets that the account's clock counts; late by the hours of a zone in the east."""
-    return f"{moment + timedelta(hours=9):%Y-%m-%d %H:%M}"
-
-
-def _with_seconds(moment: datetime, _zone: ZoneInfo | None) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-
-
 def _our_clock(_before: datetime | None, _row: datetime | None) -> datetime | None:
     return datetime.now(UTC)
 
@@ -57,10 +43,8 @@ WRONG: dict[str, Mapping[str, object]] = {
     "the next link loses the context": {"client.next_address": _host_root},
     "the next link is encoded twice": {"client.next_address": _encoded_again},
     "fewer than asked for is the end": {"client.is_last": _fewer_is_the_end},
-    "later than the minute": {"walk.since_clause": _later_than, "walk.OVERLAP": timedelta(0)},
     "no overlap": {"walk.OVERLAP": timedelta(0)},
-    "times with seconds": {"walk.time_literal": _with_seconds},
-    "times of another clock": {"walk.time_literal": _utc},
+    "a time that is late in some zones": {"walk.FARTHEST_WEST": timedelta(hours=-6)},
     "our clock": {"walk.reached": _our_clock},
     "the cursor is ignored": {"walk.read_cursor": _from_the_start},
     "no look whether the list moved": {"client.ROWS_AGAIN": 0},
@@ -68,7 +52,6 @@ WRONG: dict[str, Mapping[str, object]] = {
 """Module and name below `connectors.confluence` -> what stands there instead."""
 KIND = {
     "no look whether the list moved": "server",
-    "times of another clock": "cloud",
 }
 
 

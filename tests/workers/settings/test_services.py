@@ -150,15 +150,14 @@ class TestSwitchedOff:
 @pytest.mark.parametrize(
     "keys",
     [
-        "syncOptions: {pageSize: 20, timezone: auto, includeBlogPosts: true}",
-        "pageSize: 20, timezone: auto, includeBlogPosts: true",
+        "syncOptions: {pageSize: 20, includeBlogPosts: true}",
+        "pageSize: 20, includeBlogPosts: true",
         "page_size: 20, sync_options: {include_blog_posts: true}",
     ],
 )
 def test_sync_options_may_stand_one_level_higher(one: Callable[[str], ConfluenceOptions], keys: str) -> None:
     source = one(f"{CONFLUENCE}, {keys}")
     assert (source.page_size, source.include_blog_posts) == (20, True)
-    assert (source.account_timezone, getattr(source, "timezone", "")) == ("auto", None)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +186,6 @@ def test_projects_are_one_or_many(
             CONFLUENCE + ", pageSize: 20, syncOptions: {pageSize: 30}",
             "pageSize: found 30, expected each key once; it stands beside syncOptions as well",
         ),
-        (CONFLUENCE + ", syncOptions: {timezone: Mars}", "auto, or the name of a time zone"),
         (CONFLUENCE + ", deployment: onprem", "deployment"),
         (CONFLUENCE + ", maxPages: 0", "a whole number, 1 or more"),
         (CONFLUENCE + ", pageSize: 51", "a whole number from 1 to 50"),
