@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, person
-from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions, base_url_of
+from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import SdkClients, TooManyHits, open_clients, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
 from connectors.sections import revealed
@@ -44,7 +44,7 @@ class BoardsClient:
     """One organization or collection. Raises errors of pipeline.errors only; not thread-safe."""
 
     def __init__(self, options: AzureDevOpsOptions) -> None:
-        self.base_url = base_url_of(options.organization)
+        self.base_url = options.organization
         self._options = options
 
     def now(self, project: str) -> datetime:

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from connectors.documents.options import ServiceOptions
 from connectors.sections import Expected, Flag, Positive, Secret, Text, Texts, refusal
-from pipeline.errors import ConfigurationError
 
 SERVICES = "https://dev.azure.com"
 PRODUCT = "Azure DevOps"
@@ -21,26 +20,18 @@ def base_url_of(organization: str) -> str:
     """The address of an organization given by name or in full, without a slash at its end.
 
     Raises:
-        ConfigurationError: it is neither.
+        PydanticCustomError: it is neither.
     """
     text = organization.strip().rstrip("/")
     if _URL.fullmatch(text):
         return text
     if _NAME.fullmatch(text):
         return f"{SERVICES}/{text}"
-    raise ConfigurationError(
-        "organization is neither a name nor an address",
-        fix="give the name as in https://dev.azure.com/NAME, or the full address of a Server collection, "
+    raise refusal(
+        "the name or the address of an organization",
+        "give the name as in https://dev.azure.com/NAME, or the full address of a Server collection, "
         "without user name, query or fragment",
     )
-
-
-def _organization(value: str) -> str:
-    try:
-        base_url_of(value)
-    except ConfigurationError as error:
-        raise refusal("the name or the address of an organization", error.fix) from None
-    return value
 
 
 def _named(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,9 +55,7 @@ class AzureDevOpsOptions(ServiceOptions):
 
     type: Text = "azure_devops"
     """What kind of source it is."""
-    organization: Annotated[Text, AfterValidator(_organization), Expected("text")] = Field(
-        examples=["example"]
-    )
+    organization: Annotated[Text, AfterValidator(base_url_of), Expected("text")] = Field(examples=["example"])
     """Name of the organization, or the full address of a server's collection."""
     projects: Annotated[Texts, AfterValidator(_named), Expected("a project or a list of them")] = Field(
         examples=["Shop"]
@@ -120,7 +109,7 @@ class AzureDevOpsOptions(ServiceOptions):
     @property
     def place(self) -> str:
         """The address of the organization."""
-        return base_url_of(self.organization)
+        return self.organization
 
     @property
     def selection(self) -> str:

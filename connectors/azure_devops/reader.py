@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, select
@@ -72,12 +73,13 @@ class WorkItemReader:
                 f"{PRODUCT} lists the item and does not let us read it; "
                 "give the token's account the right to view its area"
             )
-            failed |= dict.fromkeys(self._listed(missing), reason)
+            failed |= dict.fromkeys(self._listed(missing, in_project), reason)
         items = {n: i for n, i in items.items() if belongs(self._options, self._projects, i)}
         if self._options.wiql.strip() and not queried:
-            doubtful = set(items) - self._matching(items)
+            matching = self._listed(items, partial(conditions, self._options)) if items else set()
+            doubtful = set(items) - matching
             # A service that has lost its index lists nothing: that says nothing about the condition.
-            unlisted = doubtful - self._listed(sorted(doubtful)) if doubtful else set()
+            unlisted = doubtful - self._listed(doubtful, in_project) if doubtful else set()
             reason = f"{PRODUCT} lets us read the item and does not list it; look at it again later"
             failed |= dict.fromkeys(unlisted, reason)
             items = {n: i for n, i in items.items() if n not in doubtful}
@@ -99,23 +101,10 @@ class WorkItemReader:
                     stack += [part[len(part) // 2 :], part[: len(part) // 2]]
         return items, failed
 
-    def _matching(self, items: Mapping[int, WorkItem]) -> set[int]:
-        """Those that a query with all conditions finds in their project."""
-        found: set[int] = set()
-        for project in self._projects:
-            own = sorted(n for n, item in items.items() if item.project.casefold() == project.casefold())
-            if own:
-                wiql = select([*conditions(self._options, project), id_in(own)])
-                found |= set(self._client.query(project, wiql))
-        return found
-
-    def _listed(self, ids: Sequence[int]) -> set[int]:
-        """Those that queries find at all in one of the projects."""
-        found: set[int] = set()
-        for project in self._projects:
-            wiql = select([f"[System.TeamProject] = {quoted(project)}", id_in(ids)])
-            found |= set(self._client.query(project, wiql))
-        return found & set(ids)
+    def _listed(self, ids: Collection[int], of: Callable[[str], list[str]]) -> set[int]:
+        """Those that queries with these conditions find in one of the projects."""
+        queries = [(project, select([*of(project), id_in(sorted(ids))])) for project in self._projects]
+        return {n for project, wiql in queries for n in self._client.query(project, wiql)} & set(ids)
 
     def _others(self, items: Sequence[WorkItem]) -> dict[int, WorkItem]:
         """The items at the other ends of links, as far as they are in a configured project."""
@@ -138,9 +127,14 @@ class WorkItemReader:
             return []
 
 
+def in_project(project: str) -> list[str]:
+    """The query condition of an item of this project."""
+    return [f"[System.TeamProject] = {quoted(project)}"]
+
+
 def conditions(options: AzureDevOpsOptions, project: str) -> list[str]:
     """The query conditions of an item of this source; without the first, other projects would leak in."""
-    found = [f"[System.TeamProject] = {quoted(project)}"]
+    found = in_project(project)
     if options.work_item_types:
         found.append(f"[System.WorkItemType] IN ({quoted(*options.work_item_types)})")
     if options.area_paths:
@@ -156,19 +150,18 @@ def conditions(options: AzureDevOpsOptions, project: str) -> list[str]:
 def belongs(options: AzureDevOpsOptions, projects: Sequence[str], item: WorkItem) -> bool:
     """Whether an item fulfils all that `conditions` ask, but for the configured `wiql`, in any case."""
     area = item.text("System.AreaPath").casefold() + "\\"
-    return (
-        _among(item.project, projects)
-        and (not options.work_item_types or _among(item.type, options.work_item_types))
-        and (not options.states or _among(item.text("System.State"), options.states))
-        and (
-            not options.area_paths
-            or any(area.startswith(_area(path).casefold() + "\\") for path in options.area_paths)
-        )
+    chosen = (
+        (item.project, projects),
+        (item.type, options.work_item_types),
+        (item.text("System.State"), options.states),
     )
-
-
-def _among(value: str, allowed: Sequence[str]) -> bool:
-    return value.casefold() in {one.strip().casefold() for one in allowed}
+    return all(
+        not allowed or value.casefold() in {one.strip().casefold() for one in allowed}
+        for value, allowed in chosen
+    ) and (
+        not options.area_paths
+        or any(area.startswith(_area(path).casefold() + "\\") for path in options.area_paths)
+    )
 
 
 def _area(path: str) -> str:

@@ -49,11 +49,7 @@ Steps = Generator[Page, None, BoardsCursor]
 
 
 class AzureDevOpsSource:
-    """Work items of one or more projects; the external id is the item's id.
-
-    Raises:
-        ConfigurationError: the organization is neither a name nor an address.
-    """
+    """Work items of one or more projects; the external id is the item's id."""
 
     extractor = "azure_devops-2"
     walks_all = False

@@ -61,7 +61,7 @@ def _life(fake: FakeConfluence) -> tuple[object, object, int]:
     for n in range(620):
         made.append(fake.add_page("ENG", f"Page {n}", "<p>x</p>"))
         fake.advance(seconds=7)
-    fake.advance(hours=1)
+    fake.advance(days=1)
     store = Store()
     tripped = iter([True])
 
@@ -74,6 +74,9 @@ def _life(fake: FakeConfluence) -> tuple[object, object, int]:
     try:
         store.sync(source_for(fake))
         fake.on_request(None)
+        fake.edit(made[503], "<p>a day later</p>")
+        fake.advance(minutes=1)
+        store.sync(source_for(fake))
         fake.hide_from_index(minutes=5)
         fake.edit(made[500], "<p>late</p>")
         fake.hide_from_index(minutes=0)

@@ -107,7 +107,11 @@ def test_the_documented_confluence_source(loaded: Loaded) -> None:
 def test_the_documented_azure_devops_source(loaded: Loaded) -> None:
     boards = loaded(DOCUMENTED, ENVIRON).rag.sources[1]
     assert isinstance(boards, AzureDevOpsOptions)
-    assert (boards.organization, boards.projects, boards.project) == ("example", ("Shop",), None)
+    assert (boards.organization, boards.projects, boards.project) == (
+        "https://dev.azure.com/example",
+        ("Shop",),
+        None,
+    )
     assert revealed(boards.pat) == "sesame"
     assert boards.work_item_types == ("User Story", "Bug", "Task", "Feature")
     assert boards.fields[2] == "Microsoft.VSTS.Common.AcceptanceCriteria"
