@@ -128,11 +128,6 @@ class Misfit:
     expected: str
     fix: str = ""
 
-    def __str__(self) -> str:
-        first, *others = self.key.split("_")
-        written = first + "".join(map(str.capitalize, others))
-        return f"embedding.{written} does not fit: expected is {self.expected}"
-
 
 def misfits(options: EmbeddingOptions) -> list[Misfit]:
     """All of provider, model, dimensions, batch size and key that cannot work together."""
@@ -163,7 +158,9 @@ def refuse_misfits(options: EmbeddingOptions) -> None:
         ConfigurationError: the first of `misfits`.
     """
     for wrong in misfits(options):
-        raise ConfigurationError(str(wrong), fix=wrong.fix)
+        first, *others = wrong.key.split("_")
+        key = first + "".join(map(str.capitalize, others))
+        raise ConfigurationError(f"embedding.{key} does not fit: expected is {wrong.expected}", fix=wrong.fix)
 
 
 _FREE = ("minilm", "hashing")

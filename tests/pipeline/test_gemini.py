@@ -129,7 +129,7 @@ def test_every_answer_becomes_an_error_of_ours(
 def test_the_fake_refuses_a_wrong_key_and_a_wrong_model_as_the_service_does(
     fake: FakeGeminiEmbedding,
 ) -> None:
-    assert "the key is refused" in str(failure(fake, key="another"))
+    assert "does not accept the key" in str(failure(fake, key="another"))
     assert "no such model" in str(failure(fake, model="gemini-embedding-0"))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vectors, readable, unit
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
-from pipeline.embedding.providers.http_service import PerProcess, Row
+from pipeline.embedding.providers import http_service
 from pipeline.embedding.token_bound import most_tokens
 from pipeline.errors import (
     ConfigurationError,
@@ -66,7 +66,9 @@ class GeminiEmbedder:
             bytes=MOST_BYTES,
             empty=False,
         )
-        self._client = PerProcess(lambda: open_client(options.api_key, options.base_url, options.timeout))
+        self._client = http_service.PerProcess(
+            lambda: open_client(options.api_key, options.base_url, options.timeout)
+        )
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """One vector per text, in order.
@@ -176,28 +178,17 @@ def translated(error: Exception) -> EmbeddingError:
     raise error
 
 
-_KEY: Row = (EmbedderRefused, "the key is refused", "check embedding.apiKey and what it may do")
-_PLAN: Row = (
-    EmbedderRefused,
-    "not with this account or from this place",
-    "check the plan behind embedding.apiKey",
-)
-_REDIRECT: Row = (EmbedderRefused, "this is not Gemini's address", "check embedding.baseUrl")
-_BAD_TEXT: Row = (TextRejected, "it refuses what was sent", "")
-_BUSY: Row = (EmbedderUnavailable, "it is down or busy", "")
-_DAY_IS_SPENT: Row = (
+_DAY_IS_SPENT: http_service.Row = (
     EmbedderUnavailable,
     "the quota of the day is spent",
     "wait for tomorrow, or raise the quota",
 )
-_STATUS: Mapping[int, Row] = {
-    400: _BAD_TEXT,
-    401: _KEY,
-    403: _KEY,
+_STATUS: Mapping[int, http_service.Row] = {
+    **dict.fromkeys((400, 413), http_service.BAD_TEXT),
+    **dict.fromkeys((401, 403), http_service.KEY),
     404: (EmbedderRefused, "there is no such model, or no longer", "check embedding.model"),
-    405: _REDIRECT,
-    413: _BAD_TEXT,
-    429: (EmbedderUnavailable, "too many calls", ""),
+    405: http_service.NO_PLACE,
+    429: http_service.TOO_MANY,
 }
 """Status -> what it means; any other in the three hundreds is a redirect, and the rest passes."""
 # In the JSON of an answer; the same words inside of a message have a backslash before each quote.
@@ -212,11 +203,11 @@ def _answered(error: APIError) -> EmbeddingError:
     # One of Google's words, and not somebody's sentence.
     status = error.status if re.fullmatch(r"[A-Z_]{2,40}", str(error.status)) else ""
     details = json.dumps(error.details, default=str)
-    kind, says, fix = _STATUS.get(code, _REDIRECT if code // 100 == 3 else _BUSY)  # noqa: PLR2004 - redirects
+    kind, says, fix = _STATUS.get(code, http_service.NO_PLACE if code // 100 == 3 else http_service.LATER)  # noqa: PLR2004 - redirects
     if _BAD_KEY.search(details):
-        kind, says, fix = _KEY
+        kind, says, fix = http_service.KEY
     elif kind is TextRejected and status == "FAILED_PRECONDITION":
-        kind, says, fix = _PLAN
+        kind, says, fix = http_service.PLAN
     wait = next((w for d in _DELAY.findall(details) if (w := duration(d)) is not None), None)
     if wait is None:
         wait = retry_after(getattr(error.response, "headers", None) or {})
@@ -224,4 +215,8 @@ def _answered(error: APIError) -> EmbeddingError:
     if code == 429 and _PER_DAY.search(details):  # noqa: PLR2004 - Too Many Requests
         (kind, says, fix), pause = _DAY_IS_SPENT, DAY_QUOTA_PAUSE
     said = f"Gemini answers {code} {status}".rstrip()
-    return kind(f"{said}: {says}", fix=fix, retry_after=pause if kind is EmbedderUnavailable else None)
+    return kind(
+        f"{said}: {says}" if says else said,
+        fix=fix,
+        retry_after=pause if kind is EmbedderUnavailable else None,
+    )

@@ -39,32 +39,32 @@ _PLACE = "check embedding.baseUrl: many servers want /v1 at its end, Ollama the 
 _SHORTER = "the text is cut and sent again"
 LASTS = "it is tried again by itself; if it lasts, look at the service's own log"
 _NO_MODEL = "check embedding.model, and whether this account or server has that model"
-_NO_PLACE: Row = (EmbedderRefused, "this is no place that makes embeddings", _PLACE)
-_PLAN: Row = (
+NO_PLACE: Row = (EmbedderRefused, "this is no place that makes embeddings", _PLACE)
+PLAN: Row = (
     EmbedderRefused,
     "the plan or the balance is used up",
     "look at the plan and the balance of that account; nothing is embedded until then",
 )
-_KEY: Row = (
+KEY: Row = (
     EmbedderRefused,
     "it does not accept the key",
     "check embedding.apiKey, and what that key may do",
 )
-_BAD_TEXT: Row = (TextRejected, "it refuses a text", "leave this text out, or use another model")
-_LATER: Row = (EmbedderUnavailable, "", LASTS)
-_TOO_MANY: Row = (
+BAD_TEXT: Row = (TextRejected, "it refuses a text", "leave this text out, or use another model")
+LATER: Row = (EmbedderUnavailable, "", LASTS)
+TOO_MANY: Row = (
     EmbedderUnavailable,
     "too many requests",
     "it is tried again by itself; if it happens often, lower embedding.requestsPerMinute or tokensPerMinute",
 )
 _STATUS: Mapping[int, Row] = {
-    **dict.fromkeys((400, 422), _BAD_TEXT),
-    **dict.fromkeys((401, 403), _KEY),
-    402: _PLAN,
-    **dict.fromkeys((408, 409, 425), _LATER),
+    **dict.fromkeys((400, 422), BAD_TEXT),
+    **dict.fromkeys((401, 403), KEY),
+    402: PLAN,
+    **dict.fromkeys((408, 409, 425), LATER),
     413: (TextTooLong, "the call is too large", _SHORTER),
-    429: _TOO_MANY,
-    501: _NO_PLACE,
+    429: TOO_MANY,
+    501: NO_PLACE,
 }
 """What a status means if the answer's words do not say more; 5xx passes, and any other is the wrong place."""
 
@@ -258,7 +258,7 @@ def _meaning(answer: HttpAnswer, told: Mapping[str, str], service: HttpService) 
     words = told.get("message", told.get("detail", ""))[:_LONGEST_WORDS]
     code = f"{told.get('code', '')} {told.get('type', '')}"
     if status in {403, 429} and _QUOTA_WORDS.search(f"{code} {words}"):
-        return _PLAN  # waiting does not mend it
+        return PLAN  # waiting does not mend it
     if status not in {401, 402, 403, 429} and not page:
         if _LONG_WORDS.search(f"{code} {words}"):
             return TextTooLong, "a text is too long for {model}", _SHORTER
@@ -268,6 +268,6 @@ def _meaning(answer: HttpAnswer, told: Mapping[str, str], service: HttpService) 
         if param in _OUR_KEYS:
             what = f"it does not take {param} for {{model}}"
             return EmbedderRefused, what, "check embedding.dimensions and embedding.model"
-    if page and _STATUS.get(status) is _BAD_TEXT:
-        return _NO_PLACE
-    return _STATUS.get(status, _LATER if status >= 500 else _NO_PLACE)  # noqa: PLR2004 - an error of the server
+    if page and _STATUS.get(status) is BAD_TEXT:
+        return NO_PLACE
+    return _STATUS.get(status, LATER if status >= 500 else NO_PLACE)  # noqa: PLR2004 - an error of the server
