@@ -136,13 +136,9 @@ class CommandContext:
 
 
 def to_stdout_json(data: Any) -> str:
-    """`data` as JSON that stdout can take: escaped where its encoding has no such letter."""
-    text = json.dumps(data, indent=1, default=str, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(data, indent=1, default=str)
-    return text
+    """`data` as JSON that stdout can take: escaped where its encoding has not every letter."""
+    every = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    return json.dumps(data, indent=1, default=str, ensure_ascii=not every)
 
 
 _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json": (JsonOption, False)}

