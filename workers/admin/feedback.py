@@ -47,14 +47,13 @@ def mark(
         ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
         RequestRejected: one of them is no text.
     """
-    given: Json = {"item": item, "ref": ref, "verdict": verdict, "by": by}
-    given |= {n: value for n, value in (("project", project), ("source", source)) if value is not None}
+    given = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
     for name, value in given.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) and (value is not None or name not in ("project", "source")):
             raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
-    by, source = clean(by), None if source is None else clean(source)
+    by, source = clean(by), source and clean(source)
     question = _question(connection, tenant, clean(item), project)
     document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO)
     if verdict != UNDO:
@@ -65,9 +64,8 @@ def mark(
             fix="see `larder feedback --list`",
         )
     # The question by its key: its text is nothing for the audit.
-    upkeep.append_audit(
-        connection, tenant, f"feedback.{verdict}", document.external_id, {"question": question.key}, by=by
-    )
+    told = {"question": question.key}
+    upkeep.append_audit(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
     return {
         "item": question.item,
         "item_title": question.title,

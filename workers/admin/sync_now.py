@@ -46,8 +46,7 @@ class Watched:
     @property
     def settled(self) -> int:
         """Documents of this run that are through, one way or the other."""
-        done: int = sum(self.live.get(k, 0) for k in ("indexed", "dead", "superseded"))
-        return done
+        return sum(self.live.get(k, 0) for k in ("indexed", "dead", "superseded"))
 
 
 def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
@@ -181,10 +180,11 @@ def report(watched: Sequence[Watched], seconds: float) -> Json:
 
 def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
     for w in watched:
-        failed = [{"item": "", "reason": w.run.error, "outcome": "failed"}] if w.run.state == "failed" else []
-        for p in (*w.run.problems, *failed):
-            found = {key: p[key] for key in ("item", "reason", "outcome")}
-            yield {"source": w.source.settings.name, **found}
+        name = w.source.settings.name
+        for p in w.run.problems:
+            yield {"source": name, **{key: p[key] for key in ("item", "reason", "outcome")}}
+        if w.run.state == "failed":
+            yield {"source": name, "item": "", "reason": w.run.error, "outcome": "failed"}
 
 
 def exit_code(report_: Json) -> int:

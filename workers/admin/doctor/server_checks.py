@@ -80,23 +80,21 @@ def schema(parts: Runtime) -> Diagnosis:
         )
     finally:
         engine.dispose()
-    wanted = migrations.NEWEST
-    if found == wanted:
+    if found == migrations.NEWEST:
         return fine(f"revision {found}")
-    return error(f"revision {found or 'none'}, this version needs {wanted}", "larder migrate")
+    return error(f"revision {found or 'none'}, this version needs {migrations.NEWEST}", "larder migrate")
 
 
 def pgvector(parts: Runtime) -> Diagnosis:
     """The extension can do filtered searches over its index."""
     with parts.database.control() as connection:
-        version = overview.vector_version(connection)
+        return judge_pgvector(overview.vector_version(connection))
+
+
+def judge_pgvector(version: str | None) -> Diagnosis:
+    """Is this version new enough?"""
     if version is None:
         return error("the extension vector is not in this database", "larder migrate")
-    return judge_pgvector(version)
-
-
-def judge_pgvector(version: str) -> Diagnosis:
-    """Is this version new enough?"""
     if tuple(int(part) for part in version.split(".")[:2]) >= LEAST_PGVECTOR:
         return fine(f"pgvector {version}")
     least = ".".join(map(str, LEAST_PGVECTOR))
