@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -19,7 +18,7 @@ from pipeline.errors import ConfigurationError, LarderError, RequestRejected
 
 logger = logging.getLogger(__name__)
 
-_INPUTS: Mapping[str, str] = {"scored_pbis": "enriched_pbis", "scoredPBIs": "enrichedPBIs"}
+INPUTS: Mapping[str, str] = {"scored_pbis": "enriched_pbis", "scoredPBIs": "enrichedPBIs"}
 """Key that Step 3 writes -> key that Step 4 writes."""
 _LIST = "scored_pbis"
 
@@ -108,12 +107,16 @@ class EnrichContextStep:
             ConfigurationError: there are no scored PBIs in `context`; the message names the field.
         """
         source, items = scored_of(context)
-        with _pool(self.options.at_once) as pool:
+        pool = ThreadPoolExecutor(max_workers=max(1, self.options.at_once), thread_name_prefix="step4")
+        try:
             running = [pool.submit(self._one, n, item, context) for n, item in enumerate(items)]
             for future in as_completed(running):
                 if self.on_outcome is not None:
                     self.on_outcome(future.result()[1])
-        context[_INPUTS[source]] = {
+        finally:
+            # Whoever is interrupted waits neither for those that ask nor for what none of them has begun.
+            pool.shutdown(wait=False, cancel_futures=True)
+        context[INPUTS[source]] = {
             "enriched_pbis": [
                 {**item, "scores": item.get("scores") or {}, "context": future.result()[0]}
                 for item, future in zip(items, running, strict=True)
@@ -139,7 +142,9 @@ class EnrichContextStep:
                 refused = {**self._empty(item, EnrichedContext()), "error": reason}
                 return refused, Outcome(index=index, id=name, how="refused", error=reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
-            self._record_fallback()
+            named = (getattr(self.metrics, name, None) for name in ("record_fallback", "recordFallback"))
+            if (record := next(filter(callable, (*named, self.metrics)), None)) is not None:
+                record()
             return self._legacy(index, name, item, context, reason)
         return found, Outcome(index=index, id=name, how="enriched")
 
@@ -160,24 +165,6 @@ class EnrichContextStep:
     def _empty(self, item: Json, answer: EnrichedContext) -> Json:
         return replace(answer, project=project_of(item) or self.options.project).to_json()
 
-    def _record_fallback(self) -> None:
-        named = (getattr(self.metrics, name, None) for name in ("record_fallback", "recordFallback"))
-        record = next(filter(callable, (*named, self.metrics)), None)
-        if record is not None:
-            record()
-
-
-@contextmanager
-def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads; whoever is interrupted waits neither for those that ask nor for what none of them has begun."""
-    pool = ThreadPoolExecutor(max_workers=max(1, at_once), thread_name_prefix="step4")
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
 
 def project_of(item: Json) -> str:
     """The project that a scored PBI names; empty if none."""
@@ -197,7 +184,7 @@ def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:
     Raises:
         ConfigurationError: there are none; the message names the field.
     """
-    source = next((key for key in _INPUTS if context.get(key) is not None), None)
+    source = next((key for key in INPUTS if context.get(key) is not None), None)
     fix = 'Step 3 writes {"scored_pbis": {"scored_pbis": [{"pbi": ..., "scores": ...}]}}'
     if source is None:
         raise ConfigurationError("the context has no scored_pbis", fix=fix)

@@ -71,15 +71,17 @@ class EnrichmentRequest:
         Raises:
             RequestRejected: a field is missing or of the wrong type; the message names it.
         """
-        pbi, own = _item_and_wishes(data)
-        scores = own.get("scores") or {}
+        keys = plain_keys(_mapping(data, "the request"))
+        pbi, own = _mapping(keys.get("pbi", data), "pbi"), keys if "pbi" in keys else {}
+        of_pbi = plain_keys(pbi).get("project")  # there it may be anything, and only a text is a name
+        named = of_pbi.strip() if isinstance(of_pbi, str) else ""
         request = cls(
-            pbi=dict(pbi),
-            scores=_mapping(scores, "scores"),
+            pbi=pbi,
+            scores=_mapping(own.get("scores") or {}, "scores"),
             filter=_filter(own.get("filters") or own.get("filter") or {}),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
             exclude=_texts(own.get("exclude") or (), "exclude"),
-            project=_project(own, pbi),
+            project=_text(own, PROJECT_KEYS, "project") or named,
             projects=tuple(filter(None, map(str.strip, _texts(own.get("projects") or (), "projects")))),
         )
         _ = request.id  # read here, where it can still be refused
@@ -95,19 +97,19 @@ class EnrichmentRequest:
         f = self.filter
         filters = {
             "source_types": [t.value for t in f.source_types],
-            "tags": list(f.tags),
-            "since": f.since.isoformat() if f.since else None,
-            "until": f.until.isoformat() if f.until else None,
-            "metadata": dict(f.metadata),
+            "tags": f.tags,
+            "since": f.since and f.since.isoformat(),
+            "until": f.until and f.until.isoformat(),
+            "metadata": f.metadata,
         }
         plain = {
             "pbi": self.pbi,
             "scores": self.scores,
             "filters": {name: value for name, value in filters.items() if value},
             "numbers": self.numbers,
-            **({"exclude": list(self.exclude)} if self.exclude else {}),
+            **({"exclude": self.exclude} if self.exclude else {}),
             "project": self.project,
-            "projects": list(self.projects),
+            "projects": self.projects,
         }
         found: Json = json.loads(json.dumps(plain, default=str))
         return found
@@ -119,7 +121,7 @@ class EnrichmentRequest:
     @cached_property
     def id(self) -> str:
         """Of the PBI; empty if it has none."""
-        return _text(self._keys, ID_KEYS, "id")
+        return _text(self._keys, ID_KEYS, "pbi.id")
 
     @cached_property
     def own(self) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ class EnrichmentRequest:
     @cached_property
     def title(self) -> str:
         """On one line; empty if it has none."""
-        return flat(_text(self._keys, TITLE_KEYS, "title"))
+        return flat(_text(self._keys, TITLE_KEYS, "pbi.title"))
 
     @cached_property
     def description(self) -> str:
@@ -137,7 +139,7 @@ class EnrichmentRequest:
         parts = next((self._keys[key] for key in DESCRIPTION_KEYS if self._keys.get(key)), "")
         if isinstance(parts, list | tuple):
             return "\n".join(text for part in parts if (text := _criterion(part)))
-        return _text(self._keys, DESCRIPTION_KEYS, "description")
+        return _text(self._keys, DESCRIPTION_KEYS, "pbi.description")
 
     @cached_property
     def criteria(self) -> tuple[str, ...]:
@@ -166,17 +168,6 @@ class EnrichmentRequest:
         return "\n".join(part for part in parts if part.strip())
 
 
-def _item_and_wishes(data: Any) -> tuple[Mapping[Any, Any], dict[str, Any]]:
-    """The PBI, and the keys beside it; of a bare PBI there are none."""
-    if not isinstance(data, Mapping):
-        raise wrong_type("the request", "an object", data)
-    keys = plain_keys(data)
-    pbi = keys.get("pbi", data)
-    if not isinstance(pbi, Mapping):
-        raise wrong_type("pbi", "an object", pbi)
-    return pbi, keys if "pbi" in keys else {}
-
-
 def _beginning(text: str, length: int) -> str:
     """At most so many characters, cut at a blank where there is one: not every language writes blanks."""
     if len(text) <= length:
@@ -195,17 +186,11 @@ def plain_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
     return plain
 
 
-def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str, *, of: str = "pbi.") -> str:
+def _text(keys: Mapping[str, Any], names: tuple[str, ...], field_name: str) -> str:
     value = next((keys[name] for name in names if keys.get(name) not in (None, "", [], {})), "")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise wrong_type(f"{of}{field_name}", "a text", value)
+        raise wrong_type(field_name, "a text", value)
     return str(value).strip()
-
-
-def _project(own: Mapping[str, Any], pbi: Mapping[Any, Any]) -> str:
-    """What the request names, else the PBI; there it may be anything, and only a text is a name."""
-    of_pbi = plain_keys(pbi).get("project")
-    return _text(own, PROJECT_KEYS, "project", of="") or (of_pbi.strip() if isinstance(of_pbi, str) else "")
 
 
 def _criterion(item: Any) -> str:
@@ -283,7 +268,8 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
     for name, number in found.items():
         if name not in SECTIONS.values():
             raise RequestRejected(
-                f"numbers: there is no such section {name[:40]!r}", fix="known are " + _known()
+                f"numbers: there is no such section {name[:40]!r}",
+                fix="known are " + ", ".join(SECTIONS.values()),
             )
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_ITEMS:
             raise RequestRejected(
@@ -301,10 +287,6 @@ _JSON_WORDS = {
     bool: "true or false",
     type(None): "null",
 }
-
-
-def _known() -> str:
-    return ", ".join(SECTIONS.values())
 
 
 def wrong_type(name: str, wanted: str, found: Any) -> RequestRejected:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -141,14 +141,29 @@ class JobPublisher:
 
         False if the broker does not take the message.
         """
-        message = _message(task, [str(tenant), str(job_id)], expires)
+        message_id, arguments = str(uuid4()), (str(tenant), str(job_id))
+        message = {  # the second version of Celery's protocol, as far as a worker reads it
+            "headers": {
+                "lang": "py",
+                "task": task,
+                "id": message_id,
+                "root_id": message_id,
+                "argsrepr": repr(arguments),
+                "ignore_result": True,
+                "expires": (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
+            },
+            "body": (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}),
+            "correlation_id": message_id,
+            "delivery_mode": 2,
+            "priority": priority,
+        }
         with self._lock:
             if time.monotonic() < self._resting_until:
                 return False
             # A connection that lay idle may have been closed by the server: that alone deserves a second try.
             for _ in range(1 if self._connection is None else 2):
                 try:
-                    self._send(message, priority)
+                    self._send(message)
                 except Exception:  # noqa: BLE001 (kombu's errors, the client's, the socket's: nobody can list them)
                     self._drop()
                 else:
@@ -161,7 +176,7 @@ class JobPublisher:
         with self._lock:
             self._drop()
 
-    def _send(self, message: dict[str, Any], priority: int) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         from kombu.connection import Connection
 
         if self._connection is None:
@@ -170,7 +185,7 @@ class JobPublisher:
             )
         # To the queue itself and not by an exchange.
         self._connection.Producer(auto_declare=False).publish(
-            **message, routing_key=QUEUE, exchange="", serializer="json", priority=priority, retry=False
+            **message, routing_key=QUEUE, exchange="", serializer="json", retry=False
         )
 
     def _drop(self) -> None:
@@ -178,19 +193,3 @@ class JobPublisher:
         if connection is not None:
             with suppress(Exception):  # it is broken already
                 connection.release()
-
-
-def _message(task: str, arguments: list[str], expires: float) -> dict[str, Any]:
-    """The second version of Celery's message protocol."""
-    message_id = str(uuid4())
-    headers = {
-        "lang": "py",
-        "task": task,
-        "id": message_id,
-        "root_id": message_id,
-        "argsrepr": repr(tuple(arguments)),
-        "ignore_result": True,
-        "expires": (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
-    }
-    body: Any = (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None})
-    return {"body": body, "headers": headers, "correlation_id": message_id, "delivery_mode": 2}

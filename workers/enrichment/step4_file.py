@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import sources
 from pipeline.ledger.jobs import BULK, INTERACTIVE
-from pipeline.step4 import EnrichContextStep, Outcome, StepOptions, pbi_id, project_of
+from pipeline.step4 import INPUTS, EnrichContextStep, Outcome, StepOptions, pbi_id, project_of, scored_of
 from workers.client import Client
 from workers.runtime import Runtime
 from workers.search import listed, names_in, unknown_projects
@@ -29,8 +29,6 @@ MOST_INTERACTIVE = 20
 MOST_NOTICES = 5
 """Projects that something is told of."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_KEYS = ("scored_pbis", "scoredPBIs")
-_WRITTEN = ("enriched_pbis", "enrichedPBIs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +50,10 @@ class Enriched:
     """What Step 4 made of a file."""
 
     document: Json
-    outcomes: list[Outcome] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def items(self) -> Sequence[Json]:
-        """The enriched PBIs."""
-        found = next(self.document[key] for key in _WRITTEN if key in self.document)
-        items: Sequence[Json] = found if isinstance(found, list) else found["enriched_pbis"]
-        return items
+    items: Sequence[Json]
+    """The enriched PBIs."""
+    outcomes: Sequence[Outcome]
+    seconds: float
 
     @property
     def failed(self) -> list[Outcome]:
@@ -106,7 +99,7 @@ def read_backlog(path: Path) -> BacklogFile:
         ) from None
     data = _parsed(path, content)
     if isinstance(data, Mapping):
-        for key in _KEYS:
+        for key in INPUTS:
             inner = data.get(key)
             if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
                 _check(path, f"{key}.scored_pbis", inner["scored_pbis"])
@@ -190,8 +183,13 @@ def enrich(
     with Client.of(settings, parts.addresses.database, parts.addresses.broker) as client:
         asker = _Asker(client, until, project=scope.project, projects=scope.projects, priority=priority)
         context = dict(EnrichContextStep(asker, options, on_outcome=note).execute(backlog.context))
-    document = context["enriched_pbis"] if backlog.flat else context
-    return Enriched(document=document, outcomes=outcomes, seconds=time.monotonic() - begun)
+    written = context[INPUTS[scored_of(context)[0]]]
+    return Enriched(
+        document=written if backlog.flat else context,
+        items=written["enriched_pbis"],
+        outcomes=outcomes,
+        seconds=time.monotonic() - begun,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
