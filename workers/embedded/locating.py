@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.engine import make_url
 
+from connectors.sections import revealed
 from pipeline.database import migrations
 from pipeline.database.engine import TimedConnection, translated
 from workers import embedded
@@ -24,8 +25,8 @@ def addresses(settings: Settings) -> Addresses:
             database, control, admin = servers.database_url, servers.control_url, servers.admin_url
     return Addresses(
         database=database,
-        control=settings.control_database_url or control,
-        admin=settings.admin_database_url or admin,
+        control=revealed(settings.rag.storage.database.control_url) or control,
+        admin=revealed(settings.rag.storage.database.admin_url) or admin,
         broker=broker,
     )
 
@@ -44,7 +45,7 @@ def migrate(settings: Settings, where: Addresses) -> str:
     ping(where.admin)
     with translated():
         revision = migrations.upgrade(where.admin)
-        if settings.admin_database_url:
+        if settings.rag.storage.database.admin_url:
             roles = [make_url(url) for url in (where.database, where.control) if url != where.admin]
             passwords = {r.username: r.password for r in roles if r.username and r.password}
             migrations.give_logins(where.admin, passwords)

@@ -20,8 +20,6 @@ from workers.settings.yamlfile import (
     Variable,
 )
 
-MOST_SECRET_BYTES = 64_000
-
 CONFIG = "LARDER_CONFIG"
 """Names the configuration file."""
 
@@ -71,11 +69,7 @@ def lookup(environ: Mapping[str, str]) -> Lookup:
 
 def _secret_file(name: str, path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(MOST_SECRET_BYTES + 1)
-        if len(content) <= MOST_SECRET_BYTES:
-            return content.decode("utf-8").rstrip("\r\n")
-        reason = f"larger than {MOST_SECRET_BYTES:,} bytes"
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
     found = f"a file in {name}_FILE that cannot be used ({reason})"

@@ -19,7 +19,15 @@ from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
-from workers.settings.yamlfile import ROOT, KeyPath, SettingsProblem, Tree, read, spelled
+from workers.settings.yamlfile import (
+    ROOT,
+    KeyPath,
+    SettingsError,
+    SettingsProblem,
+    Tree,
+    read,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
@@ -54,16 +62,6 @@ class Settings:
     def database_url(self) -> str | None:
         """PostgreSQL as the application role; None for the embedded server. Secret."""
         return revealed(self.rag.storage.database.url) or None
-
-    @property
-    def control_database_url(self) -> str | None:
-        """PostgreSQL as the pump's role; None if not configured. Secret."""
-        return revealed(self.rag.storage.database.control_url) or None
-
-    @property
-    def admin_database_url(self) -> str | None:
-        """PostgreSQL as the owner of the tables; None if not configured. Secret."""
-        return revealed(self.rag.storage.database.admin_url) or None
 
     @property
     def broker_url(self) -> str | None:
@@ -128,7 +126,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         explain(error, tree, ConfigurationFile)
     if tree.problems:
-        raise tree.error()
+        raise SettingsError(problem for found in tree.problems.values() for problem in found)
     if not rag.embedding.cache.enabled:
         key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
         tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from connectors.sections import ConfigSection, Mismatch, Number, Whole, refuse
 
@@ -31,12 +32,22 @@ class DeletionGuardSettings(ConfigSection):
     """Number of documents."""
 
 
+_ORDER = (
+    ("lease_seconds", "resend_seconds", "else work is sent again while its worker still has it"),
+    ("resend_seconds", "visibility_timeout", "left out, resendSeconds is twice leaseSeconds"),
+    ("time_limit", "visibility_timeout", "else a task is delivered again that is still running"),
+    ("soft_time_limit", "time_limit", ""),
+    ("retry_base_seconds", "retry_max_seconds", ""),
+)
+"""What must be less than what, and why."""
+
+
 class QueueSettings(ConfigSection):
     """Leases, limits and retries.
 
     These must be in order, or the file is refused: `leaseSeconds / 3` (how often a lease is renewed) <
-    `leaseSeconds` < `resendSeconds` < `visibilityTimeout`, and `softTimeLimit` < `timeLimit` <
-    `visibilityTimeout`.
+    `leaseSeconds` < `resendSeconds` < `visibilityTimeout`, `softTimeLimit` < `timeLimit` <
+    `visibilityTimeout`, and `retryBaseSeconds` < `retryMaxSeconds`.
     """
 
     lease_seconds: Number = Field(default=120, ge=1, le=86_400)
@@ -83,27 +94,15 @@ class QueueSettings(ConfigSection):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        lease, resend, timeout, limit = (
-            f"leaseSeconds ({self.lease_seconds:g})",
-            "lease_seconds" if self.resend_seconds is None else "resend_seconds",
-            f"visibilityTimeout ({self.visibility_timeout})",
-            f"timeLimit ({self.time_limit:g})",
-        )
-        half = "half of " if self.resend_seconds is None else ""
-        twice = "else the broker delivers a task again that is still running"
-        early = "else work is sent again while its worker still has it"
-        late = "else the broker delivers a message again before the ledger looks after it"
-        rules = (
-            (self.resend_after < self.visibility_timeout, resend, f"less than {half}{timeout}", late),
-            (self.lease_seconds < self.resend_after, "resend_seconds", f"more than {lease}", early),
-            (self.time_limit < self.visibility_timeout, "time_limit", f"less than {timeout}", twice),
-            (self.soft_time_limit < self.time_limit, "soft_time_limit", f"less than {limit}", ""),
-            (
-                self.retry_base_seconds <= self.retry_max_seconds,
-                "retry_base_seconds",
-                f"at most retryMaxSeconds ({self.retry_max_seconds:g})",
-                "",
-            ),
-        )
-        refuse(self, [Mismatch(key=k, expected=text, fix=fix) for holds, k, text, fix in rules if not holds])
+        values = {**dict(self), "resend_seconds": self.resend_after}
+        wrong = []
+        for low, high, why in _ORDER:
+            if values[low] >= values[high]:
+                # Of two keys the one that the file gives is to be corrected.
+                if high in self.model_fields_set and low not in self.model_fields_set:
+                    key, expected = high, f"more than {to_camel(low)} ({values[low]:g})"
+                else:
+                    key, expected = low, f"less than {to_camel(high)} ({values[high]:g})"
+                wrong.append(Mismatch(key=key, expected=expected, fix=why))
+        refuse(self, wrong)
         return self

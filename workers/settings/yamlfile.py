@@ -61,11 +61,6 @@ class SettingsProblem:
     unset: bool = False
     """A variable has no value: no problem of a source that is switched off."""
 
-    def to_json(self) -> dict[str, str | int]:
-        """`{"file", "line", "key", "found", "allowed", "fix"}`."""
-        told = {"key": self.key, "found": self.found, "allowed": self.allowed, "fix": self.fix}
-        return {"file": self.at.file, "line": self.at.line, **told}
-
     def __str__(self) -> str:
         key = f"{self.key}: " if self.key else ""
         fix = f"; {self.fix}" if self.fix else ""
@@ -122,10 +117,6 @@ class Tree:
         """Add problems with the value at `path`."""
         found = [replace(fault, at=at or self.place(path), key=spelled(path)) for fault in faults]
         self.problems.setdefault(path, []).extend(found)
-
-    def error(self) -> SettingsError:
-        """All problems as an error."""
-        return SettingsError(problem for found in self.problems.values() for problem in found)
 
 
 def spelled(path: Sequence[str | int]) -> str:
