@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.errors import ConfigurationError, LarderError
 from workers.embedded import Credentials
-from workers.processes import supervisor
+from workers.processes import liveness, supervisor
 from workers.processes.liveness import process_start
 from workers.processes.supervisor import Child, Supervisor
 from workers.runtime import Addresses
@@ -78,12 +78,12 @@ def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
     child = start(boss, "worker-x", NAP)
     assert child.process is not None
     child.started = time.monotonic() - 120
-    beats = boss.data / "heartbeat"
-    beats.mkdir(parents=True)
-    (beats / "heartbeat-worker-x.json").write_text(json.dumps({"pid": 1, "at": time.time() - 20}))
+    liveness.touch(boss.data / "heartbeat", "worker-x")
+    beat = boss.data / "heartbeat" / "worker-x.heartbeat"
+    os.utime(beat, (0, time.time() - 20))
     boss.look()
     assert child.process.poll() is None, "twenty seconds of silence are no reason"
-    (beats / "heartbeat-worker-x.json").write_text(json.dumps({"pid": 1, "at": time.time() - 40}))
+    os.utime(beat, (0, time.time() - 40))
     process = child.process
     boss.look()
     assert process.wait(60) == -9

@@ -28,7 +28,7 @@ LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TenantBudget:
     """A pipeline.embedding.budget.Budget: the day first, in PostgreSQL, then the minute, in Valkey."""
 
@@ -177,14 +177,7 @@ class Allowance:
     def budget(self, tenant: UUID) -> TenantBudget:
         """What a tenant may embed."""
         e = self.rag.embedding
-        return TenantBudget(
-            tenant_id=tenant,
-            database=self.database,
-            provider=e.provider,
-            model=self.model,
-            daily=e,
-            rate=self.rate,
-        )
+        return TenantBudget(tenant, self.database, e.provider, self.model, e, self.rate)
 
     def within(self, tenant: UUID, embedder: Embedder, model: str) -> Embedder:
         """The configured embedder as a tenant may use it; that of any other model as it is."""

@@ -5,8 +5,6 @@ Light: container health checks run it every few seconds.
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,21 +23,17 @@ def heartbeat_folder(data: Path, environ: Mapping[str, str]) -> Path:
 
 
 def touch(folder: Path, name: str) -> None:
-    """Write the heartbeat file of a process; `name` is that of its worker."""
+    """Touch the heartbeat file of a process; `name` is that of its worker."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"heartbeat-{name}.json"
-    temporary = folder / f".{path.name}.{os.getpid()}"
-    temporary.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}), encoding="utf-8")
-    temporary.replace(path)
+    (folder / f"{name}.heartbeat").touch()
 
 
 def ages(folder: Path) -> dict[str, float]:
     """Seconds since each process in `folder` gave a sign of life, by worker name."""
     found = {}
-    for path in sorted(folder.glob("heartbeat-*.json")):
-        with suppress(OSError, ValueError, KeyError):
-            at = json.loads(path.read_text(encoding="utf-8"))["at"]
-            found[path.stem.removeprefix("heartbeat-")] = max(0.0, time.time() - float(at))
+    for path in sorted(folder.glob("*.heartbeat")):
+        with suppress(OSError):
+            found[path.stem] = max(0.0, time.time() - path.stat().st_mtime)
     return found
 
 

@@ -71,19 +71,17 @@ def exposition(shared: Path | None = None) -> bytes:
 
 
 _LABELS = ("provider", "model", "kind")
-CALLS = Counter("larder_embedding_calls", "Calls of the embedder", _LABELS)
-TEXTS = Counter("larder_embedding_texts", "Texts embedded", _LABELS)
-TOKENS = Counter("larder_embedding_tokens", "Tokens embedded, as far as they are counted", _LABELS)
-COST = Counter("larder_embedding_cost", "What that cost, by costPerMillionTokens", _LABELS)
-CACHE_HITS = Counter("larder_embedding_cache_hits", "Texts whose vector was there already", _LABELS)
+USED = {
+    "calls": Counter("larder_embedding_calls", "Calls of the embedder", _LABELS),
+    "texts": Counter("larder_embedding_texts", "Texts embedded", _LABELS),
+    "tokens": Counter("larder_embedding_tokens", "Tokens embedded, as far as they are counted", _LABELS),
+    "cost": Counter("larder_embedding_cost", "What that cost, by costPerMillionTokens", _LABELS),
+    "cache_hits": Counter("larder_embedding_cache_hits", "Texts whose vector was there already", _LABELS),
+}
 LOOKS = Counter("larder_query_vector_lookups", "Looks for a question's vector", ["cache", "found"])
 
 
 def count(meter: Meter, used: Used) -> None:
     """Add what was used."""
-    labels = (meter.provider, meter.model, meter.kind)
-    CALLS.labels(*labels).inc(used.calls)
-    TEXTS.labels(*labels).inc(used.texts)
-    TOKENS.labels(*labels).inc(max(0, used.tokens))
-    COST.labels(*labels).inc(max(0.0, float(used.cost)))
-    CACHE_HITS.labels(*labels).inc(used.cache_hits)
+    for name, counter in USED.items():
+        counter.labels(meter.provider, meter.model, meter.kind).inc(max(0.0, float(getattr(used, name))))

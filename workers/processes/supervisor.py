@@ -129,8 +129,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            (self.data / "heartbeat" / f"heartbeat-{child.name}.json").unlink()
+        (self.data / "heartbeat" / f"{child.name}.heartbeat").unlink(missing_ok=True)
         with log.open("ab") as output:
             child.process = subprocess.Popen(
                 child.command,

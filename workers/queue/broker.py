@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,23 +70,21 @@ REFUSALS: Mapping[str, str] = {
 }
 """What it says who answers and does not let us in -> what to do."""
 _SAID = (
-    ("Authentication required", "wants a password, and its address holds none"),
-    ("already authenticated", "wants a password, and its address holds none"),
+    ("Authentication required|already authenticated", "wants a password, and its address holds none"),
     ("DB index", "has no database of that number"),
+    ("^AuthenticationError", "refuses the password"),
+    ("^NoPermissionError", "refuses its user what workers do"),
+    ("refused", "cannot be reached: nothing listens at its address"),
+    ("No such file", "cannot be reached: there is no such socket"),
+    ("Name or service|name resolution|nodename nor", "cannot be reached: its host name is not known"),
+    ("SSL", "cannot be reached: TLS with it fails"),
+    ("loading", "cannot be reached: it is still reading its data"),
+    (
+        "closed by server|reset by peer|Broken pipe",
+        "cannot be reached: it closes the connection (no Redis or Valkey?)",
+    ),
 )
-_UNKNOWN, _CLOSES = "its host name is not known", "it closes the connection (no Redis or Valkey?)"
-_UNREACHED = (
-    ("refused", "nothing listens at its address"),
-    ("No such file", "there is no such socket"),
-    ("Name or service", _UNKNOWN),
-    ("name resolution", _UNKNOWN),
-    ("nodename nor", _UNKNOWN),
-    ("SSL", "TLS with it fails"),
-    ("loading", "it is still reading its data"),
-    ("closed by server", _CLOSES),
-    ("reset by peer", _CLOSES),
-    ("Broken pipe", _CLOSES),
-)
+"""Words of an error -> what is wrong."""
 
 
 def trouble(url: str) -> str:
@@ -97,15 +96,9 @@ def trouble(url: str) -> str:
     except (redis.TimeoutError, TimeoutError):
         return SILENT
     except (redis.RedisError, OSError, ValueError) as error:
-        words = str(error)
-        if said := next((why for part, why in _SAID if part in words), ""):
-            return said
-        if isinstance(error, redis.AuthenticationError):
-            return "refuses the password"
-        if isinstance(error, redis.exceptions.NoPermissionError):
-            return "refuses its user what workers do"
-        unreached = next((why for part, why in _UNREACHED if part in words), type(error).__name__)
-        return f"cannot be reached: {unreached}"
+        kind = type(error).__name__
+        said = (why for words, why in _SAID if re.search(words, f"{kind}: {error}"))
+        return next(said, f"cannot be reached: {kind}")
     return ""
 
 

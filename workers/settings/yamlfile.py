@@ -14,7 +14,6 @@ import yaml
 
 from pipeline.errors import ConfigurationError
 
-MOST_BYTES = 1_000_000
 MOST_VALUES = 50_000
 """Counted after aliases are followed, so that a few lines cannot become a gigabyte."""
 MOST_LEVELS = 24
@@ -175,11 +174,18 @@ def read(path: Path, *, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tre
         SettingsError: the file cannot be read, or is no YAML.
     """
     tree = Tree(file=str(path))
-    text = _text(path)
+    text = ""
     try:
+        text = path.read_text(encoding="utf-8-sig")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
             tree.data = _Reader(tree, lookup, unused).value(node, ())
+    except OSError as error:
+        found = f"a file that cannot be read ({error.strerror})"
+        raise _refused(path, found, "a configuration file; `larder config init` writes one") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise _refused(path, "bytes that are not UTF-8", "text in UTF-8", line) from None
     except yaml.MarkedYAMLError as error:
         line, column = (mark.line, mark.column) if (mark := error.problem_mark) else (0, 0)
         found = ", ".join(part for part in (error.context, error.problem) if part)
@@ -193,22 +199,6 @@ def read(path: Path, *, lookup: Lookup, unused: Callable[[KeyPath], str]) -> Tre
         allowed = f"at most {MOST_LEVELS} levels and {MOST_VALUES:,} values"
         raise _refused(path, found, allowed) from None
     return tree
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        found = f"a file that cannot be read ({error.strerror})"
-        raise _refused(path, found, "a configuration file; `larder config init` writes one") from None
-    if len(content) > MOST_BYTES:
-        raise _refused(path, f"more than {MOST_BYTES:,} bytes", "a smaller file")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _refused(path, "bytes that are not UTF-8", "text in UTF-8", line) from None
 
 
 def _refused(

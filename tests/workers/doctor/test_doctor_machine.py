@@ -52,8 +52,9 @@ def test_a_service_whose_host_nobody_knows_is_named(
 def test_a_process_that_lives_and_is_silent_is_found(store: Store) -> None:
     data = store.parts.settings.data
     (data / "heartbeat").mkdir(parents=True)
-    file = data / "heartbeat" / "heartbeat-worker-embed.json"
-    file.write_text(json.dumps({"pid": os.getpid(), "at": time.time() - 60}), encoding="utf-8")
+    file = data / "heartbeat" / "worker-embed.heartbeat"
+    file.touch()
+    os.utime(file, (0, time.time() - 60))
     assert store.examine()["heartbeats"]["status"] == "ok"  # left behind by a process that was stopped
     started = liveness.process_start(os.getpid())
     processes = [{"name": "worker-embed", "pid": os.getpid(), "started": started}]
@@ -61,7 +62,7 @@ def test_a_process_that_lives_and_is_silent_is_found(store: Store) -> None:
     found = store.examine()["heartbeats"]
     assert found["status"] == "error"
     assert "worker-embed for 6" in found["detail"]
-    file.write_text(json.dumps({"pid": os.getpid(), "at": time.time()}), encoding="utf-8")
+    file.touch()
     assert store.examine()["heartbeats"]["status"] == "ok"
 
 

@@ -215,10 +215,6 @@ class TestHostileFiles:
         (line,) = lines("rag: " + "[" * 20_000)
         assert "nested too deeply" in line
 
-    def test_a_file_of_more_than_a_megabyte(self, lines: Lines) -> None:
-        (line,) = lines("rag: {}\n" + "#" * 1_000_000)
-        assert "more than 1,000,000 bytes" in line
-
     @pytest.mark.usefixtures("here")
     def test_bytes_that_are_no_text(self) -> None:
         Path("larder.yaml").write_bytes(b"rag:\n  tenant: caf\xe9\n")
