@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import BaseModel, SecretStr
+from typing import TYPE_CHECKING, Any
 
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
@@ -22,11 +19,10 @@ from pipeline.search.chunk_store import SearchIndex
 from workers.limits.allowance import Allowance
 from workers.processes import metrics
 from workers.settings import EmbeddingModel, Settings
+from workers.settings.values import options_from
 
 if TYPE_CHECKING:
     from connectors.web import RequestLimiter
-
-_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +33,6 @@ class Addresses:
     control: str = ""
     admin: str = ""
     broker: str = ""
-
-
-def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:
-    """The options of a part: what a section of the settings has under the same names, and `own`; empty is left out."""
-    given = {name: getattr(section, name, None) for name in signature(kind).parameters} | own
-    if isinstance(key := given.get("api_key"), SecretStr):
-        given["api_key"] = key.get_secret_value()
-    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 class Runtime:

@@ -20,7 +20,8 @@ from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, Sea
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Mode
 from pipeline.search.validity import age_days, remark
-from workers.runtime import Runtime, options_from
+from workers.runtime import Runtime
+from workers.settings.values import options_from
 
 logger = logging.getLogger(__name__)
 

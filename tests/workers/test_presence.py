@@ -50,11 +50,11 @@ def presence(
     made = Presence(
         NAME, "embed", tmp_path, where[0], look=LOOK, starves=lambda: bool(neglected), die=ends.append
     )
-    made.begin()
+    made.start()
     yield made
     for proxy in where[1:]:
         proxy.heal()
-    made.end()
+    made.stop()
 
 
 def timer() -> Any:
@@ -80,7 +80,7 @@ def rows(sql: SQL) -> list[Any]:
 
 def test_it_is_listed_while_it_runs(presence: Presence, omniscient: SQL) -> None:
     until(lambda: rows(omniscient) == [("embed",)])
-    presence.end()
+    presence.stop()
     assert rows(omniscient) == []
 
 

@@ -86,7 +86,7 @@ class Presence:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="larder-presence", daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Appear; at once, so that the thread is at rest while the worker forks its children."""
         self.hear()
         self._show()
@@ -103,7 +103,7 @@ class Presence:
         self._heard = time.monotonic()
         touch(self._folder, self._name.split("@")[0])
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Be no longer listed: an ended worker is not a silent one."""
         if self._timer is not None:
             self._timer.cancel()
@@ -149,12 +149,12 @@ class Presence:
 
 
 class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Makes a worker be seen from its start to its end."""
+    """Makes a worker be seen from its start to its end: Celery starts and stops what `create` returns."""
 
     requires = {"celery.worker.components:Timer"}  # noqa: RUF012 - the name and type Celery asks for
 
-    def start(self, parent: Any) -> None:
-        """Begin to beat."""
+    def create(self, parent: Any) -> Presence:
+        """The worker's presence, where the step that listens finds it."""
         parts = runtime.current()
 
         def served() -> list[str]:
@@ -162,18 +162,9 @@ class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
 
         starves = Starvation(parts.addresses.broker, served)
         queues, folder = ",".join(served()), parts.heartbeat_folder
-        parent.presence = Presence(parent.hostname, queues, folder, parts.addresses, starves=starves)
-        parent.presence.begin()
-
-    def stop(self, parent: Any) -> None:
-        """Stop beating."""
-        presence, parent.presence = getattr(parent, "presence", None), None
-        if presence is not None:
-            presence.end()
-
-    def terminate(self, parent: Any) -> None:
-        """What a soft or cold shutdown calls instead of `stop`."""
-        self.stop(parent)
+        presence = Presence(parent.hostname, queues, folder, parts.addresses, starves=starves)
+        parent.presence = presence
+        return presence
 
 
 class Listening(bootsteps.StartStopStep):  # type: ignore[misc]

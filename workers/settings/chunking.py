@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, refuse
 from pipeline.chunking import STRATEGIES, ChunkingOptions
-from workers.settings.values import Separators
+from workers.settings.values import Separators, options_from
 
 SEMANTIC_SIZES = {"minSize": 100, "maxSize": 500, "overlap": 50}
 """Sizes of the strategy semantic if the file gives none; the others take the defaults of the fields."""
@@ -53,4 +53,4 @@ class ChunkingSettings(ConfigSection):
 
     def options(self) -> ChunkingOptions:
         """The same for a chunker."""
-        return ChunkingOptions(**{name: getattr(self, name) for name in type(self).model_fields})
+        return options_from(ChunkingOptions, self)

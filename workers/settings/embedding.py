@@ -24,6 +24,7 @@ from connectors.sections import (
 )
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, misfits
+from workers.settings.values import options_from
 
 EMBEDDING_PROVIDERS: Mapping[str, str] = {name: f.about for name, f in KNOWN.items()}
 """One line per embedder that this version knows."""
@@ -76,14 +77,8 @@ class EmbeddingModel(ConfigSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        choice = EmbeddingOptions(
-            provider=self.provider,
-            model=self.model,
-            dimensions=self.dimensions if "dimensions" in self.model_fields_set else None,
-            batch_size=getattr(self, "batch_size", None),
-            base_url=self.base_url or "",
-            api_key=self.api_key.get_secret_value() if self.api_key else "",
-        )
+        given = self.dimensions if "dimensions" in self.model_fields_set else None
+        choice = options_from(EmbeddingOptions, self, dimensions=given)
         if self.oversize == "cut" and self.provider != "minilm":
             refuse(self, [Mismatch(key="oversize", expected="split or refuse", fix="only minilm cuts")])
         if self.model_path is None and self.provider not in _CHECKED_WHEN_OPENED:

@@ -1,18 +1,29 @@
-"""The kinds of value that only keys outside of sources take."""
+"""The kinds of value that only keys outside of sources take, and sections as options of what they configure."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from inspect import signature
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainSerializer, SecretStr
 
 from connectors.sections import MASK, Expected, Number, OneOf, Text, refusal
 from pipeline.languages import LANGUAGES
+
+_Options = TypeVar("_Options")
+
+
+def options_from(kind: type[_Options], section: BaseModel, **own: Any) -> _Options:
+    """The options of a part: what a section of the settings has under the same names, and `own`; empty is left out."""
+    given = {name: getattr(section, name, None) for name in signature(kind).parameters} | own
+    if isinstance(key := given.get("api_key"), SecretStr):
+        given["api_key"] = key.get_secret_value()
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def _cron(value: str) -> str:
