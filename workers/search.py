@@ -1,4 +1,4 @@
-"""A search as the doors ask for it: words of a person in, JSON out."""
+"""A search as the configuration asks for it, and its answer as JSON."""
 
 from __future__ import annotations
 

@@ -71,12 +71,13 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
 
             def show(all_: list[Any]) -> None:
                 for w in all_:
-                    run, total = w.run, None
-                    if run.state == "discovering":
-                        note = f"reading, {run.listed} listed" + (f", waiting: {run.error}" * bool(run.error))
-                    else:
-                        note = f"{run.unchanged} unchanged, {w.live.get('texts_embedded', 0)} texts embedded"
-                        total = run.queued
+                    run, reading = w.run, w.run.state == "discovering"
+                    note = f"{run.unchanged} unchanged, {w.live.get('texts_embedded', 0)} texts embedded"
+                    if reading:
+                        note = f"reading, {run.listed} listed" + (
+                            f", waiting: {run.error}" if run.error else ""
+                        )
+                    total = None if reading else run.queued
                     progress.update(bars[run.id], completed=w.settled, total=total, note=note)
 
             sync_now.wait(context.parts, watched, show)
@@ -152,7 +153,7 @@ def ingest(
 @command(answer_timeout=None)
 def clear(
     context: CommandContext,
-    source: Annotated[str | None, Option("--source", help="Only what this source brought.")] = None,
+    source: Annotated[str | None, Option(help="Only what this source brought.")] = None,
     yes: YesOption = False,
 ) -> None:
     """Remove documents and chunks of this tenant; the next sync brings them back."""
@@ -180,13 +181,11 @@ LackingOption = Annotated[bool, Option("--force", help="Even if it lacks documen
 def begin_index(
     context: CommandContext,
     typer_context: typer.Context,
-    provider: Annotated[str | None, Option("--provider", help="[default: as configured]")] = None,
-    model: Annotated[str | None, Option("--model", help="[default: as configured]")] = None,
-    dimensions: Annotated[
-        int | None, Option("--dimensions", min=1, max=4000, help="[default: the model's]")
-    ] = None,
+    provider: Annotated[str | None, Option(help="[default: as configured]")] = None,
+    model: Annotated[str | None, Option(help="[default: as configured]")] = None,
+    dimensions: Annotated[int | None, Option(min=1, max=4000, help="[default: the model's]")] = None,
     chunker: Annotated[
-        str | None, Option("--chunker", help="Cut all sources like this. [default: as each is configured]")
+        str | None, Option(help="Cut all sources like this. [default: as each is configured]")
     ] = None,
     wait: Annotated[bool, Option("--wait", help="Return when it is full.")] = False,
 ) -> None:

@@ -292,7 +292,7 @@ def explain(
         str, Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
     ],
     options: SearchOptions,
-    query: Annotated[str | None, Option("--query", help="Why this question does (not) find it.")] = None,
+    query: Annotated[str | None, Option(help="Why this question does (not) find it.")] = None,
 ) -> None:
     """Tell where a document stands, and with --query why it is found or not."""
     from workers.admin import explain as explaining
@@ -363,27 +363,17 @@ def feedback(
     context: CommandContext,
     item: Annotated[
         str | None,
-        Argument(
-            metavar="ITEM",
-            help="Id of a PBI that was enriched or of an indexed document, or a question in quotes.",
-        ),
+        Argument(help="Id of a PBI that was enriched or of an indexed document, or a question in quotes."),
     ] = None,
-    ref: Annotated[
-        str | None, Argument(metavar="REF", help="Of the document: its external id, or its id.")
-    ] = None,
-    verdict: Annotated[str | None, Argument(metavar="VERDICT", help="useful, noise or undo.")] = None,
+    ref: Annotated[str | None, Argument(help="Of the document: its external id, or its id.")] = None,
+    verdict: Annotated[str | None, Argument(help="useful, noise or undo.")] = None,
     undo: Annotated[bool, Option("--undo", help="Take back what was said.")] = False,
     listing: Annotated[bool, Option("--list", help="Show what was said, of ITEM if given.")] = False,
     export: Annotated[
-        Path | None,
-        Option("--export", metavar="DIR", help="Write a judged set for `larder eval`; it holds texts."),
+        Path | None, Option(metavar="DIR", help="Write a judged set for `larder eval`; it holds texts.")
     ] = None,
-    project: Annotated[
-        str | None, Option("--project", help="Of the item, if several projects have that ITEM.")
-    ] = None,
-    source: Annotated[
-        str | None, Option("--source", help="Of the document, if several sources have that REF.")
-    ] = None,
+    project: Annotated[str | None, Option(help="Of the item, if several projects have that ITEM.")] = None,
+    source: Annotated[str | None, Option(help="Of the document, if several sources have that REF.")] = None,
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
     from workers.admin import feedback as marking
@@ -398,20 +388,16 @@ def feedback(
         raise ConfigurationError("that is no whole command", fix=usage)
     with context.parts.database.tenant(context.tenant) as connection:
         if item is not None and ref is not None and said is not None:
-            by = current_user()
-            done = marking.mark(
-                connection, context.tenant, item, ref, said, project=project, source=source, by=by
-            )
+            where: dict[str, Any] = {"project": project, "source": source, "by": current_user()}
+            done = marking.mark(connection, context.tenant, item, ref, said, **where)
             document, text = {"success": True, **done}, _marked(done)
         elif export is not None:
             counts = marking.export(connection, export)
             document = {"success": True, "folder": str(export), **counts}
-            asked = (
-                f"{counts['queries']} questions with {counts['useful']} useful and {counts['noise']} noise"
-            )
             text = (
-                f"wrote {asked} among {counts['documents']} documents to {export}; see `larder eval {export}`"
+                "wrote {queries} questions with {useful} useful and {noise} noise among {documents} documents"
             )
+            text = f"{text.format(**counts)} to {export}; see `larder eval {export}`"
         else:
             document = {"feedback": marking.listed(connection, item)}
     if not listing:
@@ -435,10 +421,8 @@ def _marked(done: Json) -> str:
     """What was said, and what no longer holds."""
     if done["verdict"] is None:
         return f"{done['ref']} is no longer {done['before']} for {_named(done)}"
-    other = done["before"] not in (None, done["verdict"])
-    return f"{done['ref']} is {done['verdict']} for {_named(done)}" + (
-        f", no longer {done['before']}" * other
-    )
+    other = f", no longer {done['before']}" if done["before"] not in (None, done["verdict"]) else ""
+    return f"{done['ref']} is {done['verdict']} for {_named(done)}{other}"
 
 
 def _named(one: Json) -> str:
