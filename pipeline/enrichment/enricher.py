@@ -151,7 +151,15 @@ class _Answer:
         past = self._decisions(found[Kind.DECISION], most[Kind.DECISION])
         docs = [(one, doc) for one in found[Kind.REFERENCE] if (doc := self._doc(one)).relevant_sections]
         duplicates = [
-            self._duplicate(one)
+            Duplicate(
+                ref=one.external_id,
+                title=one.title,
+                similarity=one.similarity,
+                link=one.document.url or NO_LINK,
+                document_id=str(one.document.id),
+                status=one.status,
+                duplicate_of=duplicate_of(one.document),
+            )
             for one in close[:MOST_DUPLICATE_RANK]
             if is_duplicate(one.likely, self.model, self.request.title)
         ]
@@ -214,17 +222,6 @@ class _Answer:
             **self._item(found),
             citations=self.cited.cite(found, *(b.sentence for b in best)),
             relevant_sections=tuple(b.shown for b in best),
-        )
-
-    def _duplicate(self, found: FoundDocument) -> Duplicate:
-        return Duplicate(
-            ref=found.external_id,
-            title=found.title,
-            similarity=found.similarity,
-            link=found.document.url or NO_LINK,
-            document_id=str(found.document.id),
-            status=found.status,
-            duplicate_of=duplicate_of(found.document),
         )
 
     def _item(self, found: FoundDocument) -> dict[str, Any]:

@@ -7,10 +7,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from pipeline.documents import Json
@@ -20,10 +19,6 @@ from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped, printable
 from pipeline.errors import RequestRejected
 
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-
-
 TONES: Mapping[str, str] = {
     **dict.fromkeys(("accepted", "implementing", "implemented"), "good"),
     **dict.fromkeys(("proposed", "MEDIUM"), "warn"),
@@ -32,34 +27,7 @@ TONES: Mapping[str, str] = {
 
 
 def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
-    """A page of this text; `anchors` are the ids of its first headings of level 1."""
-    from markdown_it.common.utils import escapeHtml
-
-    renderer = _renderer()
-    tokens = renderer.parse(markdown)
-    for token, anchor in zip(
-        (t for t in tokens if t.type == "heading_open" and t.tag == "h1"), anchors, strict=False
-    ):
-        token.attrSet("id", anchor)
-    body: str = renderer.renderer.render(tokens, renderer.options, {})
-    page = _page_template()
-    style = page.template.partition("<style>")[2].partition("</style>")[0]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return page.substitute(
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        title=escapeHtml(title),
-        body=body.replace("<li>[ ] ", '<li class="todo">'),
-    )
-
-
-@cache
-def _page_template() -> Template:
-    """No script, nothing from elsewhere; readable on a phone, at night and on paper."""
-    return Template(files("pipeline.enrichment").joinpath("report.html").read_text(encoding="utf-8"))
-
-
-@cache
-def _renderer() -> MarkdownIt:
+    """A page of this text, without a script or anything from elsewhere; `anchors` are ids of its first headings."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
 
@@ -69,7 +37,19 @@ def _renderer() -> MarkdownIt:
 
     made = MarkdownIt("commonmark", {"html": False})
     made.add_render_rule("code_inline", badge)
-    return made
+    tokens = made.parse(markdown)
+    headings = (t for t in tokens if t.type == "heading_open" and t.tag == "h1")
+    for token, anchor in zip(headings, anchors, strict=False):
+        token.attrSet("id", anchor)
+    body: str = made.renderer.render(tokens, made.options, {})
+    page = Template(files("pipeline.enrichment").joinpath("report.html").read_text(encoding="utf-8"))
+    style = page.template.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return page.substitute(
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        title=escapeHtml(title),
+        body=body.replace("<li>[ ] ", '<li class="todo">'),
+    )
 
 
 Form = Literal["md", "html"]
@@ -131,13 +111,7 @@ def _page(item: Json) -> Iterator[str]:
     if trouble := _trouble(found):
         yield f"> {trouble}"
     yield from _asked(item["pbi"])
-    yield from _advice(found, sources)
-    if not found.get("error") and found.get("degradation_level", 0) < STATIC:
-        yield from _found(found, sources)
-
-
-def _advice(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
-    """What to do, what went wrong before, and what is much the same."""
+    # What to do, what went wrong before, and what is much the same.
     details = found.get("suggestion_details") or ()
     yield from _section(
         "Suggestions", (f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}" for s in details)
@@ -149,6 +123,8 @@ def _advice(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:
     )
     twins = found.get("likely_duplicates") or ()
     yield from _section("Likely duplicates", (f"{_linked(named(t), t)} {_facts(*_ended(t))}" for t in twins))
+    if not found.get("error") and found.get("degradation_level", 0) < STATIC:
+        yield from _found(found, sources)
 
 
 def _found(found: Json, sources: Mapping[int, Json]) -> Iterator[str]:

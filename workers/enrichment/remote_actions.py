@@ -64,7 +64,17 @@ class RemoteActions:
             # Given here: the same call delivered twice must not store twice.
             texts = arguments["texts"]
             arguments["ids"] = [str(uuid4()) for _ in (texts if isinstance(texts, list) else [texts])]
-        _check_size(arguments)
+        try:
+            size = len(json.dumps(arguments, allow_nan=False))
+        except (TypeError, ValueError):
+            raise StoreRejected(
+                "an argument cannot be sent as JSON", fix="give texts, finite numbers, lists and mappings"
+            ) from None
+        if size > MOST_BYTES:
+            raise StoreRejected(
+                f"the call has {size} bytes, a remote one may have {MOST_BYTES}",
+                fix="send fewer texts in one call",
+            )
         # A question is waited for; a load of texts steps aside for Step 4, which shares the queue.
         priority = INTERACTIVE if method == "vector_query" else BULK
         task = f"larder.{NAMES[method][0]}"
@@ -86,20 +96,6 @@ def register_remote_actions(
     for method, names in NAMES.items():
         registry.update(dict.fromkeys(names, getattr(made, method)))
     return made
-
-
-def _check_size(arguments: Json) -> None:
-    try:
-        size = len(json.dumps(arguments, allow_nan=False))
-    except (TypeError, ValueError):
-        raise StoreRejected(
-            "an argument cannot be sent as JSON", fix="give texts, finite numbers, lists and mappings"
-        ) from None
-    if size > MOST_BYTES:
-        raise StoreRejected(
-            f"the call has {size} bytes, a remote one may have {MOST_BYTES}",
-            fix="send fewer texts in one call",
-        )
 
 
 def _listed(value: object) -> object:
