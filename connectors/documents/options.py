@@ -120,9 +120,8 @@ class SourceOptions(ConfigSection):
     @classmethod
     def _ungrouped(cls, value: Any) -> Any:
         """The keys of all groups beside the others; one that stands in both places is refused."""
-        for key in (
-            [key for key in value if to_camel(str(key)) in cls.groups] if isinstance(value, dict) else ()
-        ):
+        given = value if isinstance(value, dict) else {}
+        for key in [key for key in given if to_camel(str(key)) in cls.groups]:
             group, inner = str(key), value[key] or {}
             if not isinstance(inner, dict):
                 raise mismatched([Mismatch(key=group, expected="a mapping")])
@@ -178,10 +177,7 @@ class ServiceOptions(SourceOptions):
 
     def _hash_with(self, *parts: Any) -> str:
         """A short hash over these and over what becomes of any document: tells whether a cursor still holds."""
-        rules = self.decisions
-        types = {"types": rules.frontmatter_types}
-        decisions = types | {"paths": rules.paths, "tags": rules.tags, "headings": rules.headings}
-        made = [*parts, self.fixed_metadata, self.source_type, decisions]
+        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump()]
         text = json.dumps(made, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

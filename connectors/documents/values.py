@@ -101,10 +101,6 @@ def _plain(value: Any, depth: int, seen: Iterator[int]) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
         return [_plain(item, depth - 1, seen) for item in (items if depth else ()) if next(seen) < MAX_VALUES]
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

@@ -65,42 +65,32 @@ def split_front_matter(text: str, name: str) -> FrontMatter:
         DocumentRejected: the block is no YAML, no mapping, or never closed; the message gives the line.
     """
     none = FrontMatter(values={}, body=text)
-    handler = YAMLHandler(fm_boundary=_BOUNDARY)
     lines = text.split("\n", 2)
     if lines[0].rstrip() != "---":
         return none
     try:
-        head, body = handler.split(text)
+        _, head, body = _BOUNDARY.split(text, 2)
     except ValueError:
         if len(lines) > 1 and _KEY.match(lines[1]):
             found = f"{name}: the front matter opened at line 1 is never closed"
             raise DocumentRejected(found, fix="add a line ---") from None
         return none  # a lone ruler
     try:
-        values = _load(handler, head, name)
-    except DocumentRejected:
-        if lines[1].strip():
-            raise
-        return none  # a ruler with a blank line below it, and the block is just text
-    return FrontMatter(values={str(k): v for k, v in values.items()}, body=body.strip("\n"))
-
-
-def _load(handler: YAMLHandler, head: str, name: str) -> Mapping[Any, Any]:
-    try:
-        values = handler.load(head, Loader=_Loader)
+        values = YAMLHandler().load(head, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        found = f"{name}: the front matter is not valid YAML at {_where(error)}"
+        if not lines[1].strip():
+            return none  # a ruler with a blank line below it, and the block is just text
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        # The block starts at the end of line 1, so the parser's line 0 is ours.
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
+        found = f"{name}: the front matter is not valid YAML at {where}"
         raise DocumentRejected(found, fix="correct it") from None
     if values is not None and not isinstance(values, Mapping):
+        if not lines[1].strip():
+            return none
         found = f"{name}: the front matter from line 1 is a {type(values).__name__}, not a mapping"
         raise DocumentRejected(found, fix="write it as key: value lines")
-    return values or {}
-
-
-def _where(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    # The block starts at the end of line 1, so the parser's line 0 is ours.
-    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "line 1"
+    return FrontMatter(values={str(k): v for k, v in (values or {}).items()}, body=body.strip("\n"))
 
 
 def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, list[str]]:
@@ -109,8 +99,6 @@ def resolve_links(text: str, relative: str, options: FileOptions) -> tuple[str, 
     Links are made absolute if the root has a base url, what is in code is left alone. The files are paths
     below the root, sorted, each once, at most MAX_LINKS.
     """
-    if "](" not in text and "]:" not in text:
-        return text, []
     hits: dict[str, str] = {}  # by link as written: a text that repeats one asks the disk once
 
     def absolute(match: re.Match[str]) -> str:
@@ -182,6 +170,10 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
         headings=headings,
     )
     text, links = resolve_links(front.body, file.relative, options)
+    names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
+    kept = {name: json_able(front.values[name]) for name in names if front.values.get(name) is not None}
+    if "tags" in kept:
+        kept["tags"] = list(tags)
     created, updated = _times(front.values, file.modified)
     return file_document(
         options,
@@ -190,16 +182,10 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
         SourceType.DOCUMENTATION,
         title=plain_text(scalar_text(front.values.get("title"))) or title_of(headings),
         text=text,
-        own={**_kept(options, front.values, tags), **({"links": links} if links else {})},
+        own={**kept, **({"links": links} if links else {})},
         created=created,
         updated=updated,
     )
-
-
-def _kept(options: MarkdownOptions, values: Mapping[str, Any], tags: tuple[str, ...]) -> dict[str, Any]:
-    names = dict.fromkeys((*options.frontmatter_fields, *ALWAYS_KEPT))
-    kept = {name: json_able(values[name]) for name in names if values.get(name) is not None}
-    return {**kept, "tags": list(tags)} if "tags" in kept else kept
 
 
 def _times(values: Mapping[str, Any], modified: datetime | None) -> tuple[datetime | None, datetime | None]:
