@@ -19,7 +19,7 @@ from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.globs import Globs
 from connectors.documents.values import from_epoch
 from connectors.files.options import FileOptions
-from connectors.files.walk import FileListing, FoundFile, list_files
+from connectors.files.walk import FileListing, FoundFile, Skipped, list_files
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
@@ -28,25 +28,8 @@ PAGE_CHARACTERS = 4_000_000
 """A page is held in memory and stored in one transaction; a hundred large files would be too much for both."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What became of one item: a document, a failure or something left out."""
-
-    external_id: str
-    """Gives the order."""
-    document: Document | None = None
-    failed: Problem | None = None
-    skipped: Problem | None = None
-
-
-def failed(external_id: str, reason: str, url: str = "") -> Entry:
-    """An item that is there and could not be read."""
-    return Entry(external_id=external_id, failed=Problem(external_id=external_id, reason=reason, url=url))
-
-
-def skipped(external_id: str, reason: str, url: str = "") -> Entry:
-    """An item left out on purpose."""
-    return Entry(external_id=external_id, skipped=Problem(external_id=external_id, reason=reason, url=url))
+Entry = Document | Problem
+"""What became of one item."""
 
 
 def resume_key(since: Cursor | None) -> str:
@@ -64,16 +47,16 @@ def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
             yield _page(batch, {"after": batch[-1].external_id})
             batch, size = [], 0
         batch.append(entry)
-        size += len(entry.document.text) if entry.document else 0
+        size += len(entry.text) if isinstance(entry, Document) else 0
     yield _page(batch, {})
 
 
 def _page(batch: list[Entry], cursor: Cursor) -> Page:
     return Page(
         cursor=cursor,
-        documents=tuple(e.document for e in batch if e.document),
-        failed=tuple(e.failed for e in batch if e.failed),
-        skipped=tuple(e.skipped for e in batch if e.skipped),
+        documents=tuple(e for e in batch if isinstance(e, Document)),
+        failed=tuple(e for e in batch if isinstance(e, Problem) and not isinstance(e, Skipped)),
+        skipped=tuple(e for e in batch if isinstance(e, Skipped)),
     )
 
 
@@ -109,35 +92,36 @@ class FileText:
     modified: datetime | None
 
 
-def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Entry | None:
-    """The file as text, an entry that says why not, or None if it is not there any more."""
+def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Problem | None:
+    """The file as text, a problem that says why not, or None if it is not there any more."""
+    url = options.url_of(file.relative)
     try:
         data, status = _read(file, root, options.max_bytes)
         if status.st_size > options.max_bytes:
             too_large = f"has {status.st_size} bytes, the limit is {options.max_bytes}"
             reason = f"{file.external_id} {too_large}; raise maxBytes or split the file"
-            return skipped(file.external_id, reason, options.url_of(file.relative))
+            return Skipped(external_id=file.external_id, reason=reason, url=url)
         text, encoding = decode(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, Unreadable) as error:
-        return failed(file.external_id, _reason(file, error), options.url_of(file.relative))
+        return Problem(external_id=file.external_id, reason=_reason(file, error), url=url)
     if is_blank(text):
-        return blank(file, options)
+        return blank(file.external_id, url)
     return FileText(
         external_id=file.external_id,
         relative=file.relative,
-        url=options.url_of(file.relative),
+        url=url,
         text=text,
         encoding=encoding,
         modified=from_epoch(status.st_mtime),
     )
 
 
-def blank(file: FoundFile | FileText, options: FileOptions) -> Entry:
-    """The entry of a file without text."""
-    reason = f"{file.external_id} holds no text; nothing of it can be found"
-    return skipped(file.external_id, reason, options.url_of(file.relative))
+def blank(external_id: str, url: str) -> Skipped:
+    """What is said of a file without text."""
+    reason = f"{external_id} holds no text; nothing of it can be found"
+    return Skipped(external_id=external_id, reason=reason, url=url)
 
 
 def is_blank(text: str) -> bool:
@@ -309,14 +293,13 @@ class FileSource:
         listing = self._listing()
         for item in sorted(self._items(listing), key=attrgetter("external_id")):
             if item.external_id > after:
-                entry = item if isinstance(item, Entry) else self._entry(item, listing.root)
+                entry = self._entry(item, listing.root) if isinstance(item, FoundFile) else item
                 if entry is not None:
                     yield entry
 
-    def _items(self, listing: FileListing) -> Iterator[Entry | FoundFile]:
+    def _items(self, listing: FileListing) -> Iterable[Entry | FoundFile]:
         """What a walk gives, in any order: files still to be read, and what is known already."""
-        yield from listing.files
-        yield from walk_entries(listing)
+        return [*listing.files, *listing.failed, *listing.skipped]
 
     def _entry(self, found: FoundFile, root: str) -> Entry | None:
         """The document of a file, or why there is none; None if it is gone."""
@@ -324,12 +307,9 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            document = self._convert(file)
+            return self._convert(file) or blank(file.external_id, file.url)
         except DocumentRejected as error:
-            return failed(file.external_id, str(error), file.url)
-        return (
-            Entry(external_id=file.external_id, document=document) if document else blank(file, self._options)
-        )
+            return Problem(external_id=file.external_id, reason=str(error), url=file.url)
 
 
 def file_document(
@@ -377,11 +357,3 @@ def file_metadata(file: FileText) -> dict[str, str]:
     """`source_path`, and `encoding` if it is not UTF-8."""
     encoding = {} if file.encoding == "utf-8" else {"encoding": file.encoding}
     return {"source_path": file.external_id, **encoding}
-
-
-def walk_entries(listing: FileListing) -> list[Entry]:
-    """What the walk itself could not take."""
-    return [
-        *(failed(p.external_id, p.reason) for p in listing.failed),
-        *(skipped(p.external_id, p.reason) for p in listing.skipped),
-    ]

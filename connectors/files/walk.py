@@ -38,6 +38,10 @@ class FoundFile:
     """Indices of the include patterns that match."""
 
 
+class Skipped(Problem):
+    """An item left out on purpose."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileListing:
     """What one walk found."""
@@ -46,7 +50,7 @@ class FileListing:
     files: tuple[FoundFile, ...]
     """Sorted by external id, each real file once."""
     failed: tuple[Problem, ...]
-    skipped: tuple[Problem, ...]
+    skipped: tuple[Skipped, ...]
     present: frozenset[str]
     """External ids of things that match and are there, although they cannot be read as files."""
     complete: bool
@@ -95,7 +99,7 @@ class _Walk:
         self._links: list[tuple[str, str]] = []
         self._followed: set[str] = set()
         self._failed: list[Problem] = []
-        self._skipped: list[Problem] = []
+        self._skipped: list[Skipped] = []
         self._present: set[str] = set()
         self._complete = True
 
@@ -210,7 +214,7 @@ class _Walk:
         elif not pattern.fixed and pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
             nothing = f"nothing of {pattern.text} is read, and nothing deleted"
             reason = f"there is no folder {pattern.prefix}; {nothing}"
-            self._skipped.append(Problem(external_id=pattern.prefix, reason=reason))
+            self._skipped.append(Skipped(external_id=pattern.prefix, reason=reason))
             self._complete = False
 
     def _fail(self, relative: str, reason: str, *, present: bool = False) -> None:

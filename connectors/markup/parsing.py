@@ -33,9 +33,6 @@ HIDDEN = frozenset(
 _VOID = frozenset(
     "area base br col embed frame hr img input link meta param source track wbr".split()  # noqa: SIM905 (a list of words)
 )
-_IN_HEAD = frozenset(
-    "base link meta noscript script style template title".split()  # noqa: SIM905 (a list of words)
-)
 _CELLS = frozenset({"td", "th"})
 _TABLE_PARTS = frozenset(
     "td th tr tbody thead tfoot caption colgroup".split()  # noqa: SIM905 (a list of words)
@@ -50,7 +47,7 @@ _IMPLIED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     **dict.fromkeys(("dt", "dd"), (frozenset({"dt", "dd"}), _SCOPES | {"dl"})),
     "option": (frozenset({"option"}), _SCOPES | {"select"}),
     "a": (frozenset({"a"}), _SCOPES),
-    **dict.fromkeys(_CLOSES_PARAGRAPH, (frozenset({"p"}), _SCOPES)),
+    **dict.fromkeys(_CLOSES_PARAGRAPH | {"body"}, (frozenset({"p", "head"}), _SCOPES)),
     **dict.fromkeys(_CELLS, (_CELLS | {"caption", "colgroup"}, frozenset({"table", "tr"}))),
     "tr": (_CELLS | {"tr", "caption", "colgroup"}, frozenset({"table"})),
     **dict.fromkeys(("tbody", "thead", "tfoot"), (_TABLE_PARTS, frozenset({"table"}))),
@@ -188,8 +185,6 @@ class _Tree:
     def start(self, tag: _Tag) -> None:
         """Opens an element, after closing what its start closes."""
         name = tag.name
-        if self._open[-1].name == "head" and name not in _IN_HEAD:
-            self._open.pop()  # an unclosed head
         if name in _IMPLIED and not self._left_out:  # what it would close may be one that was left out
             self._close(*_IMPLIED[name], outermost=True)
         lone = tag.closed or name in _VOID

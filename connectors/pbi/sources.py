@@ -26,18 +26,15 @@ from connectors.files.source import (
     Entry,
     FileSource,
     FileText,
-    failed,
     file_document,
     file_metadata,
     holds_nothing,
     read_file,
-    skipped,
-    walk_entries,
 )
-from connectors.files.walk import FileListing, FoundFile
+from connectors.files.walk import FileListing, FoundFile, Skipped
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys, run_facts, top_level
-from pipeline.documents import DEFAULT_KIND, Document, Listing, SourceType
+from pipeline.documents import DEFAULT_KIND, Document, Listing, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
 SETTLED_SECONDS = 3600
@@ -82,7 +79,7 @@ class Gathering:
     """What has been seen; holds each PBI's newest text and small facts of the other sightings."""
 
     def __init__(self) -> None:
-        self.problems: list[Entry] = []
+        self.problems: list[Problem] = []
         self.complete = True
         """False if PBIs may be there that were not seen."""
         self.plain: list[FoundFile] = []
@@ -97,21 +94,22 @@ class Gathering:
         items = pbi_items(data)
         if items is None:
             reason = f"{file.external_id} has no PBIs; it holds {top_level(data)}"
-            self.problems.append(skipped(file.external_id, reason, file.url))
+            self.problems.append(Skipped(external_id=file.external_id, reason=reason, url=file.url))
         run = run_facts(data)
         first, last = _file_rank(file, run)
         for item in items or ():
             record = pbi_record(item, run)
             if record is None:
-                name = f"{file.external_id}#{item.index}"
                 found = f"PBI number {item.index + 1} has neither id nor title"
-                self.problems.append(failed(name, f"{file.external_id}: {found}; give it an id", file.url))
+                reason = f"{file.external_id}: {found}; give it an id"
+                name = f"{file.external_id}#{item.index}"
+                self.problems.append(Problem(external_id=name, reason=reason, url=file.url))
             else:
                 changed = parse_time(record.updated)
                 own = changed.timestamp() if changed else 0.0
                 self._see(record, file, (*first, own, *last, item.stage, item.index))
 
-    def unknown(self, file: FoundFile, problem: Entry, *, settled: bool) -> None:
+    def unknown(self, file: FoundFile, problem: Problem, *, settled: bool) -> None:
         """A file that may hold PBIs and cannot be read: what is not seen may be there all the same.
 
         `settled` if it has been without PBIs for so long that nothing can be hoped for.
@@ -226,24 +224,24 @@ class PbiJsonSource(FileSource):
         yield from gathering.problems
         yield from gathering.plain
         for pbi_id in gathering.ids:
-            yield Entry(external_id=pbi_id, document=self._document(gathering, pbi_id))
+            yield self._document(gathering, pbi_id)
 
     def _gather(self, listing: FileListing) -> Gathering:
         """Reads all files once; of those without PBIs only the place is kept."""
         gathering = Gathering()
-        gathering.problems += walk_entries(listing)
+        gathering.problems += (*listing.failed, *listing.skipped)
         gathering.complete = listing.complete and not listing.present
         for found in listing.files:
             file = read_file(found, listing.root, self._options)
             settled = time.time() - found.status.st_mtime > SETTLED_SECONDS
-            if isinstance(file, Entry):
+            if isinstance(file, Problem):
                 settled = settled and holds_nothing(found, listing.root)
                 gathering.unknown(found, file, settled=settled)
             elif file is not None:
                 try:
                     data = parse_json(file.text, file.external_id)
                 except DocumentRejected as error:
-                    problem = failed(file.external_id, str(error), file.url)
+                    problem = Problem(external_id=file.external_id, reason=str(error), url=file.url)
                     gathering.unknown(found, problem, settled=settled)
                     continue
                 if self._holds_pbis(data):

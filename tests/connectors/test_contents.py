@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.source import CONTROLS, Entry, FileText, Unreadable, decode, read_file
+from connectors.files.source import CONTROLS, FileText, Unreadable, decode, read_file
+from pipeline.documents import Problem
 from tests.connectors.folders import listing, options, walk, write
 
 
@@ -135,9 +136,8 @@ class TestSpecialFiles:
 
         entry = read_file(found.files[0], found.root, options(tmp_path))
 
-        assert isinstance(entry, Entry)
-        assert entry.failed is not None
-        assert "not a regular file" in entry.failed.reason
+        assert isinstance(entry, Problem)
+        assert "not a regular file" in entry.reason
 
     def test_a_link_put_in_a_files_place_is_not_followed(self, tmp_path: Path) -> None:
         write(tmp_path, "root/a.md", "secret.md")
@@ -147,9 +147,8 @@ class TestSpecialFiles:
 
         entry = read_file(found.files[0], found.root, options(tmp_path / "root"))
 
-        assert isinstance(entry, Entry)
-        assert entry.failed is not None
-        assert "became a link while it was read" in entry.failed.reason
+        assert isinstance(entry, Problem)
+        assert "became a link while it was read" in entry.reason
 
     def test_a_folder_that_became_a_link_outside_is_not_followed(self, tmp_path: Path) -> None:
         write(tmp_path, "root/docs/a.md", "outside/a.md")
@@ -159,9 +158,8 @@ class TestSpecialFiles:
 
         entry = read_file(found.files[0], found.root, options(tmp_path / "root"))
 
-        assert isinstance(entry, Entry)
-        assert entry.failed is not None
-        assert "outside" in entry.failed.reason
+        assert isinstance(entry, Problem)
+        assert "outside" in entry.reason
 
     def test_a_file_replaced_by_another_is_read(self, tmp_path: Path) -> None:
         write(tmp_path, "a.md")

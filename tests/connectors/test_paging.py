@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.files.source import PAGE_CHARACTERS, Entry, pages_of, resume_key
+from connectors.files.source import PAGE_CHARACTERS, pages_of, resume_key
 from pipeline.documents import Document, Kind, Problem, SourceType
 from tests.connectors.folders import options, walk, write
 from tests.growth import assert_linear
@@ -24,15 +24,13 @@ class TestPaging:
                 kind=Kind.REFERENCE,
             )
 
-        pages = list(pages_of(Entry(external_id=str(n), document=document(n)) for n in range(5)))
+        pages = list(pages_of(document(n) for n in range(5)))
 
         assert [len(page.documents) for page in pages] == [2, 2, 1]
         assert [page.cursor for page in pages] == [{"after": "1"}, {"after": "3"}, {}]
 
     def test_exactly_one_full_page_is_the_last(self) -> None:
-        problem = Problem(external_id="x", reason="y")
-
-        pages = list(pages_of(Entry(external_id=f"{n:03d}", failed=problem) for n in range(100)))
+        pages = list(pages_of(Problem(external_id=f"{n:03d}", reason="x") for n in range(100)))
 
         assert [len(page.failed) for page in pages] == [100]
         assert pages[0].cursor == {}
