@@ -21,7 +21,6 @@ from pipeline.errors import (
 
 _NAMED = 10
 """How many bad texts a message names; `indexes` has them all."""
-_UNUSABLE = "its vector is not finite or has no length"
 _HALVINGS = 4
 """How often a part is halved that a provider finds too long although it was counted as short enough."""
 _AS_GOOD_AS_ONE = 1e-5
@@ -239,7 +238,9 @@ def _batches(parts: Sequence[_Part], limits: EmbedderLimits) -> Iterator[list[_P
 
 
 def _unusable() -> TextRejected:
-    return TextRejected(_UNUSABLE, fix="leave this text out, or use another model")
+    return TextRejected(
+        "its vector is not finite or has no length", fix="leave this text out, or use another model"
+    )
 
 
 _PLACES = tuple(re.compile(p) for p in (r"\n\s*\n", r"\n", r"[.!?;:]\s", r"\s", r"(?<=\W)(?=\w)"))

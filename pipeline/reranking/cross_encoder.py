@@ -67,8 +67,7 @@ class OnnxReranker:
                 limit.left()
                 batch = order[start : start + self._options.batch_size]
                 found[batch] = self._run([pairs[place] for place in batch], run_options, limit)
-        scores: list[float] = found.tolist()
-        return scores
+        return list(map(float, found))
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Any]:
         """The tokens of question and text in the tokenizer's own template for pairs."""

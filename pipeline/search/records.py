@@ -13,7 +13,7 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
 from pipeline.languages import DEFAULT
 from pipeline.search.feedback import Marks
-from pipeline.search.question import Synonyms, key_of
+from pipeline.search.question import Synonyms
 
 Mode = Literal["hybrid", "vector", "keyword"]
 
@@ -162,11 +162,6 @@ class SearchRequest:
     """One hit per document, its best chunk; False gives every chunk its own hit."""
     feedback_key: str = ""
     """Names the question where people mark documents for it (`feedback.key_of`); empty: its words do."""
-
-    @property
-    def question_key(self) -> str:
-        """Under which documents are marked for this question."""
-        return self.feedback_key or key_of(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)

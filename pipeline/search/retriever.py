@@ -24,7 +24,7 @@ from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
 from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.feedback import Marks
-from pipeline.search.question import searchable
+from pipeline.search.question import MOST_READ, key_of, searchable
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,
@@ -46,8 +46,6 @@ Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
 _UNWATCHED = nullcontext()
 
-MOST_CHARACTERS = 20_000
-"""Of a question that the keyword search reads."""
 SPARE = 5
 """Hits read beyond those wanted, in place of such as no longer hold or are marked as noise."""
 CHUNKS_PER_DOCUMENT = 4
@@ -198,9 +196,9 @@ class Retriever:
             # By meaning alone the first are the most similar; whether they are similar enough is seen afterwards.
             "least": ANY if by_meaning or request.trace else least,
             "dedupe": request.dedupe and not request.trace,
-            "asked": request.question_key,
+            "asked": request.feedback_key or key_of(request.text),
             "vector": None if asked.vector is None else HalfVector(asked.vector),
-            "words": "" if by_meaning else searchable(asked.words[:MOST_CHARACTERS]),
+            "words": "" if by_meaning else searchable(asked.words[:MOST_READ]),
             "languages": list(o.languages),
             "tenant": self.tenant,
             "index": snapshot.index.id,

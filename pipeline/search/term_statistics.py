@@ -18,6 +18,8 @@ _COUNT = text("""
     on conflict (tenant_id, index_id, lexeme) do update set chunks = excluded.chunks
     where lexeme_stat.chunks <> excluded.chunks""")
 
+_LOCK = text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
+
 _MEASURE = text("""
     insert into index_stat (tenant_id, index_id, chunks, mean_length, refreshed_at)
     select :t, :i, count(*), coalesce(avg(length), 1), now() from chunk where index_id = :i and tenant_id = :t
@@ -31,7 +33,7 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
     Lexemes of a single chunk are listed, too: a question's word that is not listed is then in no chunk, and
     does not take the place of one that is.
     """
-    _lock(connection, tenant_id)
+    connection.execute(_LOCK, {"t": str(tenant_id)})
     query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
     connection.execute(_COUNT, {"t": tenant_id, "i": index, "query": query})
     connection.execute(_MEASURE, {"t": tenant_id, "i": index})
@@ -39,19 +41,12 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
 
 def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:
     """Count if that was never done, so that the first search after the first documents ranks as the later ones."""
-    _lock(connection, tenant_id)
+    connection.execute(_LOCK, {"t": str(tenant_id)})
     uncounted = text("""
         select not exists (select from index_stat where tenant_id = :t and index_id = :i and chunks > 0)
                and exists (select from chunk where tenant_id = :t and index_id = :i)""")
     if connection.execute(uncounted, {"t": tenant_id, "i": index}).scalar_one():
         refresh(connection, tenant_id, index)
-
-
-def _lock(connection: Connection, tenant_id: UUID) -> None:
-    connection.execute(
-        text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))"),
-        {"t": str(tenant_id)},
-    )
 
 
 def build_due(

@@ -15,8 +15,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
-from pipeline.search.question import searchable
-from pipeline.search.retriever import MOST_CHARACTERS
+from pipeline.search.question import MOST_READ, searchable
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(
@@ -204,7 +203,7 @@ def test_a_question_of_a_whole_log_is_weighed_in_no_time(depot: Depot, words: in
 
 
 def test_a_question_is_read_up_to_its_limit(depot: Depot) -> None:
-    assert depot.ask("zz " * (MOST_CHARACTERS // 3 + 1) + "queue") == []
+    assert depot.ask("zz " * (MOST_READ // 3 + 1) + "queue") == []
 
 
 @pytest.mark.parametrize(
