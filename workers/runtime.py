@@ -38,15 +38,13 @@ class Addresses:
 class Runtime:
     """Parts are built on first use, so that each process holds only what its work needs."""
 
-    def __init__(
-        self, settings: Settings, addresses: Addresses, heartbeat_folder: Path | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, addresses: Addresses) -> None:
         self.settings = settings
         self.rag = settings.rag
         self._embedders: dict[str, Embedder] = {}
         """Those of other search indexes than the configured one, by model."""
         self.addresses = addresses
-        self.heartbeat_folder = heartbeat_folder or settings.data / "heartbeat"
+        self.heartbeat_folder = settings.data / "heartbeat"
         self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
 

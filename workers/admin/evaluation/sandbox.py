@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from pipeline.database import migrations
 from pipeline.database.tenancy import project_id
 from pipeline.documents import Document, Page, SourceType
 from pipeline.errors import IndexingError
@@ -26,8 +25,10 @@ from workers.admin.evaluation.dataset import EvalDataset
 from workers.admin.evaluation.measures import DEPTH
 from workers.admin.sync_now import raise_if_stuck
 from workers.control import maintenance, steps
-from workers.runtime import Addresses, Runtime
+from workers.embedded import locating
+from workers.runtime import Runtime
 from workers.settings import Settings
+from workers.settings.models import StorageSettings
 
 SOURCE = "judged"
 PAGE = 250
@@ -80,15 +81,8 @@ def folder_for(settings: Settings, *, keep: bool) -> Iterator[Path]:
 def open_runtime(settings: Settings, dataset: EvalDataset, folder: Path) -> Runtime:
     """A runtime on servers of its own: what is measured touches nothing that is searched, and no worker helps."""
     ours = settings_for(settings, dataset)
-    servers = embedded.ensure(folder / ours.tenant)
-    migrations.upgrade(servers.admin_url)
-    where = Addresses(
-        database=servers.database_url,
-        control=servers.control_url,
-        admin=servers.admin_url,
-        broker=servers.broker_url,
-    )
-    return Runtime(ours, where, heartbeat_folder=folder / ours.tenant / "heartbeat")
+    storage = StorageSettings(data=folder / ours.tenant)
+    return locating.open_runtime(replace(ours, rag=ours.rag.model_copy(update={"storage": storage})))
 
 
 def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
