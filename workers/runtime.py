@@ -22,7 +22,7 @@ from workers.settings import EmbeddingModel, Settings
 from workers.settings.values import options_from
 
 if TYPE_CHECKING:
-    from connectors.web import RequestLimiter
+    from connectors.web.limiter import RequestLimiter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Runtime:
     @cached_property
     def request_limiter(self) -> RequestLimiter:
         """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
-        from connectors.web import LocalRequestLimiter
+        from connectors.web.limiter import LocalRequestLimiter
         from workers.limits.requests import ValkeyRequestLimiter
 
         return ValkeyRequestLimiter(self.addresses.broker) if self.addresses.broker else LocalRequestLimiter()

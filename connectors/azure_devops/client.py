@@ -11,7 +11,7 @@ from typing import Any
 
 from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, person
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
-from connectors.azure_devops.sdk import SdkClients, TooManyHits, open_clients, sdk_models, translated
+from connectors.azure_devops.sdk import TooManyHits, open_library, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
 from connectors.sections import revealed
 from connectors.web.faults import LASTS
@@ -25,7 +25,6 @@ FEED_FIELDS = ("System.Id", "System.IsDeleted")
 LARGEST_ID = 2**31 - 1
 MOST_HITS = 20_000
 """A query with more hits is an error. That many consecutive ids cannot exceed it."""
-_GUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 _TIME_OF_DAY = re.compile(r"""['"]\s*\d{4}-\d{1,2}-\d{1,2}[T ]\s*\d{1,2}:""")
 
 
@@ -44,7 +43,6 @@ class BoardsClient:
     """One organization or collection. Raises errors of pipeline.errors only; not thread-safe."""
 
     def __init__(self, options: AzureDevOpsOptions) -> None:
-        self.base_url = options.organization
         self._options = options
 
     def now(self, project: str) -> datetime:
@@ -135,21 +133,13 @@ class BoardsClient:
         found = self._call("listing work item types", "get_work_item_types", project)
         return [scalar_text(kind.name) for kind in found]
 
-    def project_name(self, project: str) -> str:
-        """The name of a project that may be given by its id; queries take names only."""
-        if not _GUID.fullmatch(project.strip()):
-            return project.strip()
-        answer = self._call("reading the project", "get_project", project.strip(), of=self._clients.core)
-        return scalar_text(answer.name)
-
     @cached_property
-    def _clients(self) -> SdkClients:
-        return open_clients(self.base_url, revealed(self._options.pat), self._options.access)
+    def _library(self) -> Any:
+        return open_library(self._options.organization, revealed(self._options.pat), self._options.access)
 
-    def _call(self, doing: str, method: str, *args: Any, of: Any = None, **kwargs: Any) -> Any:
-        client = of or self._clients.work
+    def _call(self, doing: str, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            answer = getattr(client, method)(*args, **kwargs)
+            answer = getattr(self._library, method)(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 (the library raises whatever an answer makes it stumble over)
             raise translated(error, doing) from None
         if answer is None:

@@ -162,12 +162,6 @@ class WorkItem:
         """Each once; the service joins them with semicolons."""
         return tuple(dict.fromkeys(tag.strip() for tag in self.text("System.Tags").split(";") if tag.strip()))
 
-    @property
-    def comment_count(self) -> int:
-        """Without the deleted ones."""
-        value = self.fields.get("System.CommentCount")
-        return value if isinstance(value, int) else 0
-
 
 def person(value: Any) -> str:
     """The name in an identity: an object here, `Name <mail>` in the feed."""
@@ -179,7 +173,6 @@ def person(value: Any) -> str:
 def document_of(
     item: WorkItem,
     options: AzureDevOpsOptions,
-    base_url: str,
     others: Mapping[int, WorkItem],
     comments: Sequence[BoardsComment],
 ) -> Document:
@@ -188,11 +181,10 @@ def document_of(
     Args:
         item: with all its fields.
         options: of its source.
-        base_url: of its organization or collection.
         others: items at the other ends of links whose titles may be shown.
         comments: of the item, oldest first.
     """
-    writer = _TextWriter(item, options, base_url, others)
+    writer = _TextWriter(item, options, others)
     text, title = _clean(writer.text(comments)), _clean(item.title)
     source_type = options.source_type or SourceType.AZURE_DEVOPS
     closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
@@ -211,7 +203,7 @@ def document_of(
     rules = options.decisions.model_copy(update={"paths": (), "headings": ()})
     kind, facts = kind_and_facts(rules, evidence, source_type)
     # The address that the service gave, if it is one; else built.
-    url = redact(item.page) if item.page.startswith(("https://", "http://")) else _url(item, base_url)
+    url = redact(item.page) if item.page.startswith(("https://", "http://")) else _url(item, options)
     capped = {"capped": True} if writer.capped else {}
     return Document(
         external_id=str(item.id),
@@ -282,14 +274,11 @@ class BoardLinks(Links):
 class _TextWriter:
     """Writes one item as Markdown: a section for each long field, then details, links, history, comments."""
 
-    def __init__(
-        self, item: WorkItem, options: AzureDevOpsOptions, base_url: str, others: Mapping[int, WorkItem]
-    ) -> None:
+    def __init__(self, item: WorkItem, options: AzureDevOpsOptions, others: Mapping[int, WorkItem]) -> None:
         self._item = item
         self._options = options
-        self._base_url = base_url
         self._others = others
-        self._links = BoardLinks(base_url)
+        self._links = BoardLinks(options.organization)
         self.capped = False
         """Whether some of the text was too much to be kept."""
 
@@ -358,7 +347,7 @@ class _TextWriter:
             return f"#{item_id}"
         shown = other.title.replace("[", "(").replace("]", ")")
         # Always the built address: the given one is not known of all, and a text must not depend on that.
-        return f"[{other.type or 'Work item'} {item_id}: {shown}]({_url(other, self._base_url)})"
+        return f"[{other.type or 'Work item'} {item_id}: {shown}]({_url(other, self._options)})"
 
     def _history(self) -> Iterator[str]:
         """How it came to its state, from fields, so that no item costs a request for its revisions."""
@@ -370,8 +359,7 @@ class _TextWriter:
         }
         for word, (date, who, why) in steps.items():
             if day := item.day(date):
-                name = person(item.fields.get(who))
-                reason = item.text(why) if why else ""
+                name, reason = person(item.fields.get(who)), item.text(why)
                 yield f"- {word} {day}{f' by {name}' if name else ''}{f': {reason}' if reason else ''}"
         if state := item.text("System.State"):
             since = item.day(f"{common}StateChangeDate")
@@ -379,8 +367,8 @@ class _TextWriter:
             yield f"- State {state}{why}" + (f" since {since}" if since else "")
 
 
-def _url(item: WorkItem, base_url: str) -> str:
-    return f"{base_url}/{quote(item.project, safe='')}/_workitems/edit/{item.id}"
+def _url(item: WorkItem, options: AzureDevOpsOptions) -> str:
+    return f"{options.organization}/{quote(item.project, safe='')}/_workitems/edit/{item.id}"
 
 
 def _attribute(relation: Relation, name: str) -> str:

@@ -35,9 +35,9 @@ def base_url_of(organization: str) -> str:
 
 
 def _named(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not any(name.strip() for name in value):
+    if not (named := tuple(name.strip() for name in value if name.strip())):
         raise ValueError
-    return value
+    return named
 
 
 def _condition(value: str) -> str:

@@ -11,7 +11,7 @@ from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, s
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import WorkItemMissing
-from connectors.web import AnswerTooLarge
+from connectors.web.faults import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
 
@@ -28,12 +28,11 @@ class WorkItemResult:
 
 
 class WorkItemReader:
-    """Makes documents of the items of one source, which reads these projects."""
+    """Makes documents of the items of one source."""
 
-    def __init__(self, options: AzureDevOpsOptions, client: BoardsClient, projects: Sequence[str]) -> None:
+    def __init__(self, options: AzureDevOpsOptions, client: BoardsClient) -> None:
         self._options = options
         self._client = client
-        self._projects = projects
 
     def results(self, ids: Sequence[int], *, queried: bool) -> Iterator[WorkItemResult]:
         """One for each id, in the order given.
@@ -55,13 +54,13 @@ class WorkItemReader:
     def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> WorkItemResult:
         try:
             comments = self._comments(item)
-            made = document_of(item, self._options, self._client.base_url, others, comments)
+            made = document_of(item, self._options, others, comments)
         except DocumentRejected as error:  # one item must not stop all others
             return self._failure(item.id, str(error))
         return WorkItemResult(id=item.id, document=made)
 
     def _failure(self, item_id: int, reason: str) -> WorkItemResult:
-        url = f"{self._client.base_url}/_workitems/edit/{item_id}"
+        url = f"{self._options.organization}/_workitems/edit/{item_id}"
         return WorkItemResult(id=item_id, failed=Problem(external_id=str(item_id), reason=reason, url=url))
 
     def _load(self, ids: Sequence[int], *, queried: bool) -> tuple[dict[int, WorkItem], dict[int, str]]:
@@ -74,7 +73,7 @@ class WorkItemReader:
                 "give the token's account the right to view its area"
             )
             failed |= dict.fromkeys(self._listed(missing, in_project), reason)
-        items = {n: i for n, i in items.items() if belongs(self._options, self._projects, i)}
+        items = {n: i for n, i in items.items() if belongs(self._options, i)}
         if self._options.wiql.strip() and not queried:
             matching = self._listed(items, partial(conditions, self._options)) if items else set()
             doubtful = set(items) - matching
@@ -103,7 +102,9 @@ class WorkItemReader:
 
     def _listed(self, ids: Collection[int], of: Callable[[str], list[str]]) -> set[int]:
         """Those that queries with these conditions find in one of the projects."""
-        queries = [(project, select([*of(project), id_in(sorted(ids))])) for project in self._projects]
+        queries = [
+            (project, select([*of(project), id_in(sorted(ids))])) for project in self._options.projects
+        ]
         return {n for project, wiql in queries for n in self._client.query(project, wiql)} & set(ids)
 
     def _others(self, items: Sequence[WorkItem]) -> dict[int, WorkItem]:
@@ -115,11 +116,11 @@ class WorkItemReader:
         wanted = sorted(n for n in targets if n is not None)
         for start in range(0, len(wanted), BATCH):
             known |= self._client.items(wanted[start : start + BATCH], HEAD_FIELDS)
-        names = {project.casefold() for project in self._projects}
+        names = {project.casefold() for project in self._options.projects}
         return {n: item for n, item in known.items() if item.project.casefold() in names}
 
     def _comments(self, item: WorkItem) -> list[BoardsComment]:
-        if not self._options.include_comments or not item.comment_count:
+        if not self._options.include_comments or not item.fields.get("System.CommentCount"):
             return []
         try:
             return self._client.comments(item.project, item.id)
@@ -147,11 +148,11 @@ def conditions(options: AzureDevOpsOptions, project: str) -> list[str]:
     return found
 
 
-def belongs(options: AzureDevOpsOptions, projects: Sequence[str], item: WorkItem) -> bool:
+def belongs(options: AzureDevOpsOptions, item: WorkItem) -> bool:
     """Whether an item fulfils all that `conditions` ask, but for the configured `wiql`, in any case."""
     area = item.text("System.AreaPath").casefold() + "\\"
     chosen = (
-        (item.project, projects),
+        (item.project, options.projects),
         (item.type, options.work_item_types),
         (item.text("System.State"), options.states),
     )

@@ -10,11 +10,11 @@ import types
 import uuid
 from collections import defaultdict
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectors.azure_devops.options import PRODUCT
-from connectors.web import FOREIGN, Access, guard, translate
-from connectors.web.faults import LASTS
+from connectors.web.faults import FOREIGN, LASTS, translate
+from connectors.web.session import Access, guard
 from pipeline.errors import (
     ConfigurationError,
     DocumentRejected,
@@ -57,17 +57,8 @@ def _routes(_hour: int) -> dict[str, Any]:
     return {}
 
 
-class SdkClients(NamedTuple):
-    """The library's clients for one address; not thread-safe."""
-
-    work: Any
-    """Work items."""
-    core: Any
-    """Projects."""
-
-
-def open_clients(base_url: str, pat: str, access: Access) -> SdkClients:
-    """Clients of the library for `base_url`; nothing is sent yet.
+def open_library(base_url: str, pat: str, access: Access) -> Any:
+    """The library's client of work items for `base_url`, not thread-safe; nothing is sent yet.
 
     Raises:
         ConfigurationError: there is no token.
@@ -97,16 +88,13 @@ def open_clients(base_url: str, pat: str, access: Access) -> SdkClients:
     connection = library.Connection(base_url=base_url, creds=Credentials("", pat.strip()))
     # The areas would tell on which hosts to find the services; no other host may be asked anyway.
     connection._resource_areas = []  # noqa: SLF001 (spares the request)
-    factory = connection.clients_v7_1
-    clients = SdkClients(factory.get_work_item_tracking_client(), factory.get_core_client())
-    session_id = str(uuid.uuid4())
-    for client in clients:
-        client.config.proxies.use_env_settings = False
-        client.config.retry_policy.retries = 0
-        client.config.keep_alive = True
-        # Else the library sends one session id, the last that any server answered with, to all servers.
-        client.config.additional_headers["X-TFS-Session"] = session_id
-    return clients
+    client = connection.clients_v7_1.get_work_item_tracking_client()
+    client.config.proxies.use_env_settings = False
+    client.config.retry_policy.retries = 0
+    client.config.keep_alive = True
+    # Else the library sends one session id, the last that any server answered with, to all servers.
+    client.config.additional_headers["X-TFS-Session"] = str(uuid.uuid4())
+    return client
 
 
 # -- errors ----------------------------------------------------------------------------------------------

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cached_property
 
 from connectors.azure_devops.client import BATCH, BoardsClient, id_ranges, select
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.reader import WorkItemReader, WorkItemResult, conditions
 from connectors.azure_devops.sdk import SCOPE, BoardsRefused
 from connectors.documents.cursors import cursor_json, read_cursor
-from connectors.web import ServerFault
+from connectors.web.faults import ServerFault
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 
@@ -57,6 +56,7 @@ class AzureDevOpsSource:
     def __init__(self, options: AzureDevOpsOptions, *, client: BoardsClient | None = None) -> None:
         self._options = options
         self._client = client or BoardsClient(options)
+        self._reader = WorkItemReader(options, self._client)
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """First all items project by project, by ascending id; from then on what the feeds name.
@@ -96,8 +96,24 @@ class AzureDevOpsSource:
             yield replace(page, cursor={})
 
     def check(self) -> list[Finding]:
-        """The organization and its token, each project, the types, the selection with its number of items."""
-        return findings(self._options, self._client)
+        """One line per thing that was tried of each project; ends where nothing more can be tried.
+
+        Raises:
+            SourceUnavailable: the service cannot be reached, or asks to come back later.
+        """
+        found: list[Finding] = []
+        for project in self._options.projects:
+            try:
+                for finding in findings(self._options, self._client, project):
+                    found.append(finding)  # noqa: PERF402 (what was found before an error counts)
+            except LarderError as error:
+                # A web page with a 4xx status: something answers, and it is not the interface we want.
+                refused = isinstance(error, ServerFault) and 400 <= error.status < 500  # noqa: PLR2004 (4xx)
+                if error.transient and not refused:
+                    raise
+                subject = f"project {project}"
+                found.append(Finding(ok=False, subject=subject, detail=error.message, fix=error.fix))
+        return found
 
     def stamp(self) -> str | None:
         """None: to know whether something changed costs as much as a sync without changes."""
@@ -117,14 +133,6 @@ class AzureDevOpsSource:
             elif project in cursor.tokens:
                 cursor = yield from self._follow(cursor, project)
         yield Page(cursor=cursor_json(cursor))
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        return {project: self._client.project_name(project) for project in self._options.projects}
-
-    @cached_property
-    def _reader(self) -> WorkItemReader:
-        return WorkItemReader(self._options, self._client, list(self._names.values()))
 
     def _begin(self, cursor: BoardsCursor) -> Steps:
         """Notes where the feeds of new projects stand, before any list is made: what comes later is in the feeds."""
@@ -156,7 +164,7 @@ class AzureDevOpsSource:
         if cursor.project != project:
             cursor = replace(cursor, project=project, after=0)
         above = max(cursor.after, cursor.floor or 0)
-        ranges = listed(self._options, self._client, self._names[project], above)
+        ranges = listed(self._options, self._client, project, above)
         results = (result for ids in ranges for result in self._reader.results(ids, queried=True))
         cursor = yield from self._paged(cursor, results, lambda c, n: replace(c, after=n))
         left, tokens = dict(cursor.walks), dict(cursor.tokens)
@@ -169,7 +177,7 @@ class AzureDevOpsSource:
         last = False
         while not last:
             try:
-                feed = self._client.feed(self._names[project], token=cursor.tokens[project])
+                feed = self._client.feed(project, token=cursor.tokens[project])
             except BoardsRefused:
                 if cursor.tokens[project] is None:
                     raise
@@ -218,8 +226,8 @@ class AzureDevOpsSource:
     # -- lists of ids ----------------------------------------------------------------------------------
 
     def _listed(self, projects: Iterable[str]) -> list[int]:
-        names = [self._names[project] for project in projects]
-        return [n for name in names for ids in listed(self._options, self._client, name) for n in ids]
+        found = (listed(self._options, self._client, project) for project in projects)
+        return [n for ranges in found for ids in ranges for n in ids]
 
     def _floor(self, ids: Sequence[int]) -> int:
         """The id above which only as many as maxItems are left: the newest."""
@@ -228,10 +236,9 @@ class AzureDevOpsSource:
 
     def _feed_end(self, project: str) -> str | None:
         """Where the feed stands; None if it is empty, then it will be read from its start."""
-        name = self._names[project]
-        page = self._client.feed(name, start=self._client.now(name) - FEED_MARGIN)
+        page = self._client.feed(project, start=self._client.now(project) - FEED_MARGIN)
         while not page.last:
-            page = self._client.feed(name, token=page.token)
+            page = self._client.feed(project, token=page.token)
         return page.token
 
 
@@ -253,41 +260,21 @@ def _page(batch: Sequence[WorkItemResult], cursor: BoardsCursor) -> Page:
 
 
 SHOWN_TYPES = 12
-HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
-def findings(options: AzureDevOpsOptions, client: BoardsClient) -> list[Finding]:
-    """One line per thing that was tried; ends where nothing more can be tried.
-
-    Raises:
-        SourceUnavailable: the service cannot be reached, or asks to come back later.
-    """
-    found: list[Finding] = []
-    for project in options.projects:
-        try:
-            for finding in _project(options, client, project):
-                found.append(finding)  # noqa: PERF402 (what was found before an error counts)
-        except LarderError as error:
-            # A web page with a 4xx status: something answers, and it is not the interface we want.
-            refused = isinstance(error, ServerFault) and HTTP_BAD_REQUEST <= error.status < HTTP_SERVER_ERROR
-            if error.transient and not refused:
-                raise
-            found.append(Finding(ok=False, subject=f"project {project}", detail=error.message, fix=error.fix))
-    return found
-
-
-def _project(options: AzureDevOpsOptions, client: BoardsClient, project: str) -> Iterator[Finding]:
-    """Raises where the rest depends on it."""
-    name = client.project_name(project)
-    types = client.types(name)
-    yield Finding(ok=True, subject=f"project {project}", detail=f"{client.base_url} lets us in and knows it")
+def findings(options: AzureDevOpsOptions, client: BoardsClient, project: str) -> Iterator[Finding]:
+    """Access, types, the selection with its number of items, the feed; raises where the rest depends on it."""
+    types = client.types(project)
+    yield Finding(
+        ok=True, subject=f"project {project}", detail=f"{options.organization} lets us in and knows it"
+    )
     known = {kind.casefold() for kind in types}
     for wanted in options.work_item_types:
         if wanted.casefold() not in known:
             detail = f"project {project} has no such work item type"
             fix = f"take it out of workItemTypes, or choose among {', '.join(sorted(types)[:SHOWN_TYPES])}"
             yield Finding(ok=False, subject=f"type {wanted}", detail=detail, fix=fix)
-    ids = [n for found in listed(options, client, name) for n in found]
+    ids = [n for found in listed(options, client, project) for n in found]
     detail, fix = f"{len(ids)} match{'es' if len(ids) == 1 else ''} the selection", ""
     if not ids:
         detail = "nothing matches the selection"
@@ -295,7 +282,7 @@ def _project(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
     elif options.max_items is not None and len(ids) > options.max_items:
         detail += f"; maxItems takes the newest {options.max_items}"
     yield Finding(ok=bool(ids), subject=f"work items of {project}", detail=detail, fix=fix)
-    client.feed(name, start=client.now(name))
+    client.feed(project, start=client.now(project))
     yield Finding(ok=True, subject=f"changes in {project}", detail="the revision feed can be read")
     if ids:
         readable = bool(client.items(ids[-1:]))

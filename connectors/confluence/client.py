@@ -19,7 +19,9 @@ from requests.auth import HTTPBasicAuth
 from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import revealed
-from connectors.web import ServerFault, is_html, json_of, open_session, results_of
+from connectors.web.answers import is_html, json_of, results_of
+from connectors.web.faults import ServerFault
+from connectors.web.session import open_session
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
 

@@ -34,7 +34,7 @@ from connectors.confluence.document import (
 )
 from connectors.confluence.options import MOST_PER_PAGE, ConfluenceOptions
 from connectors.files.source import Unreadable, decode
-from connectors.web import AnswerTooLarge, ServerFault
+from connectors.web.faults import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
 from pipeline.errors import DocumentRejected, SourceDenied
 

@@ -29,7 +29,8 @@ from pipeline.documents import SourceType
 
 if TYPE_CHECKING:
     # The clients of services cost 30 MB and a quarter of a second: only who opens such a source pays.
-    from connectors.web import Access, RequestLimiter
+    from connectors.web.limiter import RequestLimiter
+    from connectors.web.session import Access
 
 
 class DecisionRules(ConfigSection):
@@ -78,7 +79,7 @@ class SourceMetadata(ConfigSection):
 
 
 def _no_limiter() -> RequestLimiter:
-    from connectors.web import LocalRequestLimiter
+    from connectors.web.limiter import LocalRequestLimiter
 
     return LocalRequestLimiter()
 
@@ -184,7 +185,8 @@ class ServiceOptions(SourceOptions):
     @cached_property
     def access(self) -> Access:
         """Where the service is, and how gently it is asked."""
-        from connectors.web import Access, RequestLimits
+        from connectors.web.limiter import RequestLimits
+        from connectors.web.session import Access
 
         return Access(
             base_url=self.place,

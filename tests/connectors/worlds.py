@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from connectors.documents.options import ServiceOptions, SourceMetadata
-from connectors.web import Access
+from connectors.web.session import Access
 from pipeline.documents import Cursor, Document, Page, Problem, Source
 from pipeline.errors import LarderError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from connectors.web import LocalRequestLimiter, RequestLimiter, RequestLimits
+from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceUnavailable
 from workers import embedded
 from workers.limits.requests import PREFIX, ValkeyRequestLimiter
@@ -204,7 +204,7 @@ def test_threads_together_keep_the_limits(world: World) -> None:
 
 WORKER = """
 import sys, time
-from connectors.web import RequestLimits
+from connectors.web.limiter import RequestLimits
 from pipeline.errors import RateLimited
 from workers.limits.requests import ValkeyRequestLimiter
 limiter = ValkeyRequestLimiter(sys.argv[1])

@@ -30,7 +30,7 @@ from workers.settings.yamlfile import (
 )
 
 if TYPE_CHECKING:
-    from connectors.web import RequestLimiter
+    from connectors.web.limiter import RequestLimiter
 
 FILE = "larder.yaml"
 

@@ -56,12 +56,6 @@ WRONG: dict[str, tuple[Callable[[FakeAzureDevOps], None], dict[str, Any], str, s
     "sign-in page": (_sign_in, {}, "sign-in page", "token"),
     "unknown project": (_nothing, {"projects": ("Wbe",)}, "project", "project"),
     "hidden project": (lambda fake: fake.hide_project("Web"), {}, "project", "member"),
-    "unknown project id": (
-        _nothing,
-        {"projects": ("04791bc0-6d46-5e7c-b97a-000000000000",)},
-        "project",
-        "project",
-    ),
     "unknown type": (
         _nothing,
         {"work_item_types": ("Stroy", "Bug")},

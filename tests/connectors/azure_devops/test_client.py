@@ -11,9 +11,9 @@ import pytest
 from pydantic_core import PydanticCustomError
 
 from connectors.azure_devops.options import base_url_of
-from connectors.azure_devops.sdk import open_clients
+from connectors.azure_devops.sdk import open_library
 from connectors.azure_devops.source import AzureDevOpsSource
-from connectors.web import Access
+from connectors.web.session import Access
 from pipeline.errors import SourceDenied
 from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth
 from tests.fakes.azure_devops import FakeAzureDevOps
@@ -25,7 +25,7 @@ import sys
 from tests.connectors.azure_devops.world import options_for
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.source import AzureDevOpsSource
-from connectors.web import Access
+from connectors.web.session import Access
 assert not [m for m in sys.modules if m.startswith(("azure", "msrest"))], "the library was imported too early"
 url = sys.argv[1]
 options = AzureDevOpsOptions(
@@ -129,9 +129,9 @@ def test_discovery_is_asked_once_for_many_syncs_and_again_in_the_next_hour(
         fake.add_project("Web")
         for hour, asked in ((1.2, 1), (1.9, 1), (2.1, 2)):
             monkeypatch.setattr("connectors.azure_devops.sdk.time.monotonic", lambda at=hour: at * 3600)
-            clients = open_clients(fake.url, PAT, options_for(fake).access)
+            library = open_library(fake.url, PAT, options_for(fake).access)
             monkeypatch.undo()
-            clients.core.get_project("Web")
+            library.get_work_item_types("Web")
             assert len([s for s in fake.log if s.method == "OPTIONS"]) == asked
 
 

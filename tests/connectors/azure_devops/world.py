@@ -10,7 +10,7 @@ from connectors.azure_devops.client import BoardsClient
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.source import AzureDevOpsSource
 from connectors.documents.options import DecisionRules, SourceContext
-from connectors.web import LocalRequestLimiter
+from connectors.web.limiter import LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
 from tests.fakes.azure_devops import FakeAzureDevOps

@@ -12,7 +12,8 @@ import pytest
 from atlassian import errors as sdk_errors
 
 from connectors.confluence.client import CATCH, ConfluenceClient, by_status
-from connectors.web import Access, LocalRequestLimiter
+from connectors.web.limiter import LocalRequestLimiter
+from connectors.web.session import Access
 from pipeline.errors import LarderError, RateLimited, SourceDenied
 from tests.connectors.confluence.world import Store, options_for, source_for, truth
 from tests.connectors.worlds import Clock

@@ -9,7 +9,7 @@ from typing import Any
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.source import ConfluenceSource
 from connectors.documents.options import DecisionRules, SourceContext
-from connectors.web import LocalRequestLimiter
+from connectors.web.limiter import LocalRequestLimiter
 from pipeline.documents import Page, Source
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access

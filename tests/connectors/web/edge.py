@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import requests
 
-from connectors.web import Access, LocalRequestLimiter, RequestLimits, open_session
+from connectors.web.limiter import LocalRequestLimiter, RequestLimits
+from connectors.web.session import Access, open_session
 from pipeline.errors import LarderError, RateLimited
 from tests.fakes.server import FakeServer
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.web import LocalRequestLimiter, RequestLimits, ServerFault, open_session
+from connectors.web.faults import ServerFault
+from connectors.web.limiter import LocalRequestLimiter, RequestLimits
+from connectors.web.session import open_session
 from pipeline.errors import RateLimited, SourceDenied
 from tests.connectors.web.edge import GOOD, access_to, failure, opened
 from tests.fakes.server import Fault, ScriptedServer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from connectors.web import Access, guard
+from connectors.web.session import Access, guard
 from pipeline.errors import SourceDenied
 
 # Made for this test, valid for 127.0.0.1 until 2126, signed by nobody else.

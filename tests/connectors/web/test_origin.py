@@ -6,7 +6,7 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from connectors.web import Access, GuardedAdapter, guard
+from connectors.web.session import Access, GuardedAdapter, guard
 from pipeline.errors import ConfigurationError, SourceDenied
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
 from tests.fakes.server import Answer, Fault, ScriptedServer, Seen

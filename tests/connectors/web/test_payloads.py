@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import requests
 
-from connectors.web import json_of, results_of
+from connectors.web.answers import json_of, results_of
 from pipeline.errors import SourceUnavailable
 
 

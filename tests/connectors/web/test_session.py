@@ -11,7 +11,8 @@ import pytest
 import requests
 from urllib3.util.retry import Retry
 
-from connectors.web import Access, AnswerTooLarge, ServerFault, guard, open_session
+from connectors.web.faults import AnswerTooLarge, ServerFault
+from connectors.web.session import Access, guard, open_session
 from pipeline.errors import SourceDenied, SourceUnavailable
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
 from tests.fakes.server import Answer, Fault, ScriptedServer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors import open_source
-from connectors.web import RequestLimiter
+from connectors.web.limiter import RequestLimiter
 from pipeline.languages import KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever

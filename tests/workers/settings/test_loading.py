@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors import FileOptions
-from connectors.web import LocalRequestLimiter
+from connectors.web.limiter import LocalRequestLimiter
 from workers.settings import Configuration, Settings, SettingsError, load
 
 Loaded = Callable[..., Settings]
