@@ -237,7 +237,10 @@ def alone(data: Path) -> Iterator[None]:
         # Who it is, for a `down` that comes before there is more to tell.
         entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
         write_private(data / "state.json", json.dumps({"processes": [entry]}))
-        yield
+        try:
+            yield
+        finally:
+            (data / "state.json").unlink(missing_ok=True)
 
 
 def already(data: Path) -> LarderError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -41,7 +41,7 @@ def explain(error: ValidationError, tree: Tree, model: type[ConfigSection]) -> N
         if detail["type"] == "extra_forbidden":
             tree.complain(path, _unknown_key(str(path[-1]), section))
             continue
-        words = described(field) if field else "a mapping"
+        words = described(field.annotation, field.metadata) if field else "a mapping"
         if field and path and isinstance(path[-1], int):
             words = "a mapping" if inner_section(field) else "text"
         found = _found(path, tree, field) or context.get("found", "nothing")
@@ -94,9 +94,8 @@ def _types_of(annotation: Any) -> list[type]:
 
 def _found(path: KeyPath, tree: Tree, field: FieldInfo | None) -> str:
     """The value in words; empty if the file has none."""
-    try:
-        value = tree.at(path)
-    except (LookupError, TypeError):
+    value = tree.at(path)
+    if value is None:
         return ""
     variable = tree.variables.get(path)
     if field is not None and SecretStr in _types_of(field.annotation) and isinstance(value, str):
@@ -121,28 +120,23 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def described(field: FieldInfo) -> str:
+def described(annotation: Any, metadata: Sequence[Any]) -> str:
     """What a key takes, such as `a whole number from 1 to 50`."""
-    return _described(field.annotation, field.metadata)
-
-
-def _described(annotation: Any, metadata: Iterable[Any]) -> str:
-    metadata = list(metadata)
     words = next((m.text for m in reversed(metadata) if isinstance(m, Expected | OneOf)), "")
     if words:
         return words + _bounds(metadata)
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _described(inside[0], [*inside[1:], *metadata])
+        return described(inside[0], [*inside[1:], *metadata])
     if origin is Literal:
         return "one of " + ", ".join(inside)
     if origin in (Union, UnionType):
-        parts = [_described(part, metadata) for part in inside if part is not NoneType]
+        parts = [described(part, metadata) for part in inside if part is not NoneType]
         return " or ".join(parts) + (", or nothing" if NoneType in inside else "")
     return "a list of mappings" if origin is tuple else "a mapping"
 
 
-def _bounds(metadata: Iterable[Any]) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     words = {"ge": "{} or more", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
     limits = {kind: getattr(m, kind) for m in metadata for kind in words if hasattr(m, kind)}
     told = {kind: f"{n:g}" if isinstance(n, float) else str(n) for kind, n in limits.items()}

@@ -105,10 +105,7 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
 
 def _asked_for(tree: Tree, path: KeyPath, provider: str) -> bool:
     """Whether the section asks for a key of this provider: one for a public address is sent to no other."""
-    try:
-        section = tree.at(path)
-    except (LookupError, TypeError):
-        return False
+    section = tree.at(path)
     if not isinstance(section, dict) or str(section.get("provider", "")).lower() != provider:
         return False
     return not any(value for key, value in section.items() if to_camel(key) in ("apiKey", "baseUrl"))

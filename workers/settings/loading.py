@@ -137,10 +137,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
 def _check_sources(tree: Tree) -> None:
     """Names are there once; a source that is switched off needs no values for its variables, as if left out."""
-    try:
-        sources = tree.at((ROOT, "sources"))
-    except (LookupError, TypeError):
-        return
+    sources = tree.at((ROOT, "sources"))
     names = set()
     for index, source in enumerate(sources if isinstance(sources, list) else ()):
         if not isinstance(source, dict):

@@ -157,7 +157,7 @@ def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
         if inner is not None and inner is not SourceSettings and value is not None:
             below += _section(inner, f"{name}.{field.alias}")
         meaning = " ".join(str(field.description).split())
-        rows.append((f"`{field.alias}`", described(field), default, meaning))
+        rows.append((f"`{field.alias}`", described(field.annotation, field.metadata), default, meaning))
     yield _table(("key", "type", "default", "meaning"), rows)
     yield from below
 

@@ -97,14 +97,13 @@ class Tree:
     notes: list[str] = field(default_factory=list)
 
     def at(self, path: KeyPath) -> Any:
-        """The value at `path`.
-
-        Raises:
-            LookupError: there is none.
-        """
+        """The value at `path`; None if there is none."""
         value = self.data
         for part in path:
-            value = value[part]
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                return None
         return value
 
     def place(self, path: KeyPath) -> Location:

@@ -159,7 +159,8 @@ class TestWords:
         ],
     )
     def test_of_kinds(self, key: str, text: str) -> None:
-        assert described(Pair.model_fields[key]) == text
+        field = Pair.model_fields[key]
+        assert described(field.annotation, field.metadata) == text
 
     @pytest.mark.parametrize(
         ("value", "text"),
