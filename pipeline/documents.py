@@ -218,3 +218,19 @@ class Chunk:
     def hash(self) -> str:
         """SHA-256 of `embedding_text`: key of the embedding cache, identity in the row diff."""
         return hashlib.sha256(self.embedding_text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_JSON_WORDS: Mapping[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def in_words(value: Any) -> str:
+    """What a JSON value is, for a person: "a number"."""
+    return _JSON_WORDS.get(type(value), type(value).__name__)

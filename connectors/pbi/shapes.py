@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from connectors.documents.values import scalar_text
+from pipeline.documents import in_words
 
 _BY_STAGE: tuple[tuple[str, ...], ...] = (
     ("pbis", "candidates", "extractedpbis", "candidatepbis", "backlogitems", "productbacklogitems", "userstories"),
@@ -95,22 +96,6 @@ def run_facts(data: Any) -> dict[str, Any]:
     top = plain_keys(data)
     nested = [plain_keys(top[key]) for key in RUN_KEYS if isinstance(top.get(key), Mapping)]
     return {**top, **(nested[0] if nested else {})}
-
-
-_WORDS: Mapping[type, str] = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def in_words(value: Any) -> str:
-    """What a JSON value is, for a person: "a number"."""
-    return _WORDS.get(type(value), type(value).__name__)
 
 
 def top_level(data: Any) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.chunking.prose import prose_of
-from pipeline.documents import Json, Kind, SourceType
+from pipeline.documents import Json, Kind, SourceType, in_words
 from pipeline.enrichment.text import flat
 from pipeline.errors import RequestRejected
 from pipeline.search.records import Filter
@@ -278,20 +278,9 @@ def _numbers(keys: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-_JSON_WORDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    int: "a number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-}
-
-
 def wrong_type(name: str, wanted: str, found: Any) -> RequestRejected:
     """Names field and type, never the value: it may be a document's text."""
     return RequestRejected(
-        f"{name} is {_JSON_WORDS.get(type(found), type(found).__name__)}, not {wanted}",
+        f"{name} is {in_words(found)}, not {wanted}",
         fix=f"send {name} as {wanted}",
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from connectors.documents.values import parse_json
-from connectors.pbi.shapes import in_words, pbi_items, top_level
+from connectors.pbi.shapes import pbi_items, top_level
 from pipeline.database.tenancy import ALL, project_id, searched
-from pipeline.documents import Json
+from pipeline.documents import Json, in_words
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
 from pipeline.ledger import sources
