@@ -6,8 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --requir
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options --no-header --no-annotate --strip-extras --allow-unsafe
 TESTS ?=
-# Files tested at a time; each process has servers of its own.
-JOBS ?= 2
+# Files tested at a time, each process with servers of its own: two for each core, since tests of processes wait a lot.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * min(4, os.cpu_count() or 1))')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench drill drills requirements contract lock clean

@@ -25,6 +25,7 @@ from pipeline.database.engine import Database
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.ledger import sources
 from workers import embedded
+from workers.processes import supervisor
 
 # A busy machine is no bug: no example has a deadline of its own, and none is drawn too slowly.
 settings.register_profile("home", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -237,5 +238,5 @@ def site() -> Iterator[Site]:
     root.chmod(0o755)
     made = Site(root)
     yield made
-    made.larder("down")
+    supervisor.shut_down(made.data)
     shutil.rmtree(root, ignore_errors=True)
