@@ -16,7 +16,6 @@ from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 
 PAGE_ITEMS = 50
-PAGE_CHARACTERS = 4_000_000
 FEED_MARGIN = timedelta(minutes=10)
 """How far before the service's own time the feed is entered: the clocks of its machines may differ."""
 
@@ -124,7 +123,11 @@ class AzureDevOpsSource:
     def _steps(self, cursor: BoardsCursor) -> Iterator[Page]:
         """All pages, also those that bring nothing new."""
         cursor = yield from self._work_off(cursor)
-        cursor = yield from self._begin(cursor)
+        # Where the feeds of new projects stand, before any list is made: what comes later is in the feeds.
+        known = {*cursor.tokens, *cursor.walks}
+        if new := {name: self._feed_end(name) for name in self._options.projects if name not in known}:
+            cursor = replace(cursor, walks={**cursor.walks, **new})
+            yield Page(cursor=cursor_json(cursor))
         if cursor.walks and cursor.floor is None:
             cursor = yield from self._count(cursor)
         for project in self._options.projects:
@@ -133,15 +136,6 @@ class AzureDevOpsSource:
             elif project in cursor.tokens:
                 cursor = yield from self._follow(cursor, project)
         yield Page(cursor=cursor_json(cursor))
-
-    def _begin(self, cursor: BoardsCursor) -> Steps:
-        """Notes where the feeds of new projects stand, before any list is made: what comes later is in the feeds."""
-        known = {*cursor.tokens, *cursor.walks}
-        if new := [project for project in self._options.projects if project not in known]:
-            starts = {project: self._feed_end(project) for project in new}
-            cursor = replace(cursor, walks={**cursor.walks, **starts})
-            yield Page(cursor=cursor_json(cursor))
-        return cursor
 
     def _count(self, cursor: BoardsCursor) -> Steps:
         """Finds the id above which the walk stays below maxItems."""
@@ -206,15 +200,13 @@ class AzureDevOpsSource:
     def _paged(self, cursor: BoardsCursor, results: Iterable[WorkItemResult], step: Step) -> Steps:
         """Pages of results; if an error ends the reading, what was read before it comes first."""
         batch: list[WorkItemResult] = []
-        characters = 0
         try:
             for result in results:
                 batch.append(result)
                 cursor = step(cursor, result.id)
-                characters += len(result.document.text) if result.document else 0
-                if len(batch) >= PAGE_ITEMS or characters >= PAGE_CHARACTERS:
+                if len(batch) >= PAGE_ITEMS:
                     yield _page(batch, cursor)
-                    batch, characters = [], 0
+                    batch = []
         except LarderError:
             if batch:
                 yield _page(batch, cursor)

@@ -21,7 +21,7 @@ from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOpti
 from connectors.sections import revealed
 from connectors.web.answers import is_html, json_of, results_of
 from connectors.web.faults import ServerFault
-from connectors.web.session import open_session
+from connectors.web.session import GuardedSession
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
 
@@ -97,7 +97,7 @@ class ConfluenceClient:
 
     def __init__(self, options: ConfluenceOptions) -> None:
         self._options = options
-        self._session = open_session(options.access)
+        self._session = GuardedSession(options.access)
         if options.username:
             # As bytes: text would have to be Latin-1.
             self._session.auth = HTTPBasicAuth(

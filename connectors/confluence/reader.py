@@ -112,16 +112,16 @@ class PageReader:
         found = self._fetch(wanted)
         found += self._missing([key for key in wanted if key not in {f.page.id for f in found}], result)
         found = [f for f in found if until is None or f.page.created is None or f.page.created <= until]
-        self.restrictions.learn([f.page for f in found if self.filter.holds(f.page)])
+        qualified = {page.id for page in self.qualified([f.page for f in found])}
         for fetched in found:
-            self._take(fetched, only, result)
+            self._take(fetched, fetched.page.id in qualified, only, result)
         return result
 
-    def qualifies(self, page: Content) -> bool:
-        """Whether a page belongs to the source and may be stored; its restrictions were learnt before."""
-        if not self.filter.holds(page):
-            return False
-        return self._options.include_restricted or not self.restrictions.layers(page)
+    def qualified(self, pages: Sequence[Content]) -> list[Content]:
+        """Those that belong to the source and may be stored."""
+        held = [page for page in pages if self.filter.holds(page)]
+        self.restrictions.learn(held)
+        return [p for p in held if self._options.include_restricted or not self.restrictions.layers(p)]
 
     def comments_and_files(
         self, pages: Sequence[str] | None, *, texts: bool = False
@@ -206,11 +206,13 @@ class PageReader:
 
     # -- documents -------------------------------------------------------------------------------------
 
-    def _take(self, fetched: _FetchedPage, only: Collection[str] | None, result: ReadResult) -> None:
+    def _take(
+        self, fetched: _FetchedPage, qualified: bool, only: Collection[str] | None, result: ReadResult
+    ) -> None:
         page, attached, broken = fetched
         result.rows |= {content.row: content.changed for content in (page, *attached)}
         files = [one for one in attached if one.kind != "comment"]
-        if not self.qualifies(page):
+        if not qualified:
             result.deleted += [page.id, *(file.id for file in files)]
             return
         layers = self.restrictions.layers(page)

@@ -91,16 +91,12 @@ class ConfluenceSource:
         for batch in search:
             waiting += filter(reader.filter.holds, batch)
             if len(waiting) >= PAGES_AT_ONCE:
-                found += self._qualified(waiting)
+                found += self._reader.qualified(waiting)
                 waiting = []
                 if most is not None and len(found) > most:
                     return found[:most], False
-        found += self._qualified(waiting)
+        found += self._reader.qualified(waiting)
         return found[:most], search.complete and (most is None or len(found) <= most)
-
-    def _qualified(self, pages: Sequence[Content]) -> Iterator[Content]:
-        self._reader.restrictions.learn(pages)
-        return filter(self._reader.qualifies, pages)
 
     # -- reading by ids --------------------------------------------------------------------------------
 

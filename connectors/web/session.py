@@ -143,7 +143,10 @@ class GuardedAdapter(HTTPAdapter):
 
 
 class GuardedSession(requests.Session):
-    """A session whose errors are ours, also those that requests raises before and between the sending."""
+    """A session whose errors are ours, also those that requests raises before and between the sending.
+
+    It has no credentials yet; close it.
+    """
 
     def __init__(self, access: Access) -> None:
         super().__init__()
@@ -156,11 +159,6 @@ class GuardedSession(requests.Session):
             return super().request(*args, **kwargs)
         except FOREIGN as error:
             raise translate(error, self._access.product) from None
-
-
-def open_session(access: Access) -> requests.Session:
-    """A new session for this service, without any credentials yet; close it."""
-    return GuardedSession(access)
 
 
 def guard(session: requests.Session, access: Access) -> None:

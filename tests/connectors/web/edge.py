@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from connectors.web.limiter import LocalRequestLimiter, RequestLimits
-from connectors.web.session import Access, open_session
+from connectors.web.session import Access, GuardedSession
 from pipeline.errors import LarderError, RateLimited
 from tests.fakes.server import FakeServer
 
@@ -21,7 +21,7 @@ def access_to(server: FakeServer, **more: Any) -> Access:
 
 
 def opened(server: FakeServer, **more: Any) -> requests.Session:
-    session = open_session(access_to(server, **more))
+    session = GuardedSession(access_to(server, **more))
     session.headers.update({"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"})
     return session
 

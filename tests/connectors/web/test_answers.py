@@ -6,7 +6,7 @@ import pytest
 
 from connectors.web.faults import ServerFault
 from connectors.web.limiter import LocalRequestLimiter, RequestLimits
-from connectors.web.session import open_session
+from connectors.web.session import GuardedSession
 from pipeline.errors import RateLimited, SourceDenied
 from tests.connectors.web.edge import GOOD, access_to, failure, opened
 from tests.fakes.server import Fault, ScriptedServer
@@ -152,7 +152,7 @@ def test_a_full_gate_refuses_before_anything_is_sent(server: ScriptedServer) -> 
     limiter = LocalRequestLimiter()
     access = access_to(server, limiter=limiter, limits=RequestLimits(at_once=1))
     ticket = limiter.acquire(access.origin.key, access.limits)
-    with open_session(access) as session:
+    with GuardedSession(access) as session:
         with pytest.raises(RateLimited):
             session.get(server.address)
         assert server.log == []

@@ -12,7 +12,7 @@ import requests
 from urllib3.util.retry import Retry
 
 from connectors.web.faults import AnswerTooLarge, ServerFault
-from connectors.web.session import Access, guard, open_session
+from connectors.web.session import Access, GuardedSession, guard
 from pipeline.errors import SourceDenied, SourceUnavailable
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
 from tests.fakes.server import Answer, Fault, ScriptedServer
@@ -56,7 +56,7 @@ def test_a_slow_server_ends_in_time_whatever_the_caller_asks_for(
 
 def test_a_dripping_body_ends_in_time(server: ScriptedServer) -> None:
     server.faults.next(Fault.dripping(12))  # no two parts are further apart than a read may take
-    session = open_session(Access(base_url=server.address, read_timeout=0.8))
+    session = GuardedSession(Access(base_url=server.address, read_timeout=0.8))
     began = time.monotonic()
     with session, pytest.raises(SourceUnavailable, match="in time"):
         session.get(server.address)
@@ -94,7 +94,7 @@ def test_a_server_that_is_down_is_transient_and_says_so(server: ScriptedServer) 
 
 
 def test_an_unknown_host_name_is_named_as_such() -> None:
-    session = open_session(Access(base_url="http://no-such-host.invalid"))
+    session = GuardedSession(Access(base_url="http://no-such-host.invalid"))
     with session, pytest.raises(SourceUnavailable) as caught:
         session.get("http://no-such-host.invalid/")
     assert "cannot be resolved" in str(caught.value)
@@ -103,7 +103,7 @@ def test_an_unknown_host_name_is_named_as_such() -> None:
 def test_https_at_a_port_without_tls_is_permanent(server: ScriptedServer) -> None:
     address = server.address.replace("http:", "https:")
     with (
-        open_session(Access(base_url=address, read_timeout=1)) as session,
+        GuardedSession(Access(base_url=address, read_timeout=1)) as session,
         pytest.raises(SourceDenied) as caught,
     ):
         session.get(address, verify=False)
