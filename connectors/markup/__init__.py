@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from connectors.markup.conversion import Conversion
 from connectors.markup.elements import HTML
-from connectors.markup.links import Addresses, Links
+from connectors.markup.links import LinkResolver, Links
 from connectors.markup.parsing import parse
 from connectors.markup.storage_format import STORAGE_FORMAT
 
@@ -31,6 +31,6 @@ def to_markdown(html: str, links: Links | None = None, *, most_characters: int =
     read it. Secrets in addresses are not looked for: redact the result.
     """
     page, complete = parse(html)
-    conversion = Conversion(_HANDLERS, Addresses(links), most_characters)
+    conversion = Conversion(_HANDLERS, LinkResolver(links), most_characters)
     conversion.render(page.children)
     return Rendered(text=conversion.result(), capped=conversion.full or not complete)

@@ -17,7 +17,7 @@ from connectors.markup.inline import (
     link,
     paragraph_lines,
 )
-from connectors.markup.links import Addresses
+from connectors.markup.links import LinkResolver
 from connectors.markup.parsing import BLOCKS, HIDDEN, Element
 from connectors.markup.tables import Table
 
@@ -96,8 +96,8 @@ class _Container:
 class Conversion:
     """The state of one page's conversion, for the handlers of elements to work on."""
 
-    def __init__(self, handlers: Mapping[str, Handler], addresses: Addresses, most_characters: int) -> None:
-        self.addresses = addresses
+    def __init__(self, handlers: Mapping[str, Handler], links: LinkResolver, most_characters: int) -> None:
+        self.links = links
         self.inline = Inline()
         self.heading = 0
         """The level of the heading that is open, or 0."""

@@ -55,7 +55,7 @@ def _anchor(page: Conversion, element: Element) -> None:
     if "data-vss-mention" in element.attributes or not href:
         page.render(element.children)
         return
-    url = page.addresses.href(href)
+    url = page.links.href(href)
     with page.inline.mark(inline.LINK, lambda body: inline.link(body, url)):
         page.render(element.children)
 
@@ -66,7 +66,7 @@ def _image(page: Conversion, element: Element) -> None:
         page.text(emoji or element.get("alt"))
     else:
         label = element.get("alt").strip() or element.get("title").strip() or file_name(source)
-        page.literal(inline.picture(label, page.addresses.href(source)))
+        page.literal(inline.picture(label, page.links.href(source)))
 
 
 def _input(page: Conversion, element: Element) -> None:

@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Addresses:
+class LinkResolver:
     """Asks a page's `Links`, and keeps out what runs code."""
 
     links: Links | None

@@ -81,12 +81,12 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
         page.text(first("key"))
         page.literal("" if first("key") else inline.code_span(first("jqlquery", "jql")))
     else:
-        target = page.addresses.target(element.within())
+        target = page.links.target(element.within())
         if not target.label and macro.name in ("include", "excerpt-include"):
             space, colon, title = first("", "default-parameter", "pagetitle", "page").rpartition(":")
-            target = page.addresses.page(title, space if colon else None)
+            target = page.links.page(title, space if colon else None)
         elif not target.label and macro.name in _FILES:
-            target = page.addresses.file(first("diagramname", "diagramdisplayname", "name", "filename", ""))
+            target = page.links.file(first("diagramname", "diagramdisplayname", "name", "filename", ""))
         if target.label and not macro.inline:
             page.flush(LINE)
         page.link(target.label, target.url)
@@ -109,7 +109,7 @@ def _adf_node(page: Conversion, element: Element) -> None:
 
 
 def _link(page: Conversion, element: Element) -> None:
-    target, before = page.addresses.target(_elements(element)), page.words
+    target, before = page.links.target(_elements(element)), page.words
     with page.inline.mark(inline.LINK, lambda body: inline.link(body, target.url)):
         page.render(element.children)
         if page.words == before:
@@ -117,7 +117,7 @@ def _link(page: Conversion, element: Element) -> None:
 
 
 def _picture(page: Conversion, element: Element) -> None:
-    target = page.addresses.target(_elements(element))
+    target = page.links.target(_elements(element))
     name = file_name(target.label) if _elements(element, "ri:url") else target.label
     label = element.get("ac:alt").strip() or element.get("ac:title").strip() or name
     page.literal(inline.picture(label, target.url))

@@ -94,6 +94,16 @@ def test_nested_tags_take_time_by_their_number_and_hide_nothing(name: str, close
     assert_linear(lambda depth: _nested(name, depth, close=close), 10_000, convert)
 
 
+@pytest.mark.parametrize("depth", [50, 100, 1000])
+def test_all_kinds_of_elements_in_each_other_end_cleanly(depth: int) -> None:
+    piece = (
+        '<ac:structured-macro ac:name="info"><ac:rich-text-body><ul><li><blockquote><dl><dd><b>'
+        "<ac:link><ac:link-body><table><tr><td>word "
+    )
+
+    assert to_markdown(piece * depth + "deep").text.count("word") == depth
+
+
 def test_a_hundred_thousand_nested_tags_end_cleanly() -> None:
     assert "deep" in to_markdown(_nested("div", 100_000, close=True), most_characters=100 * MB).text
 

@@ -131,6 +131,11 @@ MACROS: list[tuple[str, str, str]] = [
     ("an empty macro", '<p>a<ac:structured-macro ac:name="toc" />b</p>', "ab"),
     ("a panel of the new editor", ADF.format("note", "<p>a</p>", "<div>a</div>"), "> **Note**\n>\n> a"),
     (
+        "a panel of the new editor whose fallback repeats a link",
+        ADF.format("note", *[f"<p><ac:link>{PAGE.format('A')}</ac:link></p>"] * 2),
+        "> **Note**\n>\n> [A](https://wiki/DEV/A)",
+    ),
+    (
         "only a fallback",
         ADF.format("note", "", "<p>a</p>").replace("<ac:adf-content></ac:adf-content>", ""),
         "a",
