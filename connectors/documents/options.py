@@ -51,12 +51,10 @@ class DecisionRules(ConfigSection):
     """Headings a document has, all of them; those of MADR and Nygard will do as well."""
 
 
-def _source_type(value: Any) -> SourceType:
-    return SourceType.parse(str(value))
-
-
 KnownSourceType = Annotated[
-    SourceType, BeforeValidator(_source_type), Expected("one of " + ", ".join(SourceType))
+    SourceType,
+    BeforeValidator(lambda value: SourceType.parse(str(value))),
+    Expected("one of " + ", ".join(SourceType)),
 ]
 
 

@@ -57,6 +57,8 @@ class _Container:
     marker: str = ""
     """Of its first line."""
     depth: int = 0
+    indent: int = 0
+    """Characters of all prefixes of a line."""
     lines: list[str] = field(default_factory=list)
     gap: int = 0
     """Before its first line."""
@@ -293,6 +295,7 @@ class Conversion:
         inner.depth = outer.depth + 1
         if inner.depth > MOST_INDENT or (self._in_cell and inner.kind != "item"):
             inner.prefix = inner.marker = ""
+        inner.indent = outer.indent + len(inner.prefix)
         if header:
             self.bold_line(header)
         self.render(element.children)
@@ -308,11 +311,12 @@ class Conversion:
         self._gap = max(self._gap, gap)
         self._room -= self._gap - 1
         for index, line in enumerate(() if self._in_cell else lines):
-            if len(line) >= self._room:
+            room = self._room - self._here.indent - 1
+            if len(line) > room:
                 self.full = True
-                lines = lines[:index] + ([] if whole else [line[: self._room - 1]])
+                lines = lines[:index] + ([] if whole else [line[: max(0, room)]])
                 break
-            self._room -= len(line) + 1
+            self._room = room - len(line)
         self._here.add([*lines, last] if last else lines, self._gap, blank=self._gap >= PARAGRAPH)
         self._gap = gap
 

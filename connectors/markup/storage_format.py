@@ -97,7 +97,8 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
 def _adf_extension(page: Conversion, element: Element) -> None:
     """A node of the new editor, and the same once more for old readers: shown if the node shows nothing."""
     before, fallbacks = page.words, _elements(element, "ac:adf-fallback")
-    page.render(child for child in element.children if child not in fallbacks)
+    hidden = set(fallbacks)
+    page.render(child for child in element.children if child not in hidden)
     if page.words == before:
         for fallback in fallbacks:
             page.block(fallback, LINE)
