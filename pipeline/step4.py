@@ -192,17 +192,15 @@ def scored_of(context: Mapping[str, Any]) -> tuple[str, list[Json]]:
     items = held.get(_LIST) if isinstance(held, Mapping) else held
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
         raise ConfigurationError(f"{source}.{_LIST} is no list", fix=fix)
-    return source, [_item(item, f"{source}.{_LIST}[{n}]", fix) for n, item in enumerate(items)]
-
-
-def _item(item: Any, field: str, fix: str) -> Json:
-    if not isinstance(item, Mapping):
-        raise ConfigurationError(f"{field} is no object", fix=fix)
-    if "pbi" not in item:
-        return {"pbi": dict(item), "scores": {}}
-    if not isinstance(item["pbi"], Mapping):
-        raise ConfigurationError(f"{field}.pbi is no object", fix=fix)
-    return dict(item)
+    scored = []
+    for n, item in enumerate(items):
+        field = f"{source}.{_LIST}[{n}]"
+        if not isinstance(item, Mapping):
+            raise ConfigurationError(f"{field} is no object", fix=fix)
+        if not isinstance(item.get("pbi", item), Mapping):
+            raise ConfigurationError(f"{field}.pbi is no object", fix=fix)
+        scored.append(dict(item) if "pbi" in item else {"pbi": dict(item), "scores": {}})
+    return source, scored
 
 
 def pbi_id(pbi: Mapping[str, Any]) -> str:

@@ -178,8 +178,12 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
     for paragraph, block in enumerate(_blocks(chunks), 1):
         for part in split(block.text):
             sentence = replace(block, text=part, paragraph=paragraph + apart)
-            # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
-            torn = block.ord != chunk and bool(found) and _goes_on(found, sentence)
+            torn = False
+            if found and block.ord != chunk:
+                # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
+                torn = any(other.text.endswith(part) for other in found[-8:])
+                if not torn and found[-1].ord != block.ord and part.startswith(found[-1].text):
+                    found.pop()
             chunk = block.ord
             if torn or (block.headings, part) in seen:
                 apart += 1  # what stands around it is no longer next to each other
@@ -220,16 +224,6 @@ def worded(text: str) -> str:
     for _ in range(_NESTED if "*" in line or "_" in line else 0):
         line = _EMPHASIS.sub(lambda m: m[2] or m[4], line)
     return flat(line)
-
-
-def _goes_on(found: list[Sentence], sentence: Sentence) -> bool:
-    """True if the sentence is the end of an earlier one; an earlier one that is its beginning is taken out."""
-    if any(other.text.endswith(sentence.text) for other in found[-8:]):
-        return True
-    last = found[-1]
-    if last.ord != sentence.ord and sentence.text.startswith(last.text):
-        found.pop()
-    return False
 
 
 def split(text: str) -> Iterator[str]:
