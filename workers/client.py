@@ -191,7 +191,7 @@ class Client:
         self._known = True
         if self._publisher is None or not job.new:
             return job.id
-        if not self._publisher.publish(self.tenant, job.id, expires=seconds, **how):
+        if not self._publisher.publish(self.tenant, job.id, **how):
             with self._store() as connection:
                 jobs.unsent(connection, job.id)
         return job.id

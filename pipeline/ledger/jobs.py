@@ -96,8 +96,6 @@ class DueJob:
     task: str
     """The task that does the work."""
     priority: int
-    seconds_left: float | None
-    """Until its deadline."""
 
 
 def submission_key(project: UUID, request: Json) -> bytes:
@@ -305,9 +303,8 @@ _DUE = text(f"""
         from (select id from enrichment_job where state = 'queued' and {SENDABLE}
               order by priority, created_at limit :most for update skip locked) w
         where j.id = w.id
-        returning j.tenant_id, j.id, j.task, j.priority, j.created_at, j.deadline)
-    select tenant_id, id, task, priority, cast(extract(epoch from deadline - now()) as double precision) as seconds_left
-    from due order by priority, created_at""")
+        returning j.tenant_id, j.id, j.task, j.priority, j.created_at)
+    select tenant_id, id, task, priority from due order by priority, created_at""")
 
 
 def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:

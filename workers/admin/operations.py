@@ -222,7 +222,7 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
                 _audit(connection, tenant, "dead.replay", f"{len(done)} documents", items)
         replayed |= set(done)
     if replayed:
-        dispatch.send("larder.pump", expires=10)
+        dispatch.ring()
     items_of = {letter.document_id: letter.item for letter in chosen}
     return {
         "replayed": sorted(item for i, item in items_of.items() if i in replayed),

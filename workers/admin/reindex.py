@@ -146,7 +146,7 @@ def begin(
         )
     if "building" not in found:
         _audit(parts, "reindex", made)
-    dispatch.send("larder.pump", expires=10)
+    dispatch.ring()
     return {"begun": True, "index": made.id, "made_with": str(wanted)}
 
 
@@ -195,7 +195,7 @@ def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
         if building["missing"] <= building["dead"]:
             return building
         if time.monotonic() - rung > 1:
-            dispatch.send("larder.pump", expires=5)
+            dispatch.ring()
             rung = time.monotonic()
         time.sleep(POLL_SECONDS)
 
@@ -276,7 +276,7 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
         with parts.database.control() as connection:
             if not search_indexes.is_behind(connection, new.id):
                 return
-        dispatch.send("larder.pump", expires=5)
+        dispatch.ring()
         time.sleep(POLL_SECONDS)
     _refuse_if_lacking(parts, new)
 

@@ -115,7 +115,7 @@ def _await_open(parts: Runtime, one: Configured) -> None:
                 return
         if a_second_later:
             raise_if_stuck(parts)
-            dispatch.send("larder.pump", expires=5)
+            dispatch.ring()
 
 
 def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
@@ -137,7 +137,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
             return
         if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
-            dispatch.send("larder.pump", expires=5)
+            dispatch.ring()
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
 

@@ -76,7 +76,7 @@ def _close_settled(parts: Runtime) -> None:
     with parts.database.control() as connection:
         runs.close(connection, [s.id for s in settled])
     if any(s.changed for s in settled):
-        dispatch.send("larder.upkeep.build", expires=300)
+        dispatch.send("larder.upkeep.build")
 
 
 def _send_fills(parts: Runtime, index: SearchIndex) -> None:

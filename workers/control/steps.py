@@ -66,7 +66,7 @@ def syncer(parts: Runtime) -> Syncer:
         database=parts.database,
         lease=q.lease_seconds,
         guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
-        after_page=partial(dispatch.send, "larder.pump", expires=10),
+        after_page=partial(dispatch.ring, seldom=True),
     )
 
 

@@ -44,7 +44,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
     if complete:
-        dispatch.send("larder.pump", expires=10)
+        dispatch.ring()
     return complete
 
 

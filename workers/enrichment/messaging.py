@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -134,13 +133,8 @@ class JobPublisher:
         self._connection: Any = None
         self._resting_until = 0.0
 
-    def publish(
-        self, tenant: UUID, job_id: UUID, *, priority: int, expires: float, task: str = ENRICH
-    ) -> bool:
-        """Send the workers a message of a job, which they drop `expires` seconds later.
-
-        False if the broker does not take the message.
-        """
+    def publish(self, tenant: UUID, job_id: UUID, *, priority: int, task: str = ENRICH) -> bool:
+        """Send the workers a message of a job; False if the broker does not take it."""
         message_id, arguments = str(uuid4()), (str(tenant), str(job_id))
         message = {  # the second version of Celery's protocol, as far as a worker reads it
             "headers": {
@@ -150,7 +144,6 @@ class JobPublisher:
                 "root_id": message_id,
                 "argsrepr": repr(arguments),
                 "ignore_result": True,
-                "expires": (datetime.now(UTC) + timedelta(seconds=expires)).isoformat(),
             },
             "body": (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}),
             "correlation_id": message_id,

@@ -194,8 +194,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Send what is due; what the broker does not take is missed, and the next tick makes up for it."""
         del producer
-        options = entry.options
-        dispatch.send(entry.task, *entry.args, expires=options.get("expires"), queue=options.get("queue"))
+        dispatch.send(entry.task, *entry.args, named=entry.kwargs, queue=entry.options.get("queue"))
 
 
 class Starvation:

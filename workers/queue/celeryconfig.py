@@ -74,22 +74,23 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
         "enable_utc": True,
         "task_default_queue": "control",
         "task_routes": {name: {"queue": q} for name, q in ROUTES.items()},
-        # Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm.
+        # Beat only ticks; what is due stands in PostgreSQL, so missed and doubled ticks do no harm. They do not expire,
+        # since a worker's clock may differ from beat's: `every` lets one that comes late among others be skipped.
         "beat_schedule": {
-            "tick": {"task": "larder.pump", "schedule": tick, "options": {"expires": tick * 2}},
+            "tick": {"task": "larder.pump", "schedule": tick, "kwargs": {"every": tick}},
             # Runs that end count words anew; this is for what was indexed outside of a run, as replayed letters.
             "statistics": {
                 "task": "larder.upkeep.statistics",
                 "schedule": 300.0,
-                "options": {"expires": 300},
+                "kwargs": {"every": 300.0},
             },
-            "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "options": {"expires": 3600}},
+            "trim": {"task": "larder.upkeep.trim", "schedule": 3600.0, "kwargs": {"every": 3600.0}},
             **{
                 f"canary-{name}": {
                     "task": "larder.upkeep.canary",
                     "schedule": 60.0,
                     "args": [name],
-                    "options": {"queue": name, "expires": 60},
+                    "options": {"queue": name},
                 }
                 for name in QUEUES
             },

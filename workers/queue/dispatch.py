@@ -19,32 +19,44 @@ FILL_PRIORITY = 9
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
 
 
+RING_SECONDS = 1.0
+"""The pump is rung no more often by what happens all the time."""
 REST_SECONDS = 5.0
 """A broker that was waited for in vain is left alone for a while: one run of the pump sends hundreds of messages."""
 _resting_until: dict[str, float] = {}
 """Address of a broker -> when it is tried again."""
+_rung_at: dict[str, float] = {}
+"""Address of a broker -> when the pump was rung there last."""
 
 
 def send(
     name: str,
     *args: object,
-    expires: float | None = None,
     priority: int | None = None,
     queue: str | None = None,
+    named: Mapping[str, object] | None = None,
 ) -> bool:
     """Publish one message, to its usual queue if none is named; False if the broker does not take it.
 
-    The ledger remembers what it was about.
+    The ledger remembers what it was about. It never expires: that would compare this machine's clock with a worker's.
     """
     address = str(app.conf.broker_url)
     if time.monotonic() < _resting_until.get(address, float("-inf")):
         return False
     try:
-        app.send_task(name, args=list(args), expires=expires, priority=priority, queue=queue)
+        app.send_task(name, args=list(args), kwargs=named, priority=priority, queue=queue)
     except (OperationalError, OSError):
         _resting_until[address] = time.monotonic() + REST_SECONDS
         return False
     return True
+
+
+def ring(*, seldom: bool = False) -> None:
+    """Tell the pump that work is due; `seldom` not if this process told it a moment ago: its tick finds the rest."""
+    address, now = str(app.conf.broker_url), time.monotonic()
+    if not seldom or now - _rung_at.get(address, float("-inf")) >= RING_SECONDS:
+        _rung_at[address] = now
+        send("larder.pump")
 
 
 def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[Item]) -> None:
@@ -71,7 +83,7 @@ def send_fill(database: Database, tenant: UUID, index: int, items: Sequence[Item
 
 def send_job(database: Database, due: jobs.DueJob) -> None:
     """Ask for a job's work; what the broker does not take is sent by the pump later."""
-    if not send(due.task, str(due.tenant_id), str(due.id), expires=due.seconds_left, priority=due.priority):
+    if not send(due.task, str(due.tenant_id), str(due.id), priority=due.priority):
         with database.tenant(due.tenant_id) as connection:
             jobs.unsent(connection, due.id)
 

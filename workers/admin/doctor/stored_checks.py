@@ -37,7 +37,7 @@ def for_each_tenant(
     def run(parts: Runtime) -> None:
         each_tenant(parts, repair)
         if pump:
-            dispatch.send("larder.pump", expires=10)
+            dispatch.ring()
 
     return run
 
