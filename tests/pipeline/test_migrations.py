@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -103,6 +104,19 @@ def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
             select bool_and(relforcerowsecurity) from pg_class
             where relname in ('document', 'source', 'index_document')""")
         assert forced.fetchone() == (True,)
+
+
+def test_only_the_application_makes_temporary_tables(empty: str, servers: embedded.Servers) -> None:
+    """It copies rows in through them; in front of a table of the same name they have misled others."""
+    migrations.upgrade(empty)
+    database = urlsplit(empty).path[1:]
+    with psycopg.connect(with_database(servers.database_url, database)) as app:
+        app.execute("create temp table mine (n int)")
+    with (
+        psycopg.connect(with_database(servers.control_url, database)) as control,
+        pytest.raises(psycopg.errors.InsufficientPrivilege, match="temporary"),
+    ):
+        control.execute("create temp table mine (n int)")
 
 
 def test_a_database_of_a_newer_larder_is_left_alone(

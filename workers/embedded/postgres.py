@@ -144,9 +144,12 @@ def _superuser(port: int, credentials: Credentials, database: str) -> psycopg.Co
 
 
 def _ensure_roles(port: int, credentials: Credentials) -> None:
-    """Owner, application and control role with their passwords, and the database; repeatable."""
+    """Owner, application and control role with their passwords, and the database; repeatable.
+
+    The owner makes no roles. Of those that there are it may take on `larder_reader` alone, whose views it changes.
+    """
     wanted = {
-        "larder_owner": ("createrole", credentials.owner),
+        "larder_owner": ("nocreaterole", credentials.owner),
         "larder_app": ("noinherit", credentials.app),
         "larder_control": ("noinherit", credentials.control),
     }
@@ -161,6 +164,9 @@ def _ensure_roles(port: int, credentials: Credentials) -> None:
                 psycopg.sql.Literal(password),
             )
             connection.execute(statement)
+        if "larder_reader" not in have:
+            connection.execute("create role larder_reader nologin noinherit")
+        connection.execute("grant larder_reader to larder_owner with admin true, inherit false, set false")
         if not connection.execute("select 1 from pg_database where datname = 'larder'").fetchone():
             connection.execute("create database larder owner larder_owner")
     with _superuser(port, credentials, "larder") as connection:
