@@ -59,6 +59,7 @@ def open_engine(
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=ping,
+        hide_parameters=True,  # of errors: they are texts, vectors and passwords
         use_native_hstore=False,  # nobody asks for its type then, which takes round trips
         connect_args={
             "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
@@ -251,13 +252,24 @@ def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's errors into ours; the statement and its values stay out of the message."""
+    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
     try:
         yield
-    except DBAPIError as error:
-        raise translate(error.orig, lost=error.connection_invalidated) from error
-    except psycopg.Error as error:
-        raise translate(error) from error
+    except (DBAPIError, psycopg.Error) as error:
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        original = error.orig if isinstance(error, DBAPIError) else error
+        ours = translate(original, lost=lost)
+        for one in (error, original):
+            if one is not None and getattr(original, "sqlstate", None):
+                one.args = (_said(original), *one.args[1:])
+        raise ours from error
+
+
+def _said(error: BaseException | None) -> str:
+    """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    wrong_data = str(getattr(error, "sqlstate", None)).startswith("22")
+    return type(error).__name__ if wrong_data or not said else str(said)
 
 
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
@@ -280,9 +292,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     if lost or state in _PASSING:
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
         return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
-    diagnostic = getattr(original, "diag", None)
-    what = getattr(diagnostic, "message_primary", None) or type(original).__name__
-    return StoreRejected(f"the database refuses: {what}")
+    return StoreRejected(f"the database refuses: {_said(original)}")
 
 
 class AnswerTimeout(psycopg.OperationalError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -54,6 +55,23 @@ def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database:
         connection.execute(text("select cast(:v as integer)"), {"v": "sesame"}).all()
     assert not caught.value.transient
     assert "select" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select cast(:v as integer)",
+        "select cast(cast(:v as text) as integer)",
+        "insert into tenant (id, name) values (gen_random_uuid(), :v)",
+        "insert into worker (name, queues) values (:v, 'x')",
+        "select * from no_such_table where name = :v",
+    ],
+)
+def test_no_value_is_in_an_error_or_its_traceback(database: Database, statement: str) -> None:
+    value = str(uuid4())  # which no line of the traceback shows
+    with pytest.raises(StoreRejected) as caught, database.tenant(uuid4()) as connection:
+        connection.execute(text(statement), {"v": value}).all()
+    assert value not in "".join(traceback.format_exception(caught.value))
 
 
 def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None:

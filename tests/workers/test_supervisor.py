@@ -33,7 +33,10 @@ def boss(tmp_path: Path) -> Iterator[Supervisor]:
         "    broker: {url: 'redis://127.0.0.1:1/0'}\n"
     )
     where = Addresses(
-        database="postgresql://d", control="postgresql://c", admin="postgresql://a", broker="redis://b"
+        database="postgresql://app:a1@h/d",
+        control="postgresql://control:c1@h/d",
+        admin="postgresql://owner:o1@h/d",
+        broker="redis://:b1@h/0",
     )
     made = Supervisor(settings=load(tmp_path / "larder.yaml", {}), where=where, lends=True)
     yield made
@@ -101,9 +104,32 @@ def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> 
         "flower",
     }
     assert not [c for c in boss.children if "postgresql" in " ".join(c.command)]
-    assert boss.environment()["LARDER_DATABASE_URL"] == "postgresql://d"
-    assert boss.environment()["REMAP_SIGTERM"] == "SIGQUIT"
+    assert boss.environment("worker-embed")["LARDER_DATABASE_URL"] == "postgresql://app:a1@h/d"
+    assert boss.environment("worker-embed")["REMAP_SIGTERM"] == "SIGQUIT"
     boss.children = []
+
+
+def test_each_child_is_told_only_the_passwords_it_needs(
+    boss: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL", "postgresql://owner:o1@h/d")
+    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL_FILE", "/run/secrets/o1")
+    boss.flower_port = 5555
+    boss.plan()
+    known = {
+        child.name: {word for word in ("a1", "c1", "o1", "b1") if word in str(boss.environment(child.name))}
+        for child in boss.children
+    }
+    boss.children = []
+    workers = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich")
+    assert {name: known.pop(name) for name in workers} == {name: {"a1", "c1", "b1"} for name in workers}
+    assert known == {"beat": {"b1"}, "flower": {"b1"}}
+    text = "rag:\n  storage:\n    database: {adminUrl: '${LARDER_ADMIN_DATABASE_URL}'}\n"
+    (boss.settings.folder / "named.yaml").write_text(text)
+    for name in (*workers, *known):
+        told = load(boss.settings.folder / "named.yaml", boss.environment(name))
+        assert told.database_url, "or the child would look for servers of its own"
+        assert told.rag.storage.database.admin_url is not None, "a file that names the variable can be read"
 
 
 def test_a_command_borrows_only_the_workers_it_needs(boss: Supervisor) -> None:

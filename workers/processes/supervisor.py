@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from sqlalchemy.engine import make_url
 
 from pipeline.errors import LarderError
 from workers import embedded
@@ -133,7 +134,7 @@ class Supervisor:
         with log.open("ab") as output:
             child.process = subprocess.Popen(
                 child.command,
-                env=self.environment(),
+                env=self.environment(child.name),
                 cwd=self.settings.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -142,15 +143,22 @@ class Supervisor:
             )
         child.started = time.monotonic()
 
-    def environment(self) -> dict[str, str]:
-        """What a child needs to find the same servers and settings; secrets go this way, not on command lines."""
+    def environment(self, name: str) -> dict[str, str]:
+        """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
+
+        No child migrates, and only workers read tables: what it does not open is told without the password.
+        """
+        w, worker = self.where, name.startswith("worker-")
+        addresses = {
+            "LARDER_DATABASE_URL": w.database if worker else _without_password(w.database),
+            "LARDER_CONTROL_DATABASE_URL": w.control if worker else _without_password(w.control),
+            "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
+            "LARDER_BROKER_URL": w.broker,
+        }
         env = {
-            **os.environ,
+            **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in addresses},
+            **addresses,
             "LARDER_DATA": str(self.data),
-            "LARDER_DATABASE_URL": self.where.database,
-            "LARDER_CONTROL_DATABASE_URL": self.where.control,
-            "LARDER_ADMIN_DATABASE_URL": self.where.admin,
-            "LARDER_BROKER_URL": self.where.broker,
             "LARDER_TENANT": self.settings.tenant,
             "LARDER_PROJECT": self.settings.project,
             "REMAP_SIGTERM": "SIGQUIT",  # short tasks finish, long ones are put back at once
@@ -208,6 +216,11 @@ class Supervisor:
         for child in self.children:
             if child.process is not None:
                 kill_tree(child.process.pid)
+
+
+def _without_password(url: str) -> str:
+    """The address with its user, host and database; options may hold passwords too."""
+    return make_url(url).set(query={})._replace(password=None).render_as_string() if url else ""
 
 
 def kill_tree(pid: int) -> None:

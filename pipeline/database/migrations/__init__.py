@@ -19,7 +19,9 @@ ROLES = ("larder_app", "larder_control")
 
 def owner_engine(url: str) -> Engine:
     """An engine for the role that owns the tables; used by migrations only."""
-    return create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=1)
+    return create_engine(
+        make_url(url).set(drivername="postgresql+psycopg"), pool_size=1, hide_parameters=True
+    )
 
 
 def current(engine: Engine) -> str | None:
