@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,19 @@ Json = dict[str, Any]
 
 Cursor = Mapping[str, Any]
 """Where a source stopped: opaque JSON to all but that source; inclusive on restart."""
+
+
+_BREAKS = re.compile("[\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]")
+"""End a line on some screens, or begin it anew."""
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""What drives a screen, is not seen, or turns the direction of what follows; line ends and tabs are none of these."""
+
+
+def without_controls(text: str) -> str:
+    """The text as it may be shown on a terminal or told to a model; a blank stands for an unusual line end."""
+    return CONTROLS.sub("", _BREAKS.sub(" ", text))
 
 
 class SourceType(StrEnum):

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from pipeline.documents import Kind
 from pipeline.enrichment.context import (
-    NO_LINK,
     Duplicate,
     EnrichedContext,
     PastDecision,
@@ -155,7 +154,7 @@ class _Answer:
                 ref=one.external_id,
                 title=one.title,
                 similarity=one.similarity,
-                link=one.document.url or NO_LINK,
+                link=one.link,
                 document_id=str(one.document.id),
                 status=one.status,
                 duplicate_of=duplicate_of(one.document),
@@ -239,7 +238,7 @@ class _Answer:
         return {
             "ref": found.external_id,
             "title": found.title,
-            "link": document.url or NO_LINK,
+            "link": found.link,
             "document_id": str(document.id),
             "source": document.source,
             "source_type": document.source_type.value,

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pipeline.documents import DECISION_STATUSES
-from pipeline.enrichment.context import NO_LINK, UNKNOWN, Citation, SimilarEffort
+from pipeline.enrichment.context import UNKNOWN, Citation, SimilarEffort
 from pipeline.enrichment.found import FoundDocument
 from pipeline.enrichment.text import (
     CUT,
@@ -54,7 +54,7 @@ class Citations:
                     n=len(self._by_place) + 1,
                     ref=found.external_id,
                     title=found.title,
-                    link=found.document.url or NO_LINK,
+                    link=found.link,
                     document_id=str(found.document.id),
                     chunk=place[0],
                     source_type=found.document.source_type.value,

@@ -13,8 +13,9 @@ from uuid import UUID
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Kind
+from pipeline.documents import Chunk, Kind, without_controls
 from pipeline.embedding.known_models import model_of
+from pipeline.enrichment.context import NO_LINK
 from pipeline.enrichment.text import (
     Part,
     Sentence,
@@ -36,6 +37,7 @@ _USUAL, _USUAL_WEIGHT = 0.25, 4
 """The usual similarity in meaning where few documents tell it, and how many of them it counts as."""
 _RARE = 0.4
 """`Explanation.overlap` of a document that has a word or two which hardly any other has."""
+_OPENED = re.compile(r"(?:https?|file)://", re.IGNORECASE)
 OUTDATED = -0.5
 """What a document loses, in log-odds, that no longer holds."""
 
@@ -249,6 +251,12 @@ class FoundDocument:
         """How it ended, where the source has a field for that."""
         self.abandoned = any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
         """True for work that was given up."""
+
+    @property
+    def link(self) -> str:
+        """Where a person can open it; `#` if there is no such place, or the address is none of a page or a file."""
+        address = without_controls(self.document.url).strip()
+        return address if _OPENED.match(address) else NO_LINK
 
     @cached_property
     def done(self) -> bool:

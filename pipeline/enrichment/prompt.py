@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.documents import Json
 from pipeline.enrichment.context import UNKNOWN, EnrichedContext
-from pipeline.enrichment.text import flat
+from pipeline.enrichment.text import printable
 
 NOTHING_FOUND = (
     "Nothing in the knowledge base fits this item. Answer from general knowledge, and say that specific information"
@@ -47,15 +47,15 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _work(item: Mapping[str, Any]) -> Iterator[str]:
-    ended = "".join(f", {flat(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
+    ended = "".join(f", {printable(str(item[key]))}" for key in ("status", "outcome") if item.get(key))
     yield f"Similar work: {_name(item)}, {item['similarity']} % alike{ended}"
     yield from _sentences(item.get("learnings"), item)
 
 
 def _decision(item: Mapping[str, Any]) -> Iterator[str]:
-    known = flat(str(item.get("status") or UNKNOWN))
+    known = printable(str(item.get("status") or UNKNOWN))
     status = ", status unknown" if known == UNKNOWN else f", {known}"
-    by = f" by {flat(str(item['superseded_by']))}" if item.get("superseded_by") else ""
+    by = f" by {printable(str(item['superseded_by']))}" if item.get("superseded_by") else ""
     yield f"Decision: {_name(item)}{status}{by}"
     if item.get("decision"):
         yield f"- {_cited(item['decision'], item['citations'])}"
@@ -80,11 +80,11 @@ _SECTIONS = {
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    return f"{flat(str(item['title']))} ({flat(str(item['ref']))})"
+    return f"{printable(str(item['title']))} ({printable(str(item['ref']))})"
 
 
 def _address(item: Mapping[str, Any]) -> str:
-    link = flat(str(item.get("link") or ""))
+    link = printable(str(item.get("link") or ""))
     return f", {link}" if link not in ("", "#") else ""
 
 
@@ -95,4 +95,4 @@ def _sentences(texts: Sequence[str] | None, item: Mapping[str, Any]) -> Iterator
 
 
 def _cited(text: str, numbers: Sequence[int] | None) -> str:
-    return flat(text) + "".join(f" [{number}]" for number in numbers or ())
+    return printable(text) + "".join(f" [{number}]" for number in numbers or ())

@@ -14,14 +14,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from pipeline.chunking.prose import NOISE, is_label
-from pipeline.documents import Chunk
+from pipeline.documents import Chunk, without_controls
 
 WORD = re.compile(r"[^\W_]+")
 _ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ers", "es", "ed", "er", "s", "e", "y")
 _SHORTEST = 3
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _STOP = frozenset(
     re.findall(
         r"\w+",
@@ -89,7 +86,7 @@ def flat(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text on one line, without characters that control a screen or turn the direction of what follows."""
-    return flat(_CONTROLS.sub("", text))
+    return flat(without_controls(text))
 
 
 QUOTED = 200

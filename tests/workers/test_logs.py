@@ -19,6 +19,21 @@ logging.getLogger("celery.app").info("task %s", "done")
 logging.getLogger("x").debug("too low")
 structlog.get_logger("ours").warning("indexing_complete", documents=3)
 """
+EVIL = """
+import logging, structlog
+from workers.processes import logs
+logs.configure("info")
+logging.getLogger("x").error("\\x1b]52;c;aGk=\\x07 %s", "\\u202e\\x9b\\r\\n{}")
+structlog.get_logger("ours").warning("\\u2066", item="\\x1b[2J")
+"""
+
+
+def test_no_text_drives_the_screen_that_shows_a_log() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EVIL], cwd=Path(__file__).parents[2], capture_output=True, check=True
+    )
+    assert len([json.loads(line) for line in done.stderr.splitlines()]) == 2
+    assert set(done.stderr) <= {10, *range(32, 127)}, "letters of ASCII alone"
 
 
 @pytest.mark.req("001-127")

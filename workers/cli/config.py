@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, command
+from workers.cli.tables import warn
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
 
@@ -93,7 +93,7 @@ def check(context: CommandContext) -> None:
     }
     context.answer(understood, _told(understood))
     for problem in problems:
-        print(problem, file=sys.stderr)
+        warn(problem)
     if problems:
         raise typer.Exit(WRONG)
 

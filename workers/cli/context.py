@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
@@ -21,6 +19,7 @@ from typer import Option
 
 from pipeline.errors import LarderError
 from workers.cli import INTERRUPTED
+from workers.cli.tables import Screen, to_stdout_json, warn
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime
@@ -98,7 +97,7 @@ class CommandContext:
     @property
     def console(self) -> Console:
         """Where people read; with --json it is stderr, since stdout belongs to the document."""
-        return Console(stderr=self.as_json, highlight=False)
+        return Screen(stderr=self.as_json, highlight=False)
 
     def answer(self, data: Any, *said: RenderableType) -> None:
         """Print the result: the document with --json, else what is said."""
@@ -118,8 +117,7 @@ class CommandContext:
 
         with sync_now.borrowed_workers(self.parts, *queues) as borrowed:
             if borrowed:
-                said = "no workers are running: started some for this command (see `larder up`)"
-                print(said, file=sys.stderr)
+                warn("no workers are running: started some for this command (see `larder up`)")
             yield
 
     def refuse_without_yes(self, would: str, done: str, **facts: Any) -> NoReturn:
@@ -133,12 +131,6 @@ class CommandContext:
         error = {"message": f"nothing {done}: --yes is missing", **facts}
         self.answer({"success": False, "error": error}, f"this would {would}; repeat it with --yes")
         raise typer.Exit(WRONG)
-
-
-def to_stdout_json(data: Any) -> str:
-    """`data` as JSON that stdout can take: escaped where its encoding has not every letter."""
-    every = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    return json.dumps(data, indent=1, default=str, ensure_ascii=not every)
 
 
 _SHARED = {"config": (ConfigOption, None), "data": (DataOption, None), "as_json": (JsonOption, False)}
@@ -186,7 +178,7 @@ def command(
                 fix = "see whether it is there, and what this user may do with it"
                 _refuse(context, LarderError(f"{what}{error.strerror or error}", fix=fix))
             except KeyboardInterrupt:
-                print("stopped", file=sys.stderr)
+                warn("stopped")
                 raise typer.Exit(INTERRUPTED) from None
 
         keyword_only = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
@@ -203,7 +195,7 @@ def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
         told = {"code": error.code, "problems": problems} if problems else error.to_json()
         context.answer({"success": False, "error": told})
     said = f"{error.code}: {error.message}" + (f"\n  {error.fix}" if error.fix else "")
-    print("\n".join(problems) or said, file=sys.stderr)
+    warn(*(problems or [said]))
     raise typer.Exit(WRONG if problems else error.exit_code) from None
 
 
@@ -213,8 +205,5 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(
-            "stopping within half a minute, at once with another Ctrl-C; what is done is kept",
-            file=sys.stderr,
-        )
+        warn("stopping within half a minute, at once with another Ctrl-C; what is done is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -16,8 +16,8 @@ from typer import Argument, Option
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, StoreUnavailable
-from workers.cli.context import CommandContext, command, resumable, to_stdout_json
-from workers.cli.tables import progress_bars, table
+from workers.cli.context import CommandContext, command, resumable
+from workers.cli.tables import Screen, progress_bars, table, to_stdout_json
 
 MOST_NAMED = 5
 Format = Literal["json", "md", "html"]
@@ -71,7 +71,7 @@ def enrich(
     if output is not None:
         step4_file.check_writable(output, folder=chosen != "json")
     # stdout belongs to the document, on a terminal too.
-    console = Console(stderr=True, highlight=False)
+    console = Screen(stderr=True, highlight=False)
     if read.repeated:
         named = ", ".join(read.repeated[:MOST_NAMED])
         console.print(f"{named}: more than one PBI has this id; each is taken by itself", markup=False)

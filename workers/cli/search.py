@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +20,7 @@ from typer import Argument, Option
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
-from workers.cli.tables import table
+from workers.cli.tables import table, warn
 
 if TYPE_CHECKING:
     from pipeline.search import SearchRequest
@@ -78,7 +77,7 @@ class SearchOptions:
         condition = self.filter(context.parts, context.tenant)
         if projects:
             for notice in searching.unknown_projects(context.parts, context.tenant, projects):
-                print(notice, file=sys.stderr)
+                warn(notice)
         return SearchRequest(text=text, mode=mode, k=self.k, filter=condition, explain=explain)
 
     def filter(self, parts: Runtime, tenant: UUID) -> Filter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from typer import Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.context import FAILED, CommandContext, command
-from workers.cli.tables import table
+from workers.cli.tables import table, warn
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
@@ -45,7 +44,7 @@ def status(
     context.answer(found, screen(found))
     if found["database"] != "ok":
         error = found["error"]
-        print(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip(), file=sys.stderr)
+        warn(f"{error['code']}: {error['message']}\n  {error['fix']}".rstrip())
         raise typer.Exit(FAILED)
 
 
@@ -54,7 +53,7 @@ def _look(context: CommandContext) -> Json:
 
     def ask_for_patience(seconds: float) -> None:
         said = f"the database takes {seconds:.1f} s for each answer: this takes about {25 * seconds:.0f} s"
-        print(said, file=sys.stderr)
+        warn(said)
 
     try:
         return figures.status(context.parts, ask_for_patience)

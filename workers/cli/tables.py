@@ -1,13 +1,40 @@
-"""What commands draw: tables, and progress."""
+"""What commands draw: tables and progress, on a screen that no text of a document can drive."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
+
+from pipeline.documents import CONTROLS, without_controls
+
+
+class Screen(Console):
+    """A console that shows controlling characters of no text; its own colours and movements stay."""
+
+    def render(self, *given: Any, **named: Any) -> Iterator[Segment]:
+        """What everything that is printed is made of."""
+        for part in super().render(*given, **named):
+            yield part if part.control else Segment(without_controls(part.text), part.style)
+
+
+def warn(*lines: str) -> None:
+    """Print lines on stderr, for a person."""
+    print(without_controls("\n".join(lines)), file=sys.stderr)
+
+
+def to_stdout_json(data: Any) -> str:
+    """`data` as JSON that stdout can take: escaped where its encoding has not every letter, or a screen would obey."""
+    every = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    text = json.dumps(data, indent=1, default=str, ensure_ascii=not every)
+    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[str] = ()) -> Table:

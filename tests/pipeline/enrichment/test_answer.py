@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Json, Kind
 from pipeline.enrichment import DocumentTexts, EnrichmentRequest, prompt_block
-from pipeline.enrichment.found import DocumentText
+from pipeline.enrichment.found import DocumentText, FoundDocument, Likely
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, open_index
@@ -50,6 +51,29 @@ def test_each_section_is_filled_from_its_own_kind_of_document(library: Workshop)
     assert isinstance(best["similarity"], int)
     assert 50 < best["similarity"] <= 100
     assert found["technical_docs"][0]["link"] == "#"
+
+
+@pytest.mark.parametrize(
+    ("url", "link"),
+    [
+        ("https://board.example/1", "https://board.example/1"),
+        ("file:///srv/docs/a.md", "file:///srv/docs/a.md"),
+        ("javascript:alert(1)", "#"),
+        ("\x01JaVa\tScript:alert(1)//https://board.example", "#"),
+        ("data:text/html,<script>alert(1)</script>", "#"),
+        ("vbscript:x", "#"),
+        ("//board.example/1", "#"),
+        ("", "#"),
+    ],
+)
+def test_a_link_leads_to_a_page_or_a_file_and_runs_nothing(url: str, link: str) -> None:
+    one = hit()
+    found = FoundDocument(
+        Likely(hit=replace(one, document=replace(one.document, url=url)), probability=1.0, by="words"),
+        None,
+        frozenset(),
+    )
+    assert found.link == link
 
 
 def test_similar_work_tells_what_was_learned_how_it_ended_and_how_old_it_is(shop: Workshop) -> None:

@@ -16,7 +16,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from workers.cli.commands import app
-from workers.cli.context import CommandContext, command, to_stdout_json
+from workers.cli.context import CommandContext, command
+from workers.cli.tables import to_stdout_json
 
 Larder = Callable[..., Result]
 

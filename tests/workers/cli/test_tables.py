@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from workers.cli.tables import table
+from pipeline.documents import CONTROLS
+from workers.cli.tables import Screen, progress_bars, table, to_stdout_json, warn
 
 HEADS = ("source", "docs", "state", "error")
 
@@ -33,6 +38,31 @@ def test_nothing_is_read_as_markup_and_colours_are_kept() -> None:
     with console.capture() as taken:
         console.print(table(HEADS[:2], [("a", Text("7", style="red"))]))
     assert "\x1b[31m7" in taken.get()
+
+
+EVIL = "\x1b]52;c;aGk=\x07ti\x9b2J\u202etle\r\u2066\x7f"
+"""Writes the clipboard, wipes the screen, turns the line around, and goes back to its start."""
+
+
+def test_no_text_drives_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Screen(width=80, force_terminal=True, color_system="standard")
+    console.print(EVIL, Text(EVIL, style="red"), table(("a", EVIL), [(EVIL, Text(EVIL, style="red"))]))
+    with progress_bars(console) as bars:
+        bars.add_task("x", total=1, note=EVIL)
+    warn(EVIL)
+    shown = capsys.readouterr()
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.out)  # colours, and what moves a bar
+    assert not CONTROLS.search(plain.replace("\r", "")), repr(plain)
+    assert "]52;c;aGk=" in plain, "what is left is seen to be odd"
+    assert "]52;c;aGk=ti2Jtle" in shown.err
+    assert not CONTROLS.search(shown.err)
+
+
+def test_json_on_a_screen_is_the_same_data_and_drives_nothing() -> None:
+    shown = to_stdout_json({"title": EVIL + "ä", EVIL: "\ud800"})
+    assert json.loads(shown) == {"title": EVIL + "ä", EVIL: "\ud800"}
+    assert not CONTROLS.search(shown)
+    assert "ä" in shown
 
 
 @given(
