@@ -116,7 +116,8 @@ def search(shape: Shape) -> str:
                  order by r.score desc, r.document_id, r.ord limit %(top)s)
         select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url,
                d.tags, d.metadata, d.project_id, d.created_at, d.updated_at,
-               {OF_DOCUMENT if shape.keywords else "null"}, w.similarity, w.centroid, w.bm25, w.overlap, w.title,
+               {OF_DOCUMENT if shape.keywords else "null"}, w.similarity,
+               {"w.centroid" if shape.keywords else _centroid(shape, "w")}, w.bm25, w.overlap, w.title,
                w.covered, w.score, w.v, w.k, w.t, w.a
         from best w
         join chunk c on c.index_id = {shape.number} and c.document_id = w.document_id and c.ord = w.ord
@@ -319,6 +320,11 @@ def _similarity(shape: Shape) -> str:
     """Similarity of the chunk and of its whole document in this very index; the distance to zeros is not a number."""
     if not shape.vector:
         return "cast(null as float8) as similarity, cast(null as float8) as centroid"
-    return f"""coalesce(nullif(1 - f.distance, 'NaN'), 0) as similarity,
-            (select nullif(1 - (m.centroid <=> %(vector)s), 'NaN') from index_document m
-             where m.index_id = {shape.number} and m.document_id = f.document_id) as centroid"""
+    # By meaning alone no score needs the document's, so it is looked up for those that come back.
+    centroid = _centroid(shape, "f") if shape.keywords else "cast(null as float8)"
+    return f"coalesce(nullif(1 - f.distance, 'NaN'), 0) as similarity, {centroid} as centroid"
+
+
+def _centroid(shape: Shape, of: str) -> str:
+    return f"""(select nullif(1 - (m.centroid <=> %(vector)s), 'NaN') from index_document m
+             where m.index_id = {shape.number} and m.document_id = {of}.document_id)"""
