@@ -18,6 +18,8 @@ LONG_CALL = 5.0
 """How many leases an id walk may take; it is one call and cannot prove in between that it lives."""
 READ_AGAIN = 50
 """Items read again at once."""
+LONGEST_LISTING = 60.0
+"""Seconds of work at most that a slice adds for a source that took long to begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,13 @@ class Syncer:
             another = row.pipeline_version.split("|")[0] != where.pipeline_version.split("|")[0]
             anew = run.force or another or source.walks_all
             since = run.cursor if run.cursor is not None else None if anew else row.cursor
+            stamp = run.stamp
+            if stamp is None:
+                # Before the first page: what changes during the walk shall differ from it.
+                with _translated():
+                    stamp = source.stamp()
+                with self.database.tenant(where.tenant_id) as connection:
+                    runs.keep_stamp(connection, where.run_id, stamp)
             if since is None and not run.walk:
                 # What is read from its very start may have lost items since the last time it was.
                 with self.database.tenant(where.tenant_id) as connection:
@@ -69,15 +78,19 @@ class Syncer:
                 return False
             walk = run.walk or source.walks_all or since is None
             after = (run.walk_after or "") if walk else None
-            return self._finish(source, where, token, walk_after=after, schedule=schedule)
+            return self._finish(source, where, token, walk_after=after, stamp=stamp, schedule=schedule)
         finally:
             with self.database.tenant(where.tenant_id) as connection:
                 sources.release(connection, where.source_id, token)
 
     def _walk(self, source: Source, where: admission.Admission, token: UUID, since: Cursor | None) -> bool:
         """Store page after page; False if the slice is over before the source is."""
-        end = time.monotonic() + self.slice_seconds
+        begun, end = time.monotonic(), None
         for page in _guarded(source, since):
+            if end is None:
+                # A long listing is done anew in each slice, so each must bring as much as it cost.
+                waited = min(LONGEST_LISTING, time.monotonic() - begun)
+                end = time.monotonic() + max(self.slice_seconds, waited)
             with self.database.tenant(where.tenant_id, durable=False) as connection:
                 cursor = None if source.walks_all else page.cursor
                 sources.renew(connection, where.source_id, token, lease=self.lease, cursor=cursor)
@@ -98,6 +111,7 @@ class Syncer:
         token: UUID,
         *,
         walk_after: str | None,
+        stamp: str | None,
         schedule: Callable[[], Schedule],
     ) -> bool:
         """All pages are stored: find what is gone or was missed, bring old chunks up to date, hand over to the pump.
@@ -112,8 +126,6 @@ class Syncer:
                 listing = source.ids()
             if not self._read_again(source, where, token, listing, walk_after):
                 return False
-        with _translated():
-            stamp = source.stamp()
         with self.database.tenant(where.tenant_id) as connection:
             sources.renew(connection, where.source_id, token, lease=self.lease)
             if listing is not None:

@@ -47,6 +47,7 @@ class RunRow(Counts):
     error: str | None
     cursor: Cursor | None
     walk_after: str | None
+    stamp: str | None
     listed: int
     """Those unchanged, queued, skipped and failed."""
     indexed: int
@@ -139,6 +140,11 @@ def add(
 def demand_walk(connection: Connection, run_id: int) -> None:
     """The run is to end with an id walk, whoever finishes it."""
     connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
+
+
+def keep_stamp(connection: Connection, run_id: int, stamp: str | None) -> None:
+    """What the source showed before the first page of its run."""
+    connection.execute(text("update sync_run set stamp = :stamp where id = :id"), {"id": run_id, "stamp": stamp})
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:

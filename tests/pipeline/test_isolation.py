@@ -37,6 +37,7 @@ UNIQUE_WITHOUT_TENANT = {
     "clarifai_user_story_embeddings_pkey": "random id",
     "sync_run_one_open": "begins with the source's id",
     "run_item_pkey": "begins with the run's number",
+    "walk_piece_pkey": "begins with the run's number",
     "document_body_pkey": "begins with the document's id",
     "chunk_stage_pkey": "begins with the document's id",
     "chunk_pkey": "an index of all tenants, then the document's id",
@@ -104,6 +105,7 @@ def fill_rest(shop: Workshop) -> None:
         "insert into enrichment_job (id, tenant_id, project_id, request) values (:i, :t, :p, '{}')",
         """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
            crash_count) values (:t, :s, :d, 1, 'fetched', 'E003', 'x', 0, 0)""",
+        "insert into walk_piece select id, tenant_id, 1, '{}' from sync_run limit 1",
         "select audit_append(:t, 'me', 'look', 'thing', '{}')",
         "insert into action_collection (tenant_id, name, dimensions, model) values (:t, 'notes', 1, '')",
         """insert into action_document (tenant_id, collection, id, content, metadata, embedding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,8 @@ class Shelf:
     read_again: list[list[str]] = field(default_factory=list)
     begun_at: list[Any] = field(default_factory=list)
     pages_read: int = 0
+    listing_seconds: float = 0.0
+    """How long the first page takes."""
 
     def _all(self) -> list[Document]:
         known = {**self.versions, **self.marks}
@@ -53,6 +56,7 @@ class Shelf:
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         self.begun_at.append(since if since is None else dict(since))
+        time.sleep(self.listing_seconds)
         start, every = int((since or {}).get("read", 0)), self._all()
         for at in range(start, max(len(every), start + 1), self.page_size):
             if self.pages_read == self.breaks_at:
@@ -132,6 +136,22 @@ class TestSlices:
         results = [go_on(shop, source, run, slice_seconds=-1.0) for _ in range(3)]
         assert results == [False, False, True]
         assert (shop.run(run).queued, shop.run(run).listed) == (6, 6)
+
+    def test_a_long_listing_brings_as_much_as_it_cost(self, shop: Workshop) -> None:
+        source, run = shelf(16, walks_all=True, listing_seconds=1.0), shop.open_run()
+        assert go_on(shop, source, run, slice_seconds=0.001), "a listing for each page"
+        assert shop.run(run).queued == 16
+
+    def test_a_change_during_the_walk_is_seen_by_whoever_watches(self, shop: Workshop) -> None:
+        source, run = shelf(6, walks_all=True), shop.open_run()
+
+        def edit_what_was_read() -> None:
+            source.documents.setdefault("d9", "added behind the reader")
+
+        assert not go_on(shop, source, run, slice_seconds=-1.0, after_page=edit_what_was_read)
+        while not go_on(shop, source, run, slice_seconds=-1.0):
+            pass
+        assert shop.value("select stamp from source") == "stamp-6" != source.stamp()
 
     def test_nothing_is_done_for_a_run_that_is_over(self, shop: Workshop) -> None:
         source, run = shelf(2), shop.open_run()
