@@ -26,7 +26,7 @@ _SOURCES = text("""
            cast(extract(epoch from now() - s.last_sync_at) as double precision) as freshness_seconds,
            coalesce((select error from sync_run r where r.source_id = s.id and r.finished_at is null),
                     s.last_error) as last_error,
-           s.next_sync_at as next_sync, s.paused_at is not null as paused, s.held,
+           greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held,
            s.removed_at is not null as removed
     from source s join tenant t on t.id = s.tenant_id
     left join (

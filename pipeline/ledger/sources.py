@@ -25,10 +25,12 @@ _REGISTER = text("""
         timezone = excluded.timezone, watch = excluded.watch, origin = excluded.origin, config = excluded.config,
         config_hash = excluded.config_hash,
         removed_at = null,
+        retry_at = null,  -- what made it fail is perhaps mended; a new key changes no hash
         -- another configuration: read everything again, from the start
         cursor = case when source.config_hash = excluded.config_hash then source.cursor end,
         stamp = case when source.config_hash = excluded.config_hash then source.stamp end,
         next_sync_at = case
+            when source.failures > 0 and source.next_sync_at is not null then least(source.next_sync_at, now())
             when source.schedule = excluded.schedule and source.timezone = excluded.timezone
                  and source.removed_at is null then source.next_sync_at
             else excluded.next_sync_at end
@@ -137,9 +139,9 @@ def get(connection: Connection, source_id: UUID) -> SourceRow | None:
 
 
 _READY = """
-    paused_at is null and removed_at is null
+    paused_at is null and removed_at is null and (retry_at is null or retry_at <= now())
     and not exists (select from sync_run r where r.source_id = source.id and r.finished_at is null)"""
-"""Neither paused, removed nor already in an open run."""
+"""Neither paused, removed, left alone after a failure nor already in an open run."""
 
 
 def due(connection: Connection) -> list[SourceRow]:
@@ -203,7 +205,7 @@ def completed(
 ) -> None:
     """Note a sync that reached its end; `walked` if it ended with an id walk."""
     statement = text("""
-        update source set last_sync_at = now(), last_error = null, failures = 0, stamp = :stamp,
+        update source set last_sync_at = now(), last_error = null, failures = 0, retry_at = null, stamp = :stamp,
                pipeline_version = :pipeline, next_sync_at = :next,
                next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
         where id = :id""")
@@ -212,18 +214,21 @@ def completed(
 
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:
-    """Note a sync that ended with an error."""
+    """Note a sync that ended with an error: the source is left alone, for a minute first and an hour at most."""
     statement = text("""
-        update source set last_error = :error, failures = failures + 1, next_sync_at = :next
+        update source set last_error = :error, failures = failures + 1, next_sync_at = :next,
+               retry_at = now() + make_interval(secs => least(3600, 60 * power(2, least(failures, 6))))
         where id = :id""")
     connection.execute(statement, {"id": source_id, "error": error, "next": next_sync_at})
 
 
 def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
-    """Stop or resume the schedule of a source; what is already queued goes on."""
-    statement = text(
-        "update source set paused_at = case when :paused then coalesce(paused_at, now()) end where id = :id"
-    )
+    """Stop or resume the schedule of a source; what is already queued goes on. A failing one is due at once again."""
+    statement = text("""
+        update source set paused_at = case when :paused then coalesce(paused_at, now()) end,
+               retry_at = case when :paused then retry_at end,
+               next_sync_at = case when :paused or failures = 0 then next_sync_at else now() end
+        where id = :id""")
     connection.execute(statement, {"id": source_id, "paused": paused})
 
 

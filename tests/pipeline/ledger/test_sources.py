@@ -100,6 +100,29 @@ class TestBeingDue:
             runs.fail(connection, run, "x")
         assert (due(shop), watched(shop)) == ([shop.source], [shop.source])
 
+    def test_a_failing_one_is_left_alone_for_minutes_and_then_for_an_hour(self, shop: Workshop) -> None:
+        pauses = []
+        for _ in range(9):
+            with shop.database.tenant(shop.tenant) as connection:
+                sources.failed(connection, shop.source, "it refuses the key", PAST)
+            shop.sql("update source set next_walk_at = :t, watch = true", t=PAST)
+            assert (due(shop), watched(shop)) == ([], []), "it is called on every tick"
+            pauses.append(shop.value("select extract(epoch from retry_at - now()) from source"))
+        assert [round(p / 60) for p in pauses] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+        shop.sql("update source set retry_at = now()")
+        assert (due(shop), watched(shop)) == ([shop.source], [shop.source])
+
+    @pytest.mark.parametrize("by", ["resume", "configuration"])
+    def test_a_failing_one_is_called_at_once_after_a_person_saw_to_it(self, shop: Workshop, by: str) -> None:
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.failed(connection, shop.source, "it refuses the key", LATER)
+        if by == "resume":
+            with shop.database.tenant(shop.tenant) as connection:
+                sources.pause(connection, shop.source, paused=False)
+        else:
+            register(shop)  # a key that was corrected is no part of the hash
+        assert due(shop) == [shop.source]
+
     def test_pausing_twice_keeps_the_first_time(self, shop: Workshop) -> None:
         times = []
         for paused in (True, True, False):
