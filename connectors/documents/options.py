@@ -95,6 +95,8 @@ class SourceContext:
     """Added to the fixed metadata of every document."""
     limiter: Callable[[], RequestLimiter] = _no_limiter
     """Asked for by services only."""
+    patience: float = 0.0
+    """Seconds of pauses a service may ask for in all before its reader goes away."""
 
 
 class SourceOptions(ConfigSection):
@@ -192,5 +194,6 @@ class ServiceOptions(SourceOptions):
             limits=RequestLimits(per_minute=self.requests_per_minute, at_once=self.max_concurrency),
             connect_timeout=self.connect_timeout,
             read_timeout=self.read_timeout,
+            patience=self._context.patience,
             product=self.product,
         )

@@ -16,7 +16,7 @@ from urllib3.util.retry import Retry
 from connectors.web.answers import Origin, elsewhere, judge
 from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
-from pipeline.errors import SourceUnavailable
+from pipeline.errors import RateLimited, SourceUnavailable
 from pipeline.errors.retry_after import pause_of
 
 READ_TIMEOUTS_IN_ALL = 5
@@ -40,6 +40,8 @@ class Access:
     connect_timeout: float = 10.0
     """Seconds, like `read_timeout`; whatever an SDK asks for is replaced by these."""
     read_timeout: float = 60.0
+    patience: float = 0.0
+    """Seconds of pauses that are waited out where they are met, in all; a longer one is the caller's to wait for."""
     most_bytes: int = 64 * 1024 * 1024
     """Of one answer, unpacked."""
     product: str = "the service"
@@ -61,6 +63,7 @@ class GuardedAdapter(HTTPAdapter):
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self._patience = access.patience
         super().__init__(max_retries=0, pool_maxsize=max(1, access.limits.at_once))
 
     @property
@@ -89,9 +92,19 @@ class GuardedAdapter(HTTPAdapter):
             SourceUnavailable: no whole answer came.
             AnswerTooLarge: the answer is larger than the limit.
         """
+        if not self.access.origin.holds(request.url or ""):
+            raise elsewhere(request.url or "", self.access.origin, self.access.product)
+        while True:
+            try:
+                return self._answer(request, cert)
+            except RateLimited as error:
+                if error.retry_after is None or error.retry_after > self._patience:
+                    raise
+                self._patience -= error.retry_after
+                time.sleep(error.retry_after)
+
+    def _answer(self, request: requests.PreparedRequest, cert: Any) -> requests.Response:
         access, origin = self.access, self.access.origin
-        if not origin.holds(request.url or ""):
-            raise elsewhere(request.url or "", origin, access.product)
         ticket = access.limiter.acquire(origin.key, access.limits)
         try:
             response = self._fetch(request, cert)

@@ -157,12 +157,13 @@ class Syncer:
         for start in range(0, len(wanted), READ_AGAIN):
             ids = wanted[start : start + READ_AGAIN]
             with _translated():
-                pages = list(source.read(ids))
+                for page in source.read(ids):  # what came before a fault is kept
+                    with self.database.tenant(where.tenant_id, durable=False) as connection:
+                        sources.renew(connection, where.source_id, token, lease=self.lease)
+                        runs.add(connection, where.run_id, admission.admit(connection, where, page))
             with self.database.tenant(where.tenant_id, durable=False) as connection:
                 sources.renew(connection, where.source_id, token, lease=self.lease)
-                for page in pages:
-                    admitted = admission.admit(connection, where, page)
-                    runs.add(connection, where.run_id, admitted, walk_after=ids[-1])
+                runs.add(connection, where.run_id, runs.Counts(), walk_after=ids[-1])
             self.after_page()
             if time.monotonic() > end and start + READ_AGAIN < len(wanted):
                 return False

@@ -144,7 +144,9 @@ def demand_walk(connection: Connection, run_id: int) -> None:
 
 def keep_stamp(connection: Connection, run_id: int, stamp: str | None) -> None:
     """What the source showed before the first page of its run."""
-    connection.execute(text("update sync_run set stamp = :stamp where id = :id"), {"id": run_id, "stamp": stamp})
+    connection.execute(
+        text("update sync_run set stamp = :stamp where id = :id"), {"id": run_id, "stamp": stamp}
+    )
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.documents import Cursor, Document, Finding, Listing, Page
-from pipeline.errors import LeaseLost, SourceUnavailable
+from pipeline.errors import LeaseLost, RateLimited, SourceUnavailable
 from pipeline.ingest.sync import Schedule, Syncer
 from pipeline.ledger import runs
 from tests.pipeline.workshop import LEASE, Workshop, document
@@ -407,6 +407,24 @@ class TestTheIdWalk:
             assert slices < 9, "it begins anew each time"
         read = [i for ids in source.read_again for i in ids]
         assert sorted(read) == sorted(source.documents), "read twice, or not at all"
+
+    def test_what_was_read_again_before_a_fault_is_not_read_once_more(self, shop: Workshop) -> None:
+        class Torn(Shelf):
+            def read(self, ids: Sequence[str]) -> Iterator[Page]:
+                yield from super().read(ids[:1])
+                if len(ids) > 1:
+                    raise RateLimited(retry_after=1)
+
+        source = Torn({f"d{n}": f"text {n}" for n in range(4)})
+        source.versions = dict.fromkeys(source.documents, "v1")
+        sync(shop, source)
+        source.versions = dict.fromkeys(source.documents, "v2")
+        run = shop.open_run(walk=True)
+        for _ in range(3):
+            with pytest.raises(RateLimited):
+                go_on(shop, source, run)
+        assert go_on(shop, source, run)
+        assert source.read_again == [["d0"], ["d1"], ["d2"], ["d3"]]
 
     def test_its_pages_do_not_move_the_cursor(self, shop: Workshop) -> None:
         source = self.source(shop)

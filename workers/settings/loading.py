@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
 
 FILE = "larder.yaml"
+PATIENCE = 30.0
+"""Seconds of pauses that one slice of a walk waits out: a pause of a second is no reason to put it back."""
 
 UNUSED: Mapping[str, str] = {
     "storage.local": "Larder stores in PostgreSQL with pgvector",
@@ -105,6 +107,7 @@ class Settings:
             decisions=self.rag.decisions,
             metadata=as_metadata(source.language or self.rag.language),
             limiter=limiter,
+            patience=min(PATIENCE, self.rag.queue.lease_seconds / 4),
         )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
+from connectors.web import session as sessions
 from connectors.web.faults import ServerFault
 from connectors.web.limiter import LocalRequestLimiter, RequestLimits
 from connectors.web.session import GuardedSession
 from pipeline.errors import RateLimited, SourceDenied
 from tests.connectors.web.edge import GOOD, access_to, failure, opened
+from tests.connectors.worlds import Clock
 from tests.fakes.server import Fault, ScriptedServer
 
 
@@ -170,3 +175,42 @@ def test_requests_per_minute_are_counted_over_redirects_too(server: ScriptedServ
         with pytest.raises(RateLimited):
             session.get(server.address)
     assert len(server.log) == 2
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time that passes only by waiting in the session."""
+    made = Clock()
+
+    def sleep(seconds: float) -> None:
+        made.now += seconds
+
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return made
+
+
+def test_short_pauses_are_waited_out_where_they_are_met(server: ScriptedServer, clock: Clock) -> None:
+    server.faults.next(Fault.with_headers({"Retry-After": "1"}), times=None)
+    with opened(server, limiter=LocalRequestLimiter(clock), patience=30.0) as asking:
+        for _ in range(30):
+            assert asking.get(server.address).json() == GOOD
+    assert (clock.now - 1000, len(server.log)) == (pytest.approx(29), 30)
+
+
+def test_a_refusal_for_seconds_is_asked_again_after_them(server: ScriptedServer, clock: Clock) -> None:
+    server.faults.next(Fault.status(429, headers={"Retry-After": "7"}), times=2)
+    with opened(server, limiter=LocalRequestLimiter(clock), patience=30.0) as asking:
+        assert asking.get(server.address).json() == GOOD
+    assert clock.now - 1000 == pytest.approx(14)
+
+
+def test_a_pause_beyond_what_is_left_of_the_patience_is_the_callers(
+    server: ScriptedServer, clock: Clock
+) -> None:
+    server.faults.next(Fault.status(429, headers={"Retry-After": "7"}), times=None)
+    with (
+        opened(server, limiter=LocalRequestLimiter(clock), patience=10.0) as asking,
+        pytest.raises(RateLimited) as caught,
+    ):
+        asking.get(server.address)
+    assert (caught.value.retry_after, len(server.log)) == (7, 2)
