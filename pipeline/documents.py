@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -140,6 +141,8 @@ class Problem:
     reason: str
     """What was found and what to do, as a sentence; never the item's text."""
     url: str = ""
+    because: str = "left out"
+    """The reason in a few words that name no item: what is left out on purpose is counted by it."""
 
     def to_json(self) -> Json:
         """`{"item", "reason", "url"}`."""
@@ -156,8 +159,15 @@ class Page:
     """Items that are there and could not be read: unreadable, binary, invalid JSON."""
     skipped: tuple[Problem, ...] = ()
     """Items left out on purpose: empty, larger than the limit."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> how many more items were seen and left out; their names are not told."""
     deleted: tuple[str, ...] = ()
     """External ids the source itself says are gone."""
+
+    @property
+    def all_left_out(self) -> Counter[str]:
+        """What was left out on purpose, named or not, counted by reason."""
+        return Counter(self.left_out) + Counter(problem.because for problem in self.skipped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +178,8 @@ class Listing:
     complete: bool
     versions: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints by external id; an item whose stored fingerprint differs is read again."""
+    left_out: Mapping[str, int] | None = None
+    """As of a page, of the whole source; None if the pages of a walk over all tell it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 
 PAGE_ITEMS = 50
+BEYOND = "beyond maxItems"
 FEED_MARGIN = timedelta(minutes=10)
 """How far before the service's own time the feed is entered: the clocks of its machines may differ."""
 
@@ -83,7 +84,10 @@ class AzureDevOpsSource:
         for start in range(0, len(ids), BATCH):
             items = self._client.items(ids[start : start + BATCH], ("System.Id", "System.Rev"))
             versions |= {str(n): str(item.rev) for n, item in items.items()}
-        return Listing(ids=frozenset(map(str, ids)), complete=len(ids) == len(found), versions=versions)
+        more = len(found) - len(ids)
+        left_out = {BEYOND: more} if more else {}
+        here = frozenset(map(str, ids))
+        return Listing(ids=here, complete=not more, versions=versions, left_out=left_out)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These items as they are now; those that are gone, or no part of the source any more, in `deleted`."""
@@ -149,7 +153,7 @@ class AzureDevOpsSource:
                 f"maxItems is {self._options.max_items}: the {left_out} oldest work items are left out; "
                 "raise maxItems to have them, or narrow the selection"
             )
-            problem = Problem(external_id="maxItems", reason=reason)
+            problem = Problem(external_id="maxItems", reason=reason, because=BEYOND)
             yield Page(cursor=cursor_json(cursor), skipped=(problem,))
         return cursor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,7 +33,7 @@ from connectors.confluence.document import (
     page_document,
     readers_of,
 )
-from connectors.confluence.options import MOST_PER_PAGE, ConfluenceOptions
+from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.files.source import Unreadable, decode
 from connectors.web.faults import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
@@ -51,6 +52,8 @@ class ReadResult:
     documents: list[Document] = field(default_factory=list)
     failed: list[Problem] = field(default_factory=list)
     skipped: list[Problem] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason -> how many pages do not belong to the source or may not be stored."""
     deleted: list[str] = field(default_factory=list)
     """What is gone, or does not belong to the source any more."""
     admitted: int = 0
@@ -68,6 +71,7 @@ class ReadResult:
             documents=tuple(self.documents[last:]),
             failed=tuple(self.failed),
             skipped=tuple(self.skipped),
+            left_out=self.left_out,
             deleted=tuple(dict.fromkeys(self.deleted)),
         )
 
@@ -112,16 +116,20 @@ class PageReader:
         found = self._fetch(wanted)
         found += self._missing([key for key in wanted if key not in {f.page.id for f in found}], result)
         found = [f for f in found if until is None or f.page.created is None or f.page.created <= until]
-        qualified = {page.id for page in self.qualified([f.page for f in found])}
+        qualified = {page.id for page in self.qualified([f.page for f in found], result.left_out)}
         for fetched in found:
             self._take(fetched, fetched.page.id in qualified, only, result)
         return result
 
-    def qualified(self, pages: Sequence[Content]) -> list[Content]:
-        """Those that belong to the source and may be stored."""
-        held = [page for page in pages if self.filter.holds(page)]
+    def qualified(self, pages: Sequence[Content], left_out: Counter[str]) -> list[Content]:
+        """Those that belong to the source and may be stored; the others are counted in `left_out`."""
+        reasons = {page.id: self.filter.objection(page) for page in pages}
+        held = [page for page in pages if not reasons[page.id]]
         self.restrictions.learn(held)
-        return [p for p in held if self._options.include_restricted or not self.restrictions.layers(p)]
+        if not self._options.include_restricted:
+            reasons |= {page.id: self.restrictions.barrier(page) for page in held}
+        left_out.update(filter(None, reasons.values()))
+        return [page for page in held if not reasons[page.id]]
 
     def comments_and_files(
         self, pages: Sequence[str] | None, *, texts: bool = False
@@ -226,7 +234,8 @@ class PageReader:
                 result.documents.append(document)
             else:
                 reason = f"page {page.title!r} holds no text; nothing of it can be found"
-                result.skipped.append(Problem(external_id=page.id, reason=reason, url=url))
+                skipped = Problem(external_id=page.id, reason=reason, url=url, because="holds no text")
+                result.skipped.append(skipped)
                 result.deleted.append(page.id)
         for file in files:
             if only is None or file.id in only:
@@ -242,7 +251,7 @@ class PageReader:
             SourceDenied: the credentials are refused altogether.
             SourceUnavailable: the service does not answer.
         """
-        problems, reason = result.failed, ""
+        problems, reason, because = result.failed, "", ""
         try:
             if not file.download:
                 raise Unreadable("has no address to download it from")  # noqa: TRY301 (as every other reason)
@@ -253,6 +262,7 @@ class PageReader:
             document = file_document(self._options, self.base, file, page, layers, text)
         except AnswerTooLarge:
             problems, reason = result.skipped, "is larger than the limit; split it"
+            because = "larger than attachmentMaxBytes"
         except (Unreadable, DocumentRejected) as error:
             reason = str(error)
         except (ConfluenceNotFound, SourceDenied) as error:
@@ -263,8 +273,10 @@ class PageReader:
                 result.documents.append(document)
                 return
             problems, reason = result.skipped, "holds no text"
+            because = reason
         url = address(self.base, file)
-        problems.append(Problem(external_id=file.id, reason=f"{file.title} {reason}", url=url))
+        reason = f"{file.title} {reason}"
+        problems.append(Problem(external_id=file.id, reason=reason, url=url, because=because))
 
     def _prove_credentials(self, error: ConfluenceNotFound | SourceDenied) -> None:
         """A refusal of this one file (it lies on another host) is no refusal of our credentials."""
@@ -301,22 +313,24 @@ class ContentFilter:
             found += f" and (ancestor in ({roots}) or id in ({roots}))"
         return found
 
-    def holds(self, page: Content) -> bool:
-        """Whether it belongs to the source; restrictions are not looked at."""
+    def objection(self, page: Content) -> str:
+        """Why it does not belong to the source; empty if it does. Restrictions are not looked at."""
         roots = self._options.ancestors
         tree = {page.id, *(ancestor for ancestor, _ in page.ancestors)}
         labels = {label.casefold() for label in page.labels}
-        return (
-            page.kind in self._options.page_types
-            and page.status == "current"
-            and (not self._spaces or page.space_key.casefold() in self._spaces)
-            and (not roots or not tree.isdisjoint(roots))
-            and (not self._include or not labels.isdisjoint(self._include))
-            and labels.isdisjoint(self._exclude)
-        )
+        wrong = {
+            "of a type that is not read": page.kind not in self._options.page_types,
+            "archived or a draft": page.status != "current",
+            "in another space": self._spaces and page.space_key.casefold() not in self._spaces,
+            "not below ancestors": roots and tree.isdisjoint(roots),
+            "without a label of labels.include": self._include and labels.isdisjoint(self._include),
+            "with a label of labels.exclude": not labels.isdisjoint(self._exclude),
+        }
+        return next((reason for reason, holds in wrong.items() if holds), "")
 
 
 IDS_AT_ONCE = 100
+UNREADABLE = "restrictions unreadable"
 
 
 class Restrictions:
@@ -325,10 +339,13 @@ class Restrictions:
     def __init__(self, client: ConfluenceClient) -> None:
         self._client = client
         self._known: dict[str, Readers] = {}
+        self._unclear: dict[str, str] = {}
+        """Why the restrictions of these could not be found out."""
 
     def forget(self) -> None:
         """A new walk asks anew."""
         self._known.clear()
+        self._unclear.clear()
 
     def learn(self, pages: Sequence[Content]) -> None:
         """Takes in what the answers say, and finds out about the pages above."""
@@ -350,6 +367,12 @@ class Restrictions:
         found = [list(readers) for key in path if (readers := self._known.get(key, NOBODY))]
         return [[f"space:{page.space_key}"], *found] if found else []
 
+    def barrier(self, page: Content) -> str:
+        """Why not everybody in the space may read it; empty if everybody may."""
+        path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
+        why = next((self._unclear[key] for key in path if key in self._unclear), "")
+        return f"{UNREADABLE}, because {why}" if why else "not open to everybody" * bool(self.layers(page))
+
     def _note(self, content: Content) -> bool:
         """Keeps the restriction that a search has shown; False if it has not."""
         if content.readers is None:
@@ -367,6 +390,9 @@ class Restrictions:
         except (ConfluenceNotFound, ConfluenceRefused, ServerFault) as error:
             if isinstance(error, ServerFault) and error.status != 404:  # noqa: PLR2004 (a web page: Not Found)
                 raise
+            self._unclear[key] = error.message
             return NOBODY
         readers = readers_of(answer.get("restrictions"))
+        if readers is None:
+            self._unclear[key] = f"{PRODUCT} does not show them"
         return NOBODY if readers is None else readers

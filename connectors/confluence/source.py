@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
@@ -17,7 +18,7 @@ from connectors.confluence.client import (
 )
 from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
-from connectors.confluence.reader import ContentFilter, PageReader, left_as_it_is
+from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, left_as_it_is
 from connectors.confluence.walk import PageWalk
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import SourceDenied
@@ -53,7 +54,8 @@ class ConfluenceSource:
         self._reader.restrictions.forget()
         with closing(self._client):
             spaces = self._client.sees_all_spaces()
-            pages, pages_complete = self._all_pages()
+            left_out = Counter[str]()
+            pages, pages_complete = self._all_pages(left_out)
             attached, attached_complete = self._reader.comments_and_files(None)
         versions: dict[str, str] = {}
         for page in pages:
@@ -62,7 +64,7 @@ class ConfluenceSource:
             self._owners |= dict.fromkeys(found.keys() - {page.id}, page.id)
             versions |= found
         complete = spaces and pages_complete and attached_complete
-        return Listing(ids=frozenset(versions), complete=complete, versions=versions)
+        return Listing(ids=frozenset(versions), complete=complete, versions=versions, left_out=left_out)
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These pages and attachments as they are now."""
@@ -80,7 +82,7 @@ class ConfluenceSource:
 
     # -- the id walk -----------------------------------------------------------------------------------
 
-    def _all_pages(self) -> tuple[list[Content], bool]:
+    def _all_pages(self, left_out: Counter[str]) -> tuple[list[Content], bool]:
         """Those that qualify, oldest first up to the cap, and whether they are all."""
         reader, most = self._reader, self._options.max_pages
         search = self._client.search(
@@ -89,13 +91,13 @@ class ConfluenceSource:
         found: list[Content] = []
         waiting: list[Content] = []
         for batch in search:
-            waiting += filter(reader.filter.holds, batch)
+            waiting += batch
             if len(waiting) >= PAGES_AT_ONCE:
-                found += self._reader.qualified(waiting)
+                found += reader.qualified(waiting, left_out)
                 waiting = []
                 if most is not None and len(found) > most:
                     return found[:most], False
-        found += self._reader.qualified(waiting)
+        found += reader.qualified(waiting, left_out)
         return found[:most], search.complete and (most is None or len(found) <= most)
 
     # -- reading by ids --------------------------------------------------------------------------------
@@ -132,6 +134,11 @@ class ConfluenceSource:
 
 
 SHOWN_SPACES = 20
+SAMPLE = 50
+READABLE = (
+    "let the account read the restrictions of pages, on Cloud with the scope read:content.restriction:confluence; "
+    "what is not known to be open is not stored"
+)
 WRONG_ADDRESS = "check baseUrl: on Cloud https://NAME.atlassian.net/wiki, on a Server with its context path"
 
 
@@ -183,6 +190,22 @@ def _contents(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[
     if options.max_pages is not None and count > options.max_pages:
         detail += f", of which maxPages lets the {options.max_pages} oldest in; pages removed there stay in the index"
     yield Finding(ok=ok, subject="spaces", detail=detail, fix="" if ok else PERMISSION)
+    yield from _sample(client, options)
+
+
+def _sample(client: ConfluenceClient, options: ConfluenceOptions) -> Iterator[Finding]:
+    """Which of the newest pages would be left out, and why: a source may show pages and yield none."""
+    reader, left_out = PageReader(client, options), Counter[str]()
+    clause = f"{reader.filter.clause(options.page_types)} order by created desc"
+    newest = next(iter(client.search(clause, PAGE_WALK, limit=SAMPLE)), [])
+    taken = reader.qualified(newest, left_out)
+    if left_out:
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in left_out.most_common())
+        detail = f"of the newest {len(newest)} {len(taken)} are taken in; left out are: {reasons}"
+        unreadable = any(reason.startswith(UNREADABLE) for reason in left_out)
+        ok = bool(taken) and not unreadable
+        fix = "" if ok else READABLE if unreadable else "widen labels or ancestors, or set includeRestricted"
+        yield Finding(ok=ok, subject="pages", detail=detail, fix=fix)
 
 
 def _pages(count: int) -> str:

@@ -160,7 +160,9 @@ class PageWalk:
             f"there are more than maxPages {most} pages; only the {most} that were created first are "
             "read, and pages that were removed stay: raise syncOptions.maxPages, or name fewer spaces"
         )
-        problem = Problem(external_id="maxPages", reason=reason, url=self._client.deployment.base)
+        problem = Problem(
+            external_id="maxPages", reason=reason, url=self._client.deployment.base, because="beyond maxPages"
+        )
         yield Page(cursor=cursor_json(cursor), skipped=(problem,))
         return cursor
 

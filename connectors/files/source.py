@@ -100,7 +100,9 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
         if status.st_size > options.max_bytes:
             too_large = f"has {status.st_size} bytes, the limit is {options.max_bytes}"
             reason = f"{file.external_id} {too_large}; raise maxBytes or split the file"
-            return Skipped(external_id=file.external_id, reason=reason, url=url)
+            return Skipped(
+                external_id=file.external_id, reason=reason, url=url, because="larger than maxBytes"
+            )
         text, encoding = decode(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -121,7 +123,7 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
 def blank(external_id: str, url: str) -> Skipped:
     """What is said of a file without text."""
     reason = f"{external_id} holds no text; nothing of it can be found"
-    return Skipped(external_id=external_id, reason=reason, url=url)
+    return Skipped(external_id=external_id, reason=reason, url=url, because="holds no text")
 
 
 def is_blank(text: str) -> bool:

@@ -211,7 +211,7 @@ class _Walk:
         elif not pattern.fixed and pattern.prefix and not os.path.lexists(f"{self._root}/{pattern.prefix}"):
             nothing = f"nothing of {pattern.text} is read, and nothing deleted"
             reason = f"there is no folder {pattern.prefix}; {nothing}"
-            self._skipped.append(Skipped(external_id=pattern.prefix, reason=reason))
+            self._skipped.append(Skipped(external_id=pattern.prefix, reason=reason, because="no such folder"))
             self._complete = False
 
     def _fail(self, relative: str, reason: str, *, present: bool = False) -> None:

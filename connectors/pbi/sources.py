@@ -94,7 +94,9 @@ class Gathering:
         items = pbi_items(data)
         if items is None:
             reason = f"{file.external_id} has no PBIs; it holds {top_level(data)}"
-            self.problems.append(Skipped(external_id=file.external_id, reason=reason, url=file.url))
+            self.problems.append(
+                Skipped(external_id=file.external_id, reason=reason, url=file.url, because="holds no PBI")
+            )
         run = run_facts(data)
         first, last = _file_rank(file, run)
         for item in items or ():

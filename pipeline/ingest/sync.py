@@ -131,9 +131,12 @@ class Syncer:
             if listing is not None:
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 runs.add(connection, where.run_id, pruned)
+                if listing.left_out is not None:
+                    runs.note_left_out(connection, where.run_id, listing.left_out, anew=True)
             queued = admission.outdate(connection, where)
             runs.add(connection, where.run_id, runs.Counts(queued=queued))
             runs.discovered(connection, where.run_id)
+            run = runs.get(connection, where.run_id)
             when = schedule()
             sources.completed(
                 connection,
@@ -144,6 +147,7 @@ class Syncer:
                 # A source whose every sync ends with a walk needs no walks besides.
                 next_walk_at=None if source.walks_all else when.next_walk_at,
                 walked=listing is not None,
+                left_out=run.left_out if run else {},
             )
         return True
 

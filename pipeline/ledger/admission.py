@@ -103,12 +103,14 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     deleted = remove(connection, [document_id(where.source_id, e) for e in gone])
     runs.note_problems(connection, where.run_id, "failed", failed)
     runs.note_problems(connection, where.run_id, "skipped", page.skipped)
+    left_out = page.all_left_out
+    runs.note_left_out(connection, where.run_id, left_out)
     return Counts(
         queued=queued,
         unchanged=unchanged,
         restored=restored + len(back),
         failed=len(failed),
-        skipped=len(page.skipped),
+        skipped=left_out.total(),
         deleted=deleted,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,7 @@ _SOURCES = text("""
            coalesce((select error from sync_run r where r.source_id = s.id and r.finished_at is null),
                     s.last_error) as last_error,
            greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held,
+           s.left_out,
            s.removed_at is not null as removed
     from source s join tenant t on t.id = s.tenant_id
     left join (
@@ -46,7 +48,8 @@ def sources(connection: Connection) -> list[Json]:
     """Every source of every tenant, what it holds and how its last sync went; no longer configured ones last.
 
     `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
-    deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync.
+    deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync;
+    `left_out` are the items that the last walk over all saw and left out, by reason.
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
@@ -67,6 +70,12 @@ def sources(connection: Connection) -> list[Json]:
     return found
 
 
+def left_out_in_words(counts: Mapping[str, int]) -> str:
+    """As in `3 left out: too large: 2; empty: 1`, the most frequent first."""
+    reasons = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return f"{sum(counts.values())} left out: " + "; ".join(f"{reason}: {n}" for reason, n in reasons)
+
+
 RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)
 
 
@@ -74,7 +83,7 @@ def _last_runs(connection: Connection) -> dict[UUID, Json]:
     """The newest run of each source with its counts; an open one has those of this moment."""
     statement = text(f"""
         select distinct on (source_id) source_id, id as run, state, trigger, started_at, finished_at,
-               {", ".join(RUN_COUNTS)}
+               {", ".join(RUN_COUNTS)}, left_out
         from sync_run order by source_id, started_at desc, id desc""")
     found = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
     live = runs.progress(connection, [run["run"] for run in found.values() if not run["finished_at"]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,6 +61,8 @@ class RunRow(Counts):
     texts_cut: int
     """Of the embedded: longer than the model reads, so that it saw the beginning alone."""
     problems: list[Json]
+    left_out: dict[str, int]
+    """Reason -> how many items were seen and left out."""
 
 
 _COLUMNS = ", ".join(RunRow.__dataclass_fields__)
@@ -147,6 +149,21 @@ def keep_stamp(connection: Connection, run_id: int, stamp: str | None) -> None:
     connection.execute(
         text("update sync_run set stamp = :stamp where id = :id"), {"id": run_id, "stamp": stamp}
     )
+
+
+def note_left_out(
+    connection: Connection, run_id: int, counts: Mapping[str, int], *, anew: bool = False
+) -> None:
+    """Count items that were seen and left out, by reason; `anew` replaces what was counted so far."""
+    statement = text("""
+        update sync_run set left_out = (
+            select coalesce(jsonb_object_agg(reason, n), '{}') from (
+                select key as reason, sum(cast(value as integer)) as n
+                from (select * from jsonb_each_text(case when :anew then '{}' else left_out end)
+                      union all select * from jsonb_each_text(cast(:counts as jsonb))) e group by key) r)
+        where id = :id""")
+    if counts or anew:
+        connection.execute(statement, {"id": run_id, "counts": json.dumps(clean(dict(counts))), "anew": anew})
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:

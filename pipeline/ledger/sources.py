@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -202,15 +202,20 @@ def completed(
     next_sync_at: datetime | None,
     next_walk_at: datetime | None,
     walked: bool = True,
+    left_out: Mapping[str, int] | None = None,
 ) -> None:
-    """Note a sync that reached its end; `walked` if it ended with an id walk."""
+    """Note a sync that reached its end; `walked` if it ended with an id walk, which saw `left_out` in all."""
     statement = text("""
         update source set last_sync_at = now(), last_error = null, failures = 0, retry_at = null, stamp = :stamp,
                pipeline_version = :pipeline, next_sync_at = :next,
+               left_out = case when :walked then cast(:left_out as jsonb) else left_out end,
                next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
         where id = :id""")
     named = {"id": source_id, "pipeline": pipeline_version, "stamp": stamp, "walked": walked}
-    connection.execute(statement, {**named, "next": next_sync_at, "walk": next_walk_at})
+    connection.execute(
+        statement,
+        {**named, "next": next_sync_at, "walk": next_walk_at, "left_out": json.dumps(left_out or {})},
+    )
 
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:

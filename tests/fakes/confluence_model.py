@@ -27,6 +27,8 @@ class ConfluenceModel(ConfluenceView):
         self.broken: set[str] = set()
         self.hide_zone = False
         """Cloud does not show the account's zone; Server never does."""
+        self.hide_restrictions = False
+        """The account may not see them: searches leave them out, and the endpoint is forbidden."""
         self.undercount = False
         """Server: `start` in the next link of a capped answer is too small."""
         self.empty_page_at: int | None = None

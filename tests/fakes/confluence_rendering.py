@@ -218,6 +218,7 @@ class Rendering:
         return self.space(self._model.spaces[content.space])
 
     def _restrictions(self, content: Content, want: Tree) -> Json:
+        want = {} if self._model.hide_restrictions else want
         shown: Json = {op: self.operation(content, op, want[op]) for op in ("read", "update") if op in want}
         return {**shown, "_expandable": {op: "" for op in ("read", "update") if op not in want}}
 

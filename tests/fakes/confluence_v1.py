@@ -108,6 +108,8 @@ class V1:
 
     def _restriction(self, seen: Seen, key: str, operation: str | None) -> Answer:
         content = self._find(key)
+        if self._model.hide_restrictions:
+            raise RefusedV1(403, "not permitted to see restrictions")
         want = expand_tree(seen.first("expand"))
         # `restrictions.user` for one operation, `read.restrictions.user` for both at once.
         if operation:

@@ -195,6 +195,7 @@ TABLES = sorted(
             "action_collection",
             "action_document",
             "index_document",
+            "walk_piece",
         ),
         *("embedding_claim", "embedding_usage"),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.documents import Cursor, Document, Finding, Listing, Page
+from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
 from pipeline.errors import LeaseLost, RateLimited, SourceUnavailable
 from pipeline.ingest.sync import Schedule, Syncer
 from pipeline.ledger import runs
@@ -39,6 +39,10 @@ class Shelf:
     read_again: list[list[str]] = field(default_factory=list)
     begun_at: list[Any] = field(default_factory=list)
     pages_read: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    skipped: tuple[Problem, ...] = ()
+    """These two of each page; of all, as the id walk tells it:"""
+    all_left_out: dict[str, int] | None = None
     listing_seconds: float = 0.0
     """How long the first page takes."""
 
@@ -66,12 +70,17 @@ class Shelf:
             batch = tuple(every[at : at + self.page_size])
             last = at + self.page_size >= len(every)
             done = {} if last and self.walks_all else {"read": at + len(batch)}
-            yield Page(cursor=done, documents=batch)
+            yield Page(cursor=done, documents=batch, skipped=self.skipped, left_out=self.left_out)
 
     def ids(self) -> Listing:
         if self.ids_fault:
             raise self.ids_fault
-        return Listing(ids=frozenset(self.documents), complete=self.complete, versions=self.versions)
+        return Listing(
+            ids=frozenset(self.documents),
+            complete=self.complete,
+            versions=self.versions,
+            left_out=self.all_left_out,
+        )
 
     def check(self) -> list[Finding]:
         return []
@@ -318,6 +327,29 @@ class TestWhatIsGone:
         with pytest.raises(SourceUnavailable):
             go_on(shop, source, shop.open_run())
         assert self.hidden(shop) == []
+
+
+class TestWhatIsLeftOut:
+    def test_it_is_counted_by_reason_in_the_run_and_kept_for_the_source(self, shop: Workshop) -> None:
+        source = shelf(3)
+        empty = Problem(external_id="e", reason="e holds no text", because="holds no text")
+        source.left_out, source.skipped = {"not for everybody": 4}, (empty,)
+        row = sync(shop, source)
+        assert row.left_out == {"not for everybody": 8, "holds no text": 2}, "two pages"
+        assert (row.skipped, row.listed) == (10, 13)
+        assert shop.value("select left_out from source") == row.left_out
+        source.left_out = {}
+        sync(shop, source)
+        assert shop.value("select left_out from source") == row.left_out, (
+            "a look at changes tells nothing of the rest"
+        )
+
+    def test_an_id_walk_that_tells_it_counts_for_all(self, shop: Workshop) -> None:
+        source = shelf(3, left_out={"not for everybody": 4}, all_left_out={"not for everybody": 5})
+        assert sync(shop, source).left_out == {"not for everybody": 5}
+        source.all_left_out = {}
+        assert sync(shop, source, walk=True).left_out == {}
+        assert shop.value("select left_out from source") == {}
 
 
 class TestTheIdWalk:

@@ -264,7 +264,17 @@ def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
     docs = found["sources"][0]
     promised = {
         *("name", "tenant", "type", "documents", "chunks", "pending", "dead", "hidden", "freshness_seconds"),
-        *("last_error", "next_sync", "paused", "held", "removed", "dead_letters", "problems", "last_run"),
+        *(
+            "last_error",
+            "next_sync",
+            "paused",
+            "held",
+            "removed",
+            "dead_letters",
+            "problems",
+            "last_run",
+            "left_out",
+        ),
     }
     assert promised == set(docs)
     assert docs["dead_letters"][0]["item"] == "a.md"
@@ -306,6 +316,9 @@ def calm(**changes: Any) -> dict[str, Any]:
         "name": "docs",
         "dead": 0,
         "held": 0,
+        "left_out": {},
+        "documents": 3,
+        "pending": 0,
         "last_error": None,
         "removed": False,
         "paused": False,
@@ -327,6 +340,11 @@ def calm(**changes: Any) -> dict[str, Any]:
 
 ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (calm(), ""),
+    "nothing stored of what is shown": (
+        calm(documents=0, left_out={"not open to everybody": 2, "restrictions unreadable": 300}),
+        "docs shows items and none is stored, 302 left out: restrictions unreadable: 300; not open to everybody: 2",
+    ),
+    "some left out": (calm(left_out={"not open to everybody": 2}), ""),
     "dead": (calm(dead=2), "2 dead letters: larder dead list"),
     "one dead": (calm(dead=1), "1 dead letter: larder dead list"),
     "held": (calm(held=40, dead=1), "larder sources release docs"),

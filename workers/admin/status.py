@@ -150,6 +150,11 @@ def _of_work(found: Json) -> Iterator[str]:
         yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
 
 
+def nothing_stored(source: Json) -> bool:
+    """Whether a source has shown items, and none of them became a document."""
+    return bool(source["left_out"]) and not (source["documents"] or source["pending"] or source["removed"])
+
+
 def _of_content(found: Json) -> Iterator[str]:
     sources = found["sources"]
     for bad in (s for s in sources if s["last_error"] and not s["removed"]):
@@ -157,6 +162,9 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in (s for s in sources if s["held"]):
         meant = f"if they are meant: larder sources release {s['name']}"
         yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
+    for s in (s for s in sources if nothing_stored(s)):
+        said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
+        yield f"{said}; see larder sources check {s['name']}"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
     building = [i for i in found["other_indexes"] if i["status"] == "building"]

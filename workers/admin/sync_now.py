@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -162,7 +163,7 @@ def report(watched: Sequence[Watched], seconds: float) -> Json:
     """The document of `larder index --json`; of each run listed = unchanged + queued + skipped + failed."""
     rows = [
         {"source": w.source.settings.name, "run": w.run.id}
-        | {name: getattr(w.run, name) for name in ("state", *overview.RUN_COUNTS, "error")}
+        | {name: getattr(w.run, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
         for w in watched
     ]
     return {
@@ -183,6 +184,11 @@ def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
         name = w.source.settings.name
         for p in w.run.problems:
             yield {"source": name, **{key: p[key] for key in ("item", "reason", "outcome")}}
+        named = sum(p["outcome"] == "skipped" for p in w.run.problems)
+        if sum(w.run.left_out.values()) > named:
+            reason = overview.left_out_in_words(w.run.left_out)
+            nothing = "" if w.run.listed > w.run.skipped else "nothing of it is stored: "
+            yield {"source": name, "item": "", "reason": nothing + reason, "outcome": "skipped"}
         if w.run.state == "failed":
             yield {"source": name, "item": "", "reason": w.run.error, "outcome": "failed"}
 
@@ -249,6 +255,7 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
     counts = dict.fromkeys(("listed", "unchanged", "queued", "skipped", "failed"), 0)
     items: list[str] = []
     problems: list[Json] = []
+    left_out = Counter[str]()
     for page in source.pages(None):
         with parts.database.tenant(one.tenant_id) as connection:
             verdicts = admission.verdicts(connection, where, page)
@@ -257,12 +264,19 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
         items += changed
         counts["queued"] += len(changed)
         counts["failed"] += len(page.failed) + dead
-        counts["skipped"] += len(page.skipped)
+        counts["skipped"] += page.all_left_out.total()
+        left_out += page.all_left_out
         counts["unchanged"] += len(verdicts) - len(changed) - dead
         problems += [{**p.to_json(), "outcome": "failed"} for p in page.failed]
         problems += [{**p.to_json(), "outcome": "skipped"} for p in page.skipped]
     counts["listed"] = sum(counts.values())
-    return {"source": one.settings.name, **counts, "would_index": items, "problems": problems}
+    return {
+        "source": one.settings.name,
+        **counts,
+        "left_out": left_out,
+        "would_index": items,
+        "problems": problems,
+    }
 
 
 # Workers for one command --------------------------------------------------------------------------

@@ -88,11 +88,14 @@ def screen(found: Json) -> RenderableType:
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     """Its row; with its tenant if there are several."""
+    from workers.admin.status import nothing_stored
+
     states = (
         ("removed", s["removed"], "dim"),
         ("paused", s["paused"], "yellow"),
         (f"held {s['held']}", s["held"], "yellow"),
         ("failing", s["last_error"], "red"),
+        ("empty", nothing_stored(s), "yellow"),
         ("syncing", (s["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
         ("ok", True, "none"),
     )
@@ -105,6 +108,8 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
 
 def _troubles(sources: list[Json]) -> list[Text]:
     """One line per failing source, then the newest files that could not be taken, as far as they fit."""
+    from pipeline.ledger.overview import left_out_in_words
+
     every = [("red", s["name"], s["last_error"]) for s in sources if s["last_error"] and not s["removed"]]
     every += [
         (
@@ -114,6 +119,12 @@ def _troubles(sources: list[Json]) -> list[Text]:
         )
         for s in sources
         for p in s["problems"]
+    ]
+    # What is named is not counted once more.
+    every += [
+        ("yellow", s["name"], left_out_in_words(s["left_out"]))
+        for s in sources
+        if sum(s["left_out"].values()) > sum(p["outcome"] == "skipped" for p in s["problems"])
     ]
     lines = [
         Text.assemble((name, colour), f" {said}", no_wrap=True, overflow="ellipsis")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from connectors.confluence.client import ConfluenceClient
 from connectors.confluence.document import Content
+from connectors.confluence.options import LabelFilter
 from connectors.confluence.reader import Restrictions
 from pipeline.documents import Json
 from tests.connectors.confluence.world import Store, options_for, source_for
@@ -168,3 +170,34 @@ def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
     restrictions.learn([page])
 
     assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]
+
+
+def test_what_is_left_out_is_counted_by_reason(fake: FakeConfluence) -> None:
+    _tree(fake)
+    fake.add_page("ENG", "Draft", "<p>x</p>", labels=["draft"])
+    fake.add_page("ENG", "Empty", "")
+    source = source_for(fake, labels=LabelFilter(exclude=("draft",)))
+
+    pages = list(source.pages(None))
+
+    seen = {"not open to everybody": 3, "with a label of labels.exclude": 1}
+    assert sum((page.all_left_out for page in pages), Counter()) == {**seen, "holds no text": 1}
+    assert source.ids().left_out == seen
+
+
+def test_unreadable_restrictions_let_nothing_in_and_say_so(fake: FakeConfluence) -> None:
+    for n in range(7):
+        fake.add_page("ENG", f"Page {n}", "<p>x</p>")
+    fake.hide_restrictions = True
+    source = source_for(fake)
+
+    pages = list(source.pages(None))
+
+    assert not any(page.documents for page in pages)
+    (reason,) = {reason for page in pages for reason in page.left_out}
+    assert reason.startswith("restrictions unreadable, because Confluence answered 403")
+    assert sum(page.left_out.get(reason, 0) for page in pages) == 7
+    assert source.ids().left_out == {reason: 7}
+    (finding,) = [f for f in source.check() if not f.ok]
+    assert f"of the newest 7 0 are taken in; left out are: {reason}: 7" in finding.detail
+    assert "restrictions" in finding.fix

@@ -72,6 +72,7 @@ def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
         "next_sync": None,
         "paused": False,
         "held": 0,
+        "left_out": {},
         "removed": False,
         "dead_letters": [],
         "problems": [],

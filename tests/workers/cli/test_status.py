@@ -103,6 +103,7 @@ def source(name: str, **changes: Any) -> dict[str, Any]:
         "next_sync": None,
         "paused": False,
         "held": 0,
+        "left_out": {},
         "removed": False,
         "dead_letters": [],
         "problems": [],
