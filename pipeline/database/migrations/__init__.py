@@ -10,7 +10,10 @@ from sqlalchemy.engine import make_url
 from pipeline.database.engine import driver_of
 from pipeline.errors import ConfigurationError
 
-STEPS = {path.name[:3]: path for path in sorted((Path(__file__).parent / "sql").glob("*.sql"))}
+STEPS = {
+    path.name[:3]: path
+    for path in sorted((Path(__file__).parent / "sql").rglob("*.sql"), key=lambda path: path.name)
+}
 """Revision -> what leads to it from the one before."""
 NEWEST = max(STEPS)
 """The revision this code needs."""
