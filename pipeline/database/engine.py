@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
 from pipeline.database.connect_errors import KEPT, no_answer, refusal
-from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreSilent, StoreUnavailable
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
@@ -272,6 +272,10 @@ def _said(error: BaseException | None) -> str:
     return type(error).__name__ if wrong_data or not said else str(said)
 
 
+HINDERED = "see its log, its disk and `larder doctor`; the work is kept and tried again"
+# Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
+# refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
+_OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
 # Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
 # the same work may succeed a moment later.
 _PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "08006", "08001", "08003")
@@ -292,7 +296,10 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     if lost or state in _PASSING:
         why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
         return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
-    return StoreRejected(f"the database refuses: {_said(original)}")
+    what = _said(original)
+    if not state or state.startswith(_OF_THE_VALUE):
+        return StoreRejected(f"the database refuses: {what}")
+    return StoreHindered(f"the database cannot do this now: {what} ({state})", fix=HINDERED)
 
 
 class AnswerTimeout(psycopg.OperationalError):

@@ -5,7 +5,8 @@
     |- StoreError                      E001
     |  |- StoreUnavailable                   transient   PostgreSQL or the broker cannot be reached
     |  |  |- StoreSilent                      transient   ... or keeps connections open and says nothing
-    |  |  `- StoreRefused                     transient   ... or answers and does not let us in
+    |  |  |- StoreRefused                     transient   ... or answers and does not let us in
+    |  |  `- StoreHindered                    transient   ... or lacks disk, memory, a table or the right to write
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
@@ -97,6 +98,7 @@ class StoreUnavailable(StoreError):
     """The database or the broker cannot be reached."""
 
     transient = True
+    waits = True
 
 
 class StoreSilent(StoreUnavailable):
@@ -105,6 +107,10 @@ class StoreSilent(StoreUnavailable):
 
 class StoreRefused(StoreUnavailable):
     """The database answers and does not let us in: whoever mends the login mends it for all that waits."""
+
+
+class StoreHindered(StoreUnavailable):
+    """The database cannot do this now, whatever it is given: its disk is full, or it only reads."""
 
 
 class StoreRejected(StoreError):

@@ -22,7 +22,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, embed_missing, missing, write_each
+from pipeline.ingest.embed import SHARED_SECONDS, embed_missing, giving_back, missing, write_each
 from pipeline.ingest.steps import Decide, cut, held_of
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
@@ -204,10 +204,11 @@ class Filler:
 
     def _fault(self, claim: FillClaim, ids: Sequence[UUID], error: LarderError) -> None:
         """An error of these documents: later, or never in this index; the other indexes keep what they have."""
-        with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            for document in ids:
-                decision = self.decide(error, claim.wanted[document].attempts + 1)
-                if decision.dead:
-                    fills.give_up(connection, claim, document, code=error.code, reason=str(error))
-                else:
-                    fills.postpone(connection, claim, [document], error=str(error), delay=decision.delay)
+        for attempt in giving_back(self.lease):
+            with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
+                for document in ids:
+                    decision = self.decide(error, claim.wanted[document].attempts + 1)
+                    if decision.dead:
+                        fills.give_up(connection, claim, document, code=error.code, reason=str(error))
+                    else:
+                        fills.postpone(connection, claim, [document], error=str(error), delay=decision.delay)

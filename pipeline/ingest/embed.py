@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import Connection
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder
 from pipeline.embedding.budget import Budget
 from pipeline.embedding.calls import TextsRejected, embed_checked
-from pipeline.errors import LarderError, StoreRejected
+from pipeline.errors import LarderError, StoreHindered, StoreRejected, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import Item, embedding_use
 from pipeline.ledger.leases import Lease
 
+GIVE_BACK_SECONDS = 2.0
+"""How long to leave a database alone that could not even take documents back."""
 SHARED_SECONDS = 1.0
 """How long to leave a document alone of which somebody else is embedding a text: about one call."""
 
@@ -113,16 +116,26 @@ def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> 
         yield part
 
 
+def giving_back(lease: float) -> Retrying:
+    """Tries to give claimed documents back: a claim that is left to end by itself counts as a crash."""
+    return Retrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_fixed(GIVE_BACK_SECONDS),
+        stop=stop_after_delay(lease / 2),
+        reraise=True,
+    )
+
+
 def write_each(
     ids: Sequence[UUID],
     write: Callable[[Sequence[UUID]], list[Item]],
     fault: Callable[[Sequence[UUID], LarderError], None],
 ) -> list[Item]:
-    """All in one transaction; if one of them is refused, each for itself, so that the others get in."""
+    """All in one transaction; if the database can or may not, each for itself, so that the others get in."""
     try:
         return write(ids) if ids else []
     except LarderError as error:
-        if isinstance(error, StoreRejected) and len(ids) > 1:
+        if isinstance(error, (StoreRejected, StoreHindered)) and len(ids) > 1:
             return [item for i in ids for item in write_each([i], write, fault)]
         fault(ids, error)
         return []

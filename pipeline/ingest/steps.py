@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from uuid import UUID
 
 import numpy as np
@@ -16,9 +17,9 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
-from pipeline.errors import DocumentRejected, LarderError, TextRejected
+from pipeline.errors import DocumentRejected, LarderError, StoreUnavailable, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, Terms, embed_missing, missing, write_each
+from pipeline.ingest.embed import SHARED_SECONDS, Terms, embed_missing, giving_back, missing, write_each
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument
@@ -109,14 +110,29 @@ class Indexer:
                 pieces[i] = cut(self.chunker_of(stored.source, stored.source_type), stored, bodies.get(i))
             except LarderError as error:
                 failed[i] = error
-        with self.database.tenant(tenant, durable=False) as connection:
-            kept = {i: pieces[i] for i in work.still_ours(connection, claim) if i in pieces}
-            versions = {i: claim.documents[i].version for i in kept}
-            work_in_progress.stage_chunks(connection, tenant, kept, versions)
-            for i, fault in failed.items():
-                self._decided(connection, claim, [i], fault)
-            ready = work.advance(connection, claim, list(kept), Stage.CHUNKED)
-        return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in kept.items()})
+        for i, fault in failed.items():
+            self._fault(claim, [i], fault)
+        ready = write_each(
+            list(pieces), lambda ids: self._stage(claim, ids, pieces), partial(self._fault, claim)
+        )
+        return Step(ready=ready, stage=Stage.CHUNKED, sizes={i: len(c) for i, c in pieces.items()})
+
+    def _stage(
+        self, claim: work.Claim, ids: Sequence[UUID], pieces: Mapping[UUID, list[Chunk]]
+    ) -> list[Item]:
+        """One transaction: stage what is still ours."""
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            mine = [i for i in work.still_ours(connection, claim) if i in ids]
+            versions = {i: claim.documents[i].version for i in mine}
+            staged = {i: pieces[i] for i in mine}
+            work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)
+            return work.advance(connection, claim, mine, Stage.CHUNKED)
+
+    def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
+        """Give documents back with their error."""
+        for attempt in giving_back(self.lease):
+            with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
+                self._decided(connection, claim, ids, error)
 
     def _claim(self, connection: Connection, tenant: UUID, stage: Stage, items: Sequence[Item]) -> work.Claim:
         return work.claim(connection, tenant, stage, items, lease=self.lease, crashes=self.crashes)
@@ -145,7 +161,11 @@ class Indexer:
             todo = self._todo(connection, claim)
             held = self._held(connection) if todo.texts else None
         error = self._embed_all(todo) if todo.texts and held is None else None
-        return self._embedded(todo, error, held)
+        try:
+            return self._embedded(todo, error, held)
+        except StoreUnavailable as lost:
+            self._fault(claim, claim.ids, lost)
+            return Step()
 
     def _todo(self, connection: Connection, claim: work.Claim) -> _Todo:
         hashes = work_in_progress.staged_hashes(connection, claim.ids)
@@ -269,11 +289,8 @@ class Indexer:
             trimmed = [i for i in claim.ids if not staged[i].complete]
             again = work.put_back(connection, claim, trimmed, Stage.CHUNKED) if trimmed else []
 
-        def fault(ids: Sequence[UUID], error: LarderError) -> None:
-            with self.database.tenant(tenant, durable=False) as connection:
-                self._decided(connection, claim, ids, error)
-
         whole = [i for i in claim.ids if i not in trimmed]
+        fault = partial(self._fault, claim)
         return Step(again=again + write_each(whole, lambda ids: self._write(claim, ids, staged), fault))
 
     def _write(

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.database.engine import MORE, Database
-from pipeline.errors import StoreRejected, StoreUnavailable
+from pipeline.database.engine import MORE, Database, translate
+from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
 
@@ -69,9 +69,47 @@ def test_a_refused_statement_is_no_passing_trouble_and_shows_no_values(database:
 )
 def test_no_value_is_in_an_error_or_its_traceback(database: Database, statement: str) -> None:
     value = str(uuid4())  # which no line of the traceback shows
-    with pytest.raises(StoreRejected) as caught, database.tenant(uuid4()) as connection:
+    with pytest.raises(StoreError) as caught, database.tenant(uuid4()) as connection:
         connection.execute(text(statement), {"v": value}).all()
     assert value not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "53100",
+        "53200",
+        "53300",
+        "25006",
+        "58030",
+        "42703",
+        "42P01",
+        "42501",
+        "23503",
+        "40P01",
+        "57014",
+        "57P01",
+        "XX000",
+        "XX001",
+    ],
+)
+def test_trouble_of_the_server_or_its_tables_is_waited_for(state: str) -> None:
+    error = translate(psycopg.errors.lookup(state)("no room"))
+    assert isinstance(error, StoreUnavailable)
+    assert (error.transient, error.waits) == (True, True)
+
+
+@pytest.mark.parametrize("state", ["22001", "22021", "22P02", "23502", "23505", "23514", "54000", "P0001"])
+def test_a_value_that_nobody_could_write_is_refused_for_good(state: str) -> None:
+    assert isinstance(translate(psycopg.errors.lookup(state)("no such value")), StoreRejected)
+
+
+def test_a_server_that_only_reads_is_waited_for(database: Database) -> None:
+    with pytest.raises(StoreHindered, match="read-only") as caught, database.tenant(uuid4()) as connection:
+        connection.exec_driver_sql(
+            "set transaction read only; insert into tenant values (current_tenant(), 'x')"
+        )
+    assert "larder doctor" in caught.value.fix
 
 
 def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None:

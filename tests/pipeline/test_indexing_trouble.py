@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
+from pipeline.ingest import embed
 from pipeline.ledger import Stage
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
+
+SQL = psycopg.Connection[Any]
 
 
 class TestOvertaken:
@@ -151,11 +155,70 @@ class TestTrouble:
 
         shop.indexer(index=away).upsert(shop.tenant, shop.items())
         assert [(r["state"], r["attempts"]) for r in shop.sql("select * from document")] == [
-            ("pending", 1)
+            ("pending", 0)
         ] * 2
+        assert {r["waits"] for r in shop.sql("select waits from document")} == {1}
         shop.sql("update document set due_at = now()")
         shop.indexer().upsert(shop.tenant, shop.items())
         assert {r["state"] for r in shop.sql("select state from document")} == {"done"}
+
+
+FULL = """
+    create function full_disk() returns trigger language plpgsql as $$ begin
+        raise exception 'could not extend file "base/1/2": No space left on device' using errcode = '53100'; end $$;
+    create trigger full_disk before"""
+
+
+class TestAHinderedDatabase:
+    """Its disk is full, or a table is not as it should be: that is no fault of a document."""
+
+    @pytest.mark.parametrize("table", ["chunk_stage", "embedding_cache", "chunk"])
+    def test_a_full_disk_makes_documents_wait_and_they_go_on_by_themselves(
+        self, alone: Workshop, omniscient: SQL, table: str
+    ) -> None:
+        alone.admit(document("a", paragraphs(2)), document("b", paragraphs(2, "other")))
+        omniscient.execute(f"{FULL} insert on {table} for each row execute function full_disk()")
+        for _ in range(4):
+            alone.sql("update document set due_at = now()")
+            alone.index()
+        rows = alone.sql("select state, attempts, crash_count, last_error from document")
+        assert [tuple(row.values())[:3] for row in rows] == [("pending", 0, 0)] * 2
+        assert all("No space left on device" in row["last_error"] for row in rows)
+        assert alone.dead_letters() == []
+        omniscient.execute(f"drop trigger full_disk on {table}")
+        alone.sql("update document set due_at = now()")
+        alone.index()
+        assert {r["state"] for r in alone.sql("select state from document")} == {"done"}
+
+    def test_what_the_database_cannot_take_does_not_hold_up_the_others(
+        self, alone: Workshop, omniscient: SQL
+    ) -> None:
+        alone.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
+        when = "when (new.content like 'bad %')"
+        omniscient.execute(f"{FULL} insert on chunk for each row {when} execute function full_disk()")
+        alone.index()
+        assert {i: alone.row(i)["state"] for i in ("a", "bad", "c")} == {
+            "a": "done",
+            "bad": "pending",
+            "c": "done",
+        }
+
+    def test_documents_that_could_not_be_given_back_at_once_have_not_crashed(
+        self, alone: Workshop, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(embed, "GIVE_BACK_SECONDS", 0.05)
+        alone.admit(document("a"))
+        through(alone, "embed")
+        omniscient.execute("""
+            create sequence tries; grant usage on sequence tries to public;
+            create function short_of_memory() returns trigger language plpgsql as $$ begin
+                if nextval('tries') < 4 then raise exception 'out of memory' using errcode = '53200'; end if;
+                return new; end $$;
+            create trigger short_of_memory before update on document for each row
+                when (old.lease_token is not null and new.lease_token is null) execute function short_of_memory()""")
+        assert alone.indexer().embed(alone.tenant, alone.items()).ready == []
+        row = alone.row("a")
+        assert (row["state"], row["lease_token"], row["crash_count"], row["waits"]) == ("pending", None, 0, 1)
 
 
 class TestSlices:

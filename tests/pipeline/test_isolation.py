@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.errors import StoreRejected
+from pipeline.errors import StoreHindered
 from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -221,7 +221,7 @@ class TestTenants:
 
     @pytest.mark.parametrize("table", sorted(set(TABLES) - {"audit"}))
     def test_rows_cannot_be_given_to_another(self, two: Two, table: str) -> None:
-        with pytest.raises(StoreRejected, match="row-level security"):
+        with pytest.raises(StoreHindered, match="row-level security"):
             two.ours.sql(f"update {table} set tenant_id = :t", t=two.theirs.tenant)
 
     # Of these two nobody may delete a row, be it his own.
@@ -236,14 +236,14 @@ class TestTenants:
             assert connection.execute(text(f"delete from {table} where tenant_id = :t"), where).rowcount == 0
 
     def test_rows_cannot_be_made_for_another(self, two: Two) -> None:
-        with pytest.raises(StoreRejected, match="row-level security"):
+        with pytest.raises(StoreHindered, match="row-level security"):
             two.ours.sql(
                 "insert into project (id, tenant_id, name) values (gen_random_uuid(), :t, 'x')",
                 t=two.theirs.tenant,
             )
 
     def test_the_partition_is_no_way_round(self, two: Two) -> None:
-        with pytest.raises(StoreRejected, match="permission denied"):
+        with pytest.raises(StoreHindered, match="permission denied"):
             two.ours.sql("select * from chunk_1")
 
     def test_the_tenant_does_not_leak_to_the_pools_next_user(self, two: Two) -> None:
@@ -263,13 +263,13 @@ class TestTenants:
             with two.database.asker.connect() as asked:
                 assert asked.exec_driver_sql(f"select * from {view}").all() == []
             with (
-                pytest.raises(StoreRejected, match="permission denied"),
+                pytest.raises(StoreHindered, match="permission denied"),
                 two.database.control() as connection,
             ):
                 connection.execute(text(f"select * from {view}"))
 
     def test_a_view_that_filters_read_shows_no_text(self, two: Two) -> None:
-        with pytest.raises(StoreRejected, match="does not exist"):
+        with pytest.raises(StoreHindered, match="does not exist"):
             two.ours.sql("select title from searchable_document")
 
     def test_a_tenant_sees_itself_only(self, two: Two) -> None:
@@ -283,11 +283,11 @@ class TestTenants:
 class TestTheControlRole:
     @pytest.mark.parametrize(("table", "column"), [(t, c) for t, cs in SECRETS.items() for c in cs])
     def test_it_reads_no_text(self, two: Two, table: str, column: str) -> None:
-        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+        with pytest.raises(StoreHindered, match="permission denied"), two.database.control() as connection:
             connection.execute(text(f"select {column} from {table}"))
 
     def test_it_reads_no_text_through_the_view(self, two: Two) -> None:
-        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+        with pytest.raises(StoreHindered, match="permission denied"), two.database.control() as connection:
             connection.execute(text("select * from indexing_state"))
 
     @pytest.mark.parametrize("table", ["document", "source", "sync_run", "run_item", "enrichment_job"])
@@ -297,7 +297,7 @@ class TestTheControlRole:
         assert {two.ours.tenant, two.theirs.tenant} <= found
 
     def test_it_cannot_move_a_document_to_another_tenant(self, two: Two) -> None:
-        with pytest.raises(StoreRejected, match="permission denied"), two.database.control() as connection:
+        with pytest.raises(StoreHindered, match="permission denied"), two.database.control() as connection:
             connection.execute(text("update document set tenant_id = :t"), {"t": two.ours.tenant})
 
 
@@ -306,7 +306,7 @@ class TestTheAudit:
         "statement", ["update audit set actor = 'x'", "delete from audit", "truncate audit"]
     )
     def test_it_cannot_be_changed_by_the_application(self, two: Two, statement: str) -> None:
-        with pytest.raises(StoreRejected, match="permission denied"):
+        with pytest.raises(StoreHindered, match="permission denied"):
             two.ours.sql(statement)
 
     def test_each_entry_holds_the_hash_of_the_one_before(self, two: Two) -> None:

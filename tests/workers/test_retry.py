@@ -17,6 +17,7 @@ from pipeline.errors import (
     RateLimited,
     SourceDenied,
     SourceUnavailable,
+    StoreHindered,
     StoreRejected,
     StoreUnavailable,
     TextRejected,
@@ -60,7 +61,7 @@ def test_never_before_the_time_that_was_asked_for(
     assert decide(QUEUE, SourceUnavailable(retry_after=asked), 1).delay == seconds
 
 
-@pytest.mark.parametrize("error", [SourceUnavailable(), RateLimited(), StoreUnavailable(), LeaseLost()])
+@pytest.mark.parametrize("error", [SourceUnavailable(), RateLimited(), LeaseLost()])
 def test_passing_trouble_is_tried_again_until_the_last_time(
     error: LarderError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +92,7 @@ def test_the_provider_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decide(EIGHT, RateLimited("busy", retry_after=42), 8) == Decision(delay=0.0, dead=True)
 
 
-@pytest.mark.parametrize("error", [EmbedderUnavailable(), BudgetSpent()])
+@pytest.mark.parametrize("error", [EmbedderUnavailable(), BudgetSpent(), StoreUnavailable(), StoreHindered()])
 def test_a_wait_grows_and_is_never_the_last(error: LarderError, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 1.0)
     found = [decide(EIGHT, error, waits) for waits in (1, 2, 5, 8, 5000)]

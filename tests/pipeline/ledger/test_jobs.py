@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
-from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreRejected
+from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreHindered
 from pipeline.ledger import jobs, upkeep
 from pipeline.ledger.jobs import Claimed, JobLimits, JobRow
 
@@ -357,7 +357,7 @@ def test_a_claim_waits_for_whoever_changes_the_job_at_that_moment(desk: Desk) ->
 def test_the_control_role_sees_neither_question_nor_answer(desk: Desk) -> None:
     desk.submit()
     for column in ("request", "result"):
-        with pytest.raises(StoreRejected), desk.database.control() as connection:
+        with pytest.raises(StoreHindered), desk.database.control() as connection:
             connection.execute(text(f"select {column} from enrichment_job"))
 
 

@@ -15,7 +15,7 @@ from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.embedding import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, StoreRefused, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.errors import LarderError, StoreHindered, StoreRefused, StoreSilent, StoreUnavailable
 from pipeline.ledger import overview, upkeep
 from pipeline.reranking import open_reranker
 from pipeline.search.chunk_store import indexes
@@ -73,7 +73,7 @@ def schema(parts: Runtime) -> Diagnosis:
     try:
         with translated():
             found = migrations.current(engine)
-    except StoreRejected as refused:
+    except StoreHindered as refused:
         return warning(
             f"the revision of the schema cannot be read: {refused.message}",
             "give the owner's address in LARDER_ADMIN_DATABASE_URL",
