@@ -86,6 +86,8 @@ class Indexer:
     model: str
     index: Callable[[Connection], SearchIndex]
     """The search index that is read; its model is `model`, unless another one was made active meanwhile."""
+    strategy: str = ""
+    """The way of cutting of the index that was read when this was built."""
     decide: Decide
     lease: float = 120.0
     crashes: int = work.MOST_CRASHES
@@ -120,9 +122,13 @@ class Indexer:
     def _stage(
         self, claim: work.Claim, ids: Sequence[UUID], pieces: Mapping[UUID, list[Chunk]]
     ) -> list[Item]:
-        """One transaction: stage what is still ours."""
+        """One transaction: stage what is still ours; what was cut for an index that is no longer read waits again."""
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            search_indexes.stay(connection)
             mine = [i for i in work.still_ours(connection, claim) if i in ids]
+            if self.index(connection).strategy != self.strategy:
+                work.wait(connection, claim, mine, delay=0.0, reason=None)
+                return []
             versions = {i: claim.documents[i].version for i in mine}
             staged = {i: pieces[i] for i in mine}
             work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)

@@ -50,11 +50,17 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
     return next(index for index in indexes(connection) if index.id == made)
 
 
+def stay(connection: Connection) -> None:
+    """Until this transaction ends no other index becomes the one that is read."""
+    connection.execute(text("select pg_advisory_xact_lock_shared(hashtext('larder.switch'))"))
+
+
 def activate(connection: Connection, new: SearchIndex, old: SearchIndex) -> None:
     """Let searches read `new` from the commit on; `old` is kept and followed. On the control role.
 
     Work that waits was cut for the old index; if the new one is cut in another way, it begins anew.
     """
+    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.switch'))"))
     connection.execute(text("select activate_search_index(:i)"), {"i": new.id})
     if new.strategy != old.strategy:
         statement = text("""

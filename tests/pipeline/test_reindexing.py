@@ -13,6 +13,7 @@ from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger.search_indexes import drop_index
 from pipeline.search.chunk_store import active_index
+from tests.pipeline.picky import Interrupted
 from tests.pipeline.shelf import OTHER, Shelf, first
 from tests.pipeline.workshop import Workshop, document, paragraphs
 
@@ -121,6 +122,21 @@ def test_another_way_of_cutting_begins_waiting_work_anew(alone: Workshop) -> Non
     claimed = alone.row("a")["stage"]
     shelf.switch()
     assert (claimed, alone.row("a")["stage"]) == ("chunked", "fetched")
+
+
+def test_what_is_being_cut_during_a_switch_to_another_way_of_cutting_is_cut_anew(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(2)))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    alone.admit(document("a", paragraphs(3)))
+    plain = alone.chunker
+    alone.chunker = Interrupted(plain, meanwhile=shelf.switch)
+    step = alone.indexer(index=active_index).chunk(alone.tenant, alone.items())
+    row = alone.row("a")
+    assert (step.ready, row["stage"], row["crash_count"]) == ([], "fetched", 0)
+    assert alone.sql("select * from chunk_stage") == []
+    alone.chunker = plain
+    assert alone.indexer(index=active_index, strategy="fixed").chunk(alone.tenant, alone.items()).ready
 
 
 def test_an_index_made_active_too_early_is_filled_all_the_same(shelf: Shelf) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import fills
+from pipeline.ledger import Item, fills
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
@@ -21,8 +21,9 @@ from workers import search
 from workers.admin import explain, operations, reindex
 from workers.admin import status as statuses
 from workers.admin.doctor import doctor
-from workers.control import steps
+from workers.control import steps, sync
 from workers.runtime import Runtime
+from workers.sources import configured_sources
 
 SQL = psycopg.Connection[Any]
 
@@ -119,6 +120,26 @@ def test_after_a_switch_the_next_sync_indexes_what_changed_and_nothing_else(
     fill(parts)
     reindex.switch(parts, "retired")
     assert find(parts, "herons")[1][0] == "Page 1"
+
+
+def test_a_worker_of_before_the_switch_keeps_each_vector_under_its_own_models_name(
+    parts: Runtime, tmp_path: Path, omniscient: SQL
+) -> None:
+    reindex.begin(parts)
+    fill(parts)
+    (tmp_path / "docs" / "page-1.md").write_text("# Page 1\n\nA new text about herons.\n")
+    (one,) = configured_sources(parts.settings).values()
+    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    assert run is not None
+    assert sync.sync(parts, one.tenant_id, one.id, run)
+    before = steps.indexer(parts, one.tenant_id)
+    waiting = omniscient.execute("select id, desired_version from document where state = 'pending'")
+    items = [Item(*row) for row in waiting.fetchall()]
+    assert before.chunk(one.tenant_id, items).ready
+    reindex.switch(parts, force=True)
+    before.embed(one.tenant_id, items)
+    kept = omniscient.execute("select distinct model, vector_dims(vector) from embedding_cache order by 1")
+    assert kept.fetchall() == [("hashing-256", 256), ("hashing-384", 384)]
 
 
 def test_force_takes_an_index_as_it_is_and_it_fills_up_later(parts: Runtime) -> None:

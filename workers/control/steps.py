@@ -36,6 +36,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         embedder=lambda: parts.embedder_of(index),
         model=index.model,
         index=lambda connection: fill_index(parts, connection),
+        strategy=index.strategy,
         decide=partial(decide, q),
         lease=q.lease_seconds,
         crashes=q.max_crashes,
