@@ -206,6 +206,7 @@ class Filler:
         """An error of these documents: later, or never in this index; the other indexes keep what they have."""
         for attempt in giving_back(self.lease):
             with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
+                fills.hold_documents(connection, ids)
                 for document in ids:
                     decision = self.decide(error, claim.wanted[document].attempts + 1)
                     if decision.dead:

@@ -320,7 +320,7 @@ class Indexer:
                 for i in ids
                 if i in mine
             ]
-            results = PgVectorStore(connection, index, claim.tenant_id).replace(batch)
+            results = PgVectorStore(connection, index, claim.tenant_id).replace(batch, newest=True)
             search_indexes.note(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
             indexed = [
                 work.Indexed(

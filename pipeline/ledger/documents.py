@@ -203,25 +203,29 @@ def count(connection: Connection, source: UUID | None) -> int:
 def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
     """Remove documents with all that hangs on them, and forget where their sources stopped; open runs end.
 
+    Rows are locked in the order in which a page is admitted: sources, documents, runs. From the first lock on no page
+    comes in, from the second on no chunk is written: what was under way is either here already, or is refused.
+
     Returns:
         How many living documents and how many chunks there were.
     """
-    where = {"s": source}
+    statement = text("""
+        update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
+               sync_token = null, sync_lease_until = null
+        where id in (select id from source where id = coalesce(cast(:s as uuid), id) order by id for update)""")
+    connection.execute(statement, {"s": source})
+    statement = text(f"select id, deleted from document where {_OF_SOURCE} order by id for update")
+    gone = connection.execute(statement, {"s": source}).all()
+    where = {"s": source, "ids": [row.id for row in gone]}
+    # Before the chunks the rows that whoever fills another search index holds while it writes chunks there.
+    connection.execute(text("delete from index_document where document_id = any(:ids)"), where)
+    chunks = connection.execute(text("delete from chunk where document_id = any(:ids)"), where).rowcount
+    connection.execute(text("delete from document where id = any(:ids)"), where)
     statement = text(f"""
         update sync_run set state = 'failed', finished_at = now(), error = 'cleared'
         where finished_at is null and {_OF_SOURCE}""")
     connection.execute(statement, where)
-    ids = f"(select id from document where {_OF_SOURCE})"
-    # First the rows that whoever fills another search index holds while it writes chunks there.
-    connection.execute(text(f"delete from index_document where document_id in {ids}"), where)
-    chunks = connection.execute(text(f"delete from chunk where document_id in {ids}"), where).rowcount
-    gone = connection.execute(text(f"delete from document where {_OF_SOURCE} returning deleted"), where)
     living = sum(not row.deleted for row in gone)
-    statement = text("""
-        update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
-               sync_token = null, sync_lease_until = null
-        where id = coalesce(cast(:s as uuid), id)""")
-    connection.execute(statement, where)
     if source is None:
         connection.execute(text("delete from embedding_cache"))
     return living, chunks

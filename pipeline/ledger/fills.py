@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Chunk
 from pipeline.ledger import Item, Limits, dead
 from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
-from pipeline.ledger.search_indexes import BEHIND, Held, note
+from pipeline.ledger.search_indexes import BEHIND, Held, note, stay
 from pipeline.ledger.work import STORED
 from pipeline.search.records import StoredDocument
 
@@ -200,11 +200,21 @@ def renew(connection: Connection, claimed: FillClaim, *, lease: float) -> None:
     connection.execute(_RENEW, claimed.mine(claimed.ids, lease=lease))
 
 
+def hold_documents(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Lock documents before their rows here, as everybody does who writes both."""
+    statement = text("select from document where id = any(:ids) order by id for no key update")
+    connection.execute(statement, {"ids": list(ids)})
+
+
 def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
     """Lock the claimed rows and tell which are still ours: only these may be written in this transaction.
 
     Whoever deletes a document deletes its row here before its chunks: so nothing is filled behind its back.
     """
+    stay(connection)
+    active = text("select exists (select from search_index where id = :index and status = 'active')")
+    if connection.execute(active, {"index": claimed.index}).scalar():
+        hold_documents(connection, claimed.ids)  # `finish` writes to them, and the ordinary way writes here
     return [row.document_id for row in connection.execute(_HELD, claimed.mine(claimed.ids))]
 
 

@@ -104,10 +104,11 @@ class PgVectorStore:
         self.index = index
         self.tenant_id = tenant_id
 
-    def replace(self, batch: Sequence[Replacement]) -> list[Replaced]:
+    def replace(self, batch: Sequence[Replacement], *, newest: bool = False) -> list[Replaced]:
         """Make each document's chunks exactly these; unchanged rows keep their vector, a late version is ignored.
 
-        A document may stand in the batch once.
+        A document may stand in the batch once. `newest` is for whoever holds the documents and knows that nothing
+        later can be there: what is, is left over from an earlier document of this name, and goes.
 
         Raises:
             StoreRejected: a vector has the wrong length or is not finite, or counts differ; nothing is written.
@@ -124,7 +125,7 @@ class PgVectorStore:
         results = []
         for replacement in batch:
             of, stored = replacement.document, old.get(replacement.document.id, {})
-            if any(row.version > of.version for row in stored.values()):
+            if not newest and any(row.version > of.version for row in stored.values()):
                 results.append(Replaced(written=0, kept=0, removed=0))
                 continue
             hashes = {ord_: bytes(row.hash).hex() for ord_, row in stored.items()}

@@ -1,0 +1,181 @@
+"""Two that write the same documents at once: neither undoes the other, and neither ends as a deadlock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from pipeline.chunking import Chunker
+from pipeline.documents import Page
+from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.errors import DocumentRejected, LeaseLost
+from pipeline.ledger import admission, documents, fills, runs, sources
+from pipeline.ledger.search_indexes import Held
+from pipeline.search.chunk_store import active_index
+from tests.pipeline.picky import through
+from tests.pipeline.shelf import Shelf, first
+from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
+
+GATE = 42
+"""An advisory lock at which a trigger makes a statement wait."""
+
+
+class Others:
+    """What runs in threads of its own, and the gate at which a statement waits for the test."""
+
+    def __init__(self, sql: psycopg.Connection[Any]) -> None:
+        self.sql = sql
+        self.pool = ThreadPoolExecutor(2)
+
+    def begin(self, do: Callable[[], object], *, waiting: int = 1) -> Future[Any]:
+        """Start it, and come back when so many wait for locks or it is over."""
+        begun = self.pool.submit(do)
+        self.settle(begun, waiting=waiting)
+        return begun
+
+    def settle(self, begun: Future[Any], *, waiting: int = 1) -> None:
+        """Until so many wait for locks, or it is over."""
+        end = time.monotonic() + 30
+        while not begun.done() and self._waiting() < waiting:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def _waiting(self) -> int:
+        row = self.sql.execute("""
+            select count(*) from pg_stat_activity
+            where wait_event_type = 'Lock' and datname = current_database()""").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def gate(self, moment: str) -> None:
+        """Close the gate: whoever comes to this moment waits in its transaction until it is opened."""
+        self.sql.execute(f"""
+            create function wait_at_gate() returns trigger language plpgsql as $$
+                begin perform pg_advisory_xact_lock_shared({GATE}); return new; end $$;
+            create trigger gate {moment} execute function wait_at_gate();
+            select pg_advisory_lock({GATE})""")
+
+    def open(self) -> None:
+        self.sql.execute(f"select pg_advisory_unlock({GATE})")
+
+
+@pytest.fixture
+def others(omniscient: psycopg.Connection[Any]) -> Others:
+    return Others(omniscient)
+
+
+def clear(shop: Workshop) -> None:
+    with shop.database.tenant(shop.tenant) as connection:
+        documents.clear(connection, shop.source)
+
+
+def test_clearing_beside_an_upsert_leaves_no_chunk(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a", paragraphs(3)))
+    indexer, items = through(alone, "upsert"), alone.items()
+    others.gate("before insert on index_document for each row")
+    upsert = others.begin(lambda: indexer.upsert(alone.tenant, items))
+    cleared = others.begin(lambda: clear(alone), waiting=2)
+    others.open()
+    upsert.result(30)
+    cleared.result(30)
+    assert alone.sql("select * from document") == []
+    assert alone.sql("select * from chunk") == []
+
+
+def test_chunks_left_by_an_earlier_document_of_the_name_give_way_to_the_new_text(shop: Workshop) -> None:
+    for edition in ("Old words.", "Older words.", "The oldest words."):
+        shop.admit(document("a", edition))
+        shop.index()
+    shop.sql("delete from document")
+    assert shop.contents("a") == ["The oldest words."]
+    shop.admit(document("a", "New words."))
+    shop.index()
+    assert (shop.row("a")["state"], shop.row("a")["indexed_version"]) == ("done", 1)
+    assert shop.contents("a") == ["New words."]
+
+
+def test_clearing_waits_for_the_page_that_is_stored_and_stops_the_next(
+    alone: Workshop, others: Others
+) -> None:
+    alone.admit(document("a"))
+    run = alone.open_run()
+    with alone.database.tenant(alone.tenant) as connection:
+        token = sources.claim(connection, alone.source, lease=LEASE)
+    assert token is not None
+    with alone.database.tenant(alone.tenant) as connection:
+        sources.renew(connection, alone.source, token, lease=LEASE)
+        cleared = others.begin(lambda: clear(alone))
+        page = Page(cursor={}, documents=(document("a", "edited"), document("b")))
+        runs.add(connection, run, admission.admit(connection, alone.where(run), page))
+    cleared.result(30)
+    assert alone.sql("select * from document") == []
+    assert (alone.run(run).state, alone.run(run).queued) == ("failed", 2)
+    with pytest.raises(LeaseLost), alone.database.tenant(alone.tenant) as connection:
+        sources.renew(connection, alone.source, token, lease=LEASE)
+
+
+def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
+    shelf: Shelf, others: Others
+) -> None:
+    """An index that was made active too early is written by both."""
+    shop = shelf.shop
+    shelf.switch()
+    index, (due,) = first(shelf), shelf.due(first(shelf))
+    shop.admit(document("a", "Edited words."))
+    reached, go_on = threading.Event(), threading.Event()
+
+    def paused(connection: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            reached.set()
+            assert go_on.wait(30)
+        return active_index(connection)
+
+    indexer = through(
+        shop,
+        "upsert",
+        model=index.model,
+        embedder=lambda: HashingEmbedder(index.dimensions),
+        index=paused,
+    )
+    items = shop.items()
+    with shop.database.tenant(shop.tenant) as connection:
+        ids = [i.document_id for i in due.items]
+        claim = fills.claim(connection, shop.tenant, index.id, "", ids, lease=LEASE)
+    upsert = others.pool.submit(lambda: indexer.upsert(shop.tenant, items))
+    assert reached.wait(30)
+    with shop.database.tenant(shop.tenant) as connection:
+        assert shop.id("a") in fills.still_ours(connection, claim)
+        go_on.set()
+        others.settle(upsert)
+        fills.finish(connection, claim, [Held(document_id=shop.id("a"), version=1, chunks=0)])
+    upsert.result(30)
+    assert (shop.row("a")["state"], shop.row("a")["waits"]) == ("done", 0)
+    assert shelf.contents(index)["a"] == ["Edited words."]
+
+
+def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    alone.admit(document("a"))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    (due,) = shelf.due()
+
+    def refusing(_source: str, _type: object) -> Chunker:
+        raise DocumentRejected("not this one")
+
+    def delete() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            admission.remove(connection, [alone.id("a")])
+
+    others.gate("before update on index_document for each row when (new.dead_version is not null)")
+    given_up = others.begin(lambda: shelf.filler(chunker_of=refusing).fill(due.tenant_id, due.items))
+    deleted = others.begin(delete, waiting=2)
+    others.open()
+    given_up.result(30)
+    deleted.result(30)
+    assert alone.row("a")["deleted"]
