@@ -262,7 +262,10 @@ class Pruned(Counts):
 
 
 def prune(connection: Connection, source_id: UUID, listing: Listing, guard: DeletionGuard) -> Pruned:
-    """Compare the ledger with a complete walk. An incomplete walk proves nothing and changes nothing."""
+    """Compare the ledger with a complete walk. An incomplete walk proves nothing and changes nothing.
+
+    Nor does a walk remove anything in which so much is absent that it waits for a human, however long that is known.
+    """
     if not listing.complete:
         return Pruned()
     # Compared in the database: of a source with a hundred thousand items only those that matter come here.
@@ -275,23 +278,24 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
     newly = [row.id for row in rows if row.absent and not row.hidden]
     again = [row.id for row in rows if row.absent and row.hidden]
     statement = text("""
-        select coalesce(released_until > now(), false) as released,
+        select case when released_until > now() then released else 0 end as released,
                (select count(*) from document where source_id = :id and not deleted) as living
         from source where id = :id""")
     source = connection.execute(statement, {"id": source_id}).one()
-    many = len(newly) > max(guard.documents, guard.share * source.living)
-    held = len(newly) if many and not source.released else 0
-    statement = text("update source set held = :held where id = :id and held <> :held")
-    connection.execute(statement, {"held": held, "id": source_id})
+    held = len(newly) > max(guard.documents, guard.share * source.living, source.released)
+    # What was released is for one walk, whatever it finds.
+    statement = text("""
+        update source set held = :held, released = 0, released_until = null
+        where id = :id and (held <> :held or released_until is not null)""")
+    connection.execute(statement, {"held": len(newly) if held else 0, "id": source_id})
     _show_again(connection, back)
-    if not held:
-        statement = text("""
-            update document set hidden = true
-            where id in (select id from document where id = any(:ids) order by id for update)""")
-        connection.execute(statement, {"ids": newly})
-    return Pruned(
-        hidden=0 if held else len(newly), deleted=remove(connection, again), restored=len(back), held=held
-    )
+    if held:
+        return Pruned(restored=len(back), held=len(newly))
+    statement = text("""
+        update document set hidden = true
+        where id in (select id from document where id = any(:ids) order by id for update)""")
+    connection.execute(statement, {"ids": newly})
+    return Pruned(hidden=len(newly), deleted=remove(connection, again), restored=len(back))
 
 
 def differing(connection: Connection, source_id: UUID, listing: Listing, after: str = "") -> list[str]:

@@ -238,9 +238,9 @@ def pause(connection: Connection, source_id: UUID, *, paused: bool) -> None:
 
 
 def release_deletions(connection: Connection, source_id: UUID, *, hours: float = 24.0) -> int:
-    """Allow the held deletions of a source for some hours; returns how many were held."""
+    """Allow its next walk to find as many gone as are held now; for some hours. Returns how many that is."""
     statement = text("""
-        update source set held = 0, released_until = now() + make_interval(secs => :seconds)
+        update source set held = 0, released = before.held, released_until = now() + make_interval(secs => :seconds)
         from (select held from source where id = :id for update) before
         where id = :id returning before.held""")
     row = connection.execute(statement, {"id": source_id, "seconds": hours * 3600})

@@ -135,9 +135,9 @@ def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: 
     runs = omniscient.execute("select id, trigger, walk from sync_run").fetchall()
     assert runs == [(done["run"], "reconcile", True)]
     held = omniscient.execute(
-        "select held, released_until > now() + interval '23 hours' from source where name = 'docs'"
+        "select held, released, released_until > now() + interval '23 hours' from source where name = 'docs'"
     )
-    assert held.fetchone() == (0, True)
+    assert held.fetchone() == (0, 30, True)
     assert audited(omniscient) == [("acme", "release", "docs")]
     assert operations.release(parts, "docs")["run"] is None  # one open run per source
 

@@ -125,7 +125,7 @@ def pause(parts: Runtime, name: str, *, paused: bool) -> Json:
 
 
 def release(parts: Runtime, name: str) -> Json:
-    """Let held deletions of a source go: allow them for a day and start a sync that walks all ids."""
+    """Let as many deletions of a source go as are held: in the next walk within a day, which is started."""
     known = find(parts, [name])[0]
     with parts.database.tenant(known.row.tenant_id) as connection:
         released = ledger.release_deletions(connection, known.row.id)

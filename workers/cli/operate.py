@@ -90,7 +90,7 @@ def resume(context: CommandContext, name: NameArgument) -> None:
 
 @command(sources, "release")
 def release(context: CommandContext, name: NameArgument) -> None:
-    """Let held deletions go: allow them for a day, and start a sync that looks for what is gone."""
+    """Let held deletions go: the next walk within a day may find as many gone as are held, and it is started."""
     from workers.admin import operations
 
     done = operations.release(context.parts, name)

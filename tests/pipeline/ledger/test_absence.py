@@ -97,6 +97,29 @@ class TestTheGuard:
         assert walk(shop, *names[30:]) == Pruned(hidden=30)
         assert walk(shop, *names[30:]) == Pruned(deleted=30)
 
+    def test_a_release_is_for_as_many_as_were_held(self, shop: Workshop) -> None:
+        names = fill(shop, 100)
+        assert walk(shop, *names[30:]).held == 30
+        with shop.database.tenant(shop.tenant) as connection:
+            assert sources.release_deletions(connection, shop.source) == 30
+        assert walk(shop) == Pruned(held=100)
+        assert walk(shop, *names[30:]) == Pruned(held=30), "the walk before has used it up"
+
+    def test_a_release_that_was_used_lets_no_second_walk_through(self, shop: Workshop) -> None:
+        names = fill(shop, 100)
+        walk(shop, *names[30:])
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.release_deletions(connection, shop.source)
+        assert walk(shop, *names[30:]) == Pruned(hidden=30)
+        assert walk(shop, *names[60:]) == Pruned(held=30)
+
+    def test_a_walk_that_is_held_deletes_nothing_at_all(self, shop: Workshop) -> None:
+        names = fill(shop, 100)
+        assert walk(shop, *names[20:]) == Pruned(hidden=20)
+        assert walk(shop) == Pruned(held=80)
+        assert sum(deleted for _, deleted in states(shop).values()) == 0
+        assert walk(shop, *names) == Pruned(restored=20)
+
     def test_a_release_ends_with_its_time(self, shop: Workshop) -> None:
         names = fill(shop, 60)
         with shop.database.tenant(shop.tenant) as connection:
