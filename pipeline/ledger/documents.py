@@ -119,7 +119,9 @@ def exist(connection: Connection) -> bool:
 
 def facts(connection: Connection, ids: Sequence[UUID]) -> Mapping[UUID, Json]:
     """What the ledger knows of documents besides what a search needs."""
-    statement = text("select id, external_id, chunk_count, security_level from document where id = any(:ids)")
+    statement = text("""
+        select id, external_id, chunk_count, coalesce(served_level, security_level) as security_level
+        from document where id = any(:ids)""")
     rows = connection.execute(statement, {"ids": list(ids)})
     return {row["id"]: dict(row) for row in rows.mappings()}
 

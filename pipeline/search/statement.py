@@ -189,7 +189,9 @@ CONDITIONS = {
     "texts": """not exists (select from unnest(cast(%(keys)s as text[]), cast(%(texts)s as text[])) m(key, value)
                 where (d.metadata ->> m.key = m.value or jsonb_exists(d.metadata -> m.key, m.value)) is not true)""",
     "only": "d.id = any(%(only)s)",
-    "security_levels": "d.security_level = any(%(security_levels)s)",
+    # That of the text that is found and, while one of another level is on its way, that one too.
+    "security_levels": """d.security_level = any(%(security_levels)s)
+        and coalesce(d.served_level, d.security_level) = any(%(security_levels)s)""",
     "sources": "d.source_id in (select id from source where name = any(%(sources)s))",
 }
 """Part of a filter -> its condition on a chunk `c` and its document `d`."""
