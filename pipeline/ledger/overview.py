@@ -25,7 +25,7 @@ _SOURCES = text("""
            coalesce(d.chunks, 0) as chunks, coalesce(d.pending, 0) as pending, coalesce(d.dead, 0) as dead,
            coalesce(d.hidden, 0) as hidden,
            cast(extract(epoch from now() - s.last_sync_at) as double precision) as freshness_seconds,
-           coalesce((select error from sync_run r where r.source_id = s.id and r.finished_at is null),
+           coalesce((select error from sync_run r where r.source_id = s.id and r.state = 'discovering'),
                     s.last_error) as last_error,
            greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held,
            s.left_out,

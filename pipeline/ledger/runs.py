@@ -77,11 +77,14 @@ def open_run(
     force: bool = False,
     walk: bool = False,
 ) -> int | None:
-    """The id of a new open run; None if the source has one already."""
+    """The id of a new open run; None if the source is being walked already.
+
+    Documents of an earlier run may still wait: those that this walk lists are its own from then on.
+    """
     statement = text("""
         insert into sync_run (tenant_id, source_id, trigger, force, walk, enqueued_at)
         values (:tenant, :source, :trigger, :force, :walk, now())
-        on conflict (source_id) where finished_at is null do nothing
+        on conflict (source_id) where state = 'discovering' do nothing
         returning id""")
     row = connection.execute(
         statement,
@@ -101,8 +104,15 @@ def get(connection: Connection, run_id: int) -> RunRow | None:
 
 
 def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
-    """The open run of a source, if it has one."""
-    return _one(connection, "source_id = :id and finished_at is null", source_id)
+    """The oldest open run of a source, if it has one."""
+    oldest = "id = (select min(id) from sync_run where source_id = :id and finished_at is null)"
+    return _one(connection, oldest, source_id)
+
+
+def is_walked(connection: Connection, source_id: UUID) -> bool:
+    """True while a run reads the source; no other can be opened."""
+    statement = text("select exists (select from sync_run where source_id = :id and state = 'discovering')")
+    return bool(connection.execute(statement, {"id": source_id}).scalar())
 
 
 def _one(connection: Connection, where: str, named: int | UUID) -> RunRow | None:
@@ -249,7 +259,8 @@ def settled(connection: Connection) -> Sequence[Row[Any]]:
 def close(connection: Connection, run_ids: Sequence[int]) -> None:
     """Close settled runs and write their totals; repeatable.
 
-    A scheduled run that found nothing to do is removed again: a list of empty runs hides the others.
+    A scheduled run that found nothing to do, or left all of it to a later one, is removed again: a list of empty
+    runs hides the others.
     """
     ids = list(run_ids)
     sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
@@ -260,7 +271,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     connection.execute(statement, {"runs": ids})
     statement = text("""
         delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
-          and queued + skipped + failed + hidden + deleted + restored = 0""")
+          and queued - superseded + skipped + failed + hidden + deleted + restored = 0""")
     connection.execute(statement, {"runs": ids})
 
 

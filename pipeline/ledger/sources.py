@@ -140,8 +140,8 @@ def get(connection: Connection, source_id: UUID) -> SourceRow | None:
 
 _READY = """
     paused_at is null and removed_at is null and (retry_at is null or retry_at <= now())
-    and not exists (select from sync_run r where r.source_id = source.id and r.finished_at is null)"""
-"""Neither paused, removed, left alone after a failure nor already in an open run."""
+    and not exists (select from sync_run r where r.source_id = source.id and r.state = 'discovering')"""
+"""Neither paused, removed, left alone after a failure nor being walked; documents of the last walk may still wait."""
 
 
 def due(connection: Connection) -> list[SourceRow]:

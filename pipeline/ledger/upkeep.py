@@ -218,8 +218,8 @@ def forgotten(
 def sources_being_synced(connection: Connection) -> list[str]:
     """Names of the sources with an open run."""
     statement = text("""
-        select s.name from sync_run r join source s on s.id = r.source_id
-        where r.finished_at is null order by s.name""")
+        select s.name from source s
+        where exists (select from sync_run r where r.source_id = s.id and r.finished_at is null) order by s.name""")
     rows = connection.execute(statement)
     return [row.name for row in rows]
 

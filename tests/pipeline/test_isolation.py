@@ -35,7 +35,7 @@ UNIQUE_WITHOUT_TENANT = {
     "audit_pkey": "number given by the database",
     "enrichment_job_pkey": "random id",
     "clarifai_user_story_embeddings_pkey": "random id",
-    "sync_run_one_open": "begins with the source's id",
+    "sync_run_one_walk": "begins with the source's id",
     "run_item_pkey": "begins with the run's number",
     "walk_piece_pkey": "begins with the run's number",
     "document_body_pkey": "begins with the document's id",

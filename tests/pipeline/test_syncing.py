@@ -465,6 +465,18 @@ class TestTheIdWalk:
         assert shop.value("select cursor from source") == {"read": 4}
 
 
+def test_what_is_gone_goes_while_a_document_of_the_last_run_waits(shop: Workshop) -> None:
+    source = shelf(3, walks_all=True)
+    go_on(shop, source, shop.open_run())
+    shop.sql("update document set due_at = now() + interval '1 day'")
+    del source.documents["d1"]
+    with shop.database.tenant(shop.tenant) as connection:
+        second = runs.open_run(connection, shop.tenant, shop.source, trigger="schedule")
+    assert second is not None
+    assert go_on(shop, source, second)
+    assert [r["external_id"] for r in shop.sql("select external_id from document where hidden")] == ["d1"]
+
+
 def test_a_newer_run_takes_over_what_the_older_still_waits_for(shop: Workshop) -> None:
     source = shelf(2)
     first = shop.open_run()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreUnavailable
+from pipeline.ledger import runs
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import Build
 from workers.admin import sync_now
@@ -53,6 +54,25 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at once, and gives up at the second look."""
     monkeypatch.setattr(sync_now, "TURNS_A_LOOK", 1)
     monkeypatch.setattr(sync_now, "AWAY_SECONDS", 0.0)
+
+
+def test_a_command_waits_for_what_an_earlier_run_still_has_to_do(build: Build) -> None:
+    """Its own walk finds it unchanged, or does not list it again."""
+    parts, looks = build(), []
+    (one, *_) = sync_now.chosen(parts, [])
+    with parts.database.tenant(one.tenant_id) as connection:
+        earlier = runs.open_run(connection, one.tenant_id, one.id, trigger="schedule")
+        assert earlier is not None
+        runs.discovered(connection, earlier)
+    opened = sync_now.start(parts, [one], force=False)
+
+    def close(_: object) -> None:
+        looks.append(1)
+        with parts.database.tenant(one.tenant_id) as connection:
+            runs.fail(connection, opened[0].run.id if len(looks) == 1 else earlier, "x")
+
+    sync_now.wait(parts, opened, close)
+    assert len(looks) == 3
 
 
 @pytest.mark.usefixtures("hasty")

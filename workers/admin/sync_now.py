@@ -43,6 +43,8 @@ class Watched:
     source: Configured
     run: runs.RunRow
     live: dict[str, int] = field(default_factory=dict)
+    through: bool = False
+    """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
 
     @property
     def settled(self) -> int:
@@ -68,7 +70,7 @@ def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
 
 
 def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[Watched]:
-    """Open a run for each source; one that is already open is awaited first, since it may have begun too early."""
+    """Open a run for each source; a walk under way is awaited first, since it may have begun too early."""
     watched = []
     for one in wanted:
         while (run_id := start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)) is None:
@@ -112,15 +114,14 @@ def _await_open(parts: Runtime, one: Configured) -> None:
     )
     for a_second_later in _looks(parts, fix):
         with parts.database.tenant(one.tenant_id) as connection:
-            if runs.open_of(connection, one.id) is None:
+            if not runs.is_walked(connection, one.id):
                 return
         if a_second_later:
-            raise_if_stuck(parts)
             dispatch.ring()
 
 
 def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
-    """Until every run is closed; `show` is called at each look.
+    """Until every run and those before it are closed; `show` is called at each look.
 
     Raises:
         StoreUnavailable: database or broker are away for too long.
@@ -129,12 +130,14 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
     """
     for a_second_later in _looks(parts):
         for one in watched:
-            if one.run.finished_at is None:
+            if not one.through:
                 with parts.database.tenant(one.source.tenant_id) as connection:
+                    oldest = runs.open_of(connection, one.source.id)
                     one.run = runs.get(connection, one.run.id) or one.run
                     one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
+                one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
         show(watched)
-        if all(one.run.finished_at for one in watched):
+        if all(one.through for one in watched):
             return
         if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.documents import Listing, Page
 from pipeline.errors import SourceUnavailable
-from pipeline.ledger import admission, runs, work
+from pipeline.ledger import admission, runs, sources, work
 from tests.pipeline.workshop import Workshop, document, paragraphs, problem
 
 
@@ -26,18 +26,54 @@ def walked(shop: Workshop, run: int) -> None:
         runs.discovered(connection, run)
 
 
+def due(shop: Workshop) -> list[str]:
+    with shop.database.control() as connection:
+        return [row.name for row in sources.due(connection) if row.tenant_id == shop.tenant]
+
+
 def exists(shop: Workshop, run: int) -> bool:
     return bool(shop.value("select count(*) from sync_run where id = :id", id=run))
 
 
 class TestOpening:
-    def test_one_open_run_per_source(self, shop: Workshop) -> None:
+    def test_a_source_is_walked_by_one_run_at_a_time(self, shop: Workshop) -> None:
         run = shop.open_run()
         with shop.database.tenant(shop.tenant) as connection:
             assert runs.open_run(connection, shop.tenant, shop.source, trigger="manual") is None
             found = runs.open_of(connection, shop.source)
         assert found is not None
         assert found.id == run
+
+    def test_a_document_that_waits_keeps_its_source_from_no_walk(self, shop: Workshop) -> None:
+        shop.sql("update source set next_sync_at = now()")
+        first = shop.open_run()
+        shop.admit(document("a"), run=first)
+        assert due(shop) == []
+        walked(shop, first)
+        assert due(shop) == ["notes"]
+        with shop.database.tenant(shop.tenant) as connection:
+            second = runs.open_run(connection, shop.tenant, shop.source, trigger="schedule")
+            assert runs.is_walked(connection, shop.source)
+            found = runs.open_of(connection, shop.source)
+        assert found is not None
+        assert found.id == first, "the oldest"
+        assert second is not None
+        shop.close_run(second)
+        assert not exists(shop, second), "it found nothing"
+        shop.index()
+        shop.close_run(first)
+        assert (shop.run(first).state, shop.run(first).indexed) == ("finished", 1)
+
+    def test_scheduled_runs_do_not_pile_up_while_a_document_waits(self, shop: Workshop) -> None:
+        opened = []
+        for _ in range(3):
+            with shop.database.tenant(shop.tenant) as connection:
+                run = runs.open_run(connection, shop.tenant, shop.source, trigger="schedule")
+            assert run is not None
+            opened.append(run)
+            shop.admit(document("a"), run=run)
+            shop.close_run(run)
+        assert [exists(shop, run) for run in opened] == [False, False, True]
 
     def test_a_run_remembers_what_it_was_opened_for(self, shop: Workshop) -> None:
         shop.open_run()

@@ -1,5 +1,10 @@
 -- A part that waits or is held back stops nothing else.
 
+-- A source is walked again while documents of its last walk still wait: only one walk at a time, but several open runs.
+drop index sync_run_one_open;
+create unique index sync_run_one_walk on sync_run (source_id) where state = 'discovering';
+create index sync_run_open on sync_run (source_id) where finished_at is null;
+
 -- A release of held deletions is for so many and no more, until released_until.
 alter table source add column released integer not null default 0;
 
