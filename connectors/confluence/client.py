@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -24,6 +25,7 @@ from connectors.web.faults import ServerFault
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
+from pipeline.errors.retry_after import http_date
 
 CURRENT_USER = "rest/api/user/current"
 SEARCH = "rest/api/content/search"
@@ -104,6 +106,7 @@ class ConfluenceClient:
                 options.username.encode(), revealed(options.api_token).encode()
             )
         self._libraries: dict[str, Any] = {}
+        self._told: datetime | None = None
         self._archived = {"includeArchivedSpaces": "true"} if options.include_archived else {}
         # The library logs whole answers, which are other people's documents, at this level.
         logging.getLogger("atlassian").setLevel(logging.INFO)
@@ -116,6 +119,12 @@ class ConfluenceClient:
             with contextlib.suppress(ConfluenceNotFound):
                 return self._deployment_at(base)
         return self._deployment_at(last)
+
+    @property
+    def now(self) -> datetime:
+        """The service's own time, as its last answer told it; ours if it tells none."""
+        _ = self.deployment
+        return self._told or datetime.now(UTC)
 
     def json(self, path: str, params: Mapping[str, Any] | None = None, *, base: str = "") -> Json:
         """The object at `path`, relative to the base that was found, or to another.
@@ -251,6 +260,7 @@ class ConfluenceClient:
         except CATCH as error:  # its text holds what the service said
             said = f"{PRODUCT} refuses the request ({type(error).__name__})"
             raise ConfluenceRefused(said, fix=CHECK_ADDRESS) from None
+        self._told = http_date(answer.headers.get("Date", ""))
         return answer
 
     def _deployment_at(self, base: str) -> Deployment:

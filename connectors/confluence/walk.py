@@ -107,7 +107,7 @@ class PageWalk:
         """Remembers what is the newest now: what changes during the walk is looked for behind it."""
         newest = self._client.search(f"{self._all_types()} order by lastmodified desc", ("version",), limit=1)
         first = next(iter(newest), [])
-        at = first[0].changed if first else None
+        at = self._by_now(first[0].changed if first else None)
         return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
 
     def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
@@ -172,7 +172,12 @@ class PageWalk:
 
     # -- changes ---------------------------------------------------------------------------------------
 
+    def _by_now(self, moment: datetime | None) -> datetime | None:
+        """A change may be stamped with a time to come: a cursor there would hide all that changes until then."""
+        return min(moment, self._client.now) if moment else None
+
     def _changes(self, cursor: ConfluenceCursor) -> Iterator[Page]:
+        cursor = replace(cursor, at=self._by_now(cursor.at))
         horizon = cursor.horizon
         if horizon is None:
             return
@@ -196,7 +201,7 @@ class PageWalk:
         result = self._reader.read(pages, until=cursor.until) if pages else ReadResult()
         at = cursor.at
         for row in rows:
-            at = reached(at, row.changed)
+            at = self._by_now(reached(at, row.changed))
         seen = {**result.rows, **{row.row: row.changed for row in rows}}
         after = replace(cursor, at=at).having_seen(seen.items())
         if pages or after != cursor:

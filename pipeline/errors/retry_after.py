@@ -60,7 +60,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
         return milliseconds / 1000
     text = headers.get("Retry-After", "")
     seconds = _number(text)
-    return _until(_http_date(text), headers, now) if seconds is None else seconds
+    return _until(http_date(text), headers, now) if seconds is None else seconds
 
 
 def quota_reset(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -104,7 +104,7 @@ def _number(text: str) -> float | None:
 
 
 def _until(moment: datetime | None, headers: Mapping[str, str], now: datetime | None) -> float | None:
-    there = _http_date(headers.get("Date", "")) or now or datetime.now(UTC)
+    there = http_date(headers.get("Date", "")) or now or datetime.now(UTC)
     return (moment - there).total_seconds() if moment else None
 
 
@@ -117,7 +117,8 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _http_date(text: str) -> datetime | None:
+def http_date(text: str) -> datetime | None:
+    """The time of a header such as `Date`; None for anything else."""
     try:
         return _utc(parsedate_to_datetime(text))
     except (ValueError, TypeError, IndexError, OverflowError):

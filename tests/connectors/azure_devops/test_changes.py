@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -277,3 +278,19 @@ def test_a_token_the_service_does_not_take_any_more_leads_to_a_new_walk(services
     store.sync(source_for(services))
 
     assert store.seen() == truth(services)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["later", "before the first walk"])
+def test_a_change_stamped_in_the_future_hides_none_that_follow(fake: FakeAzureDevOps, first: bool) -> None:
+    fake.bulk("Web", 6)
+    store = Store()
+    if not first:
+        store.sync(source_for(fake))
+    now = fake.now
+    fake.now = now + timedelta(hours=6)
+    fake.edit(2, title="from the future")
+    fake.now = now
+    store.sync(source_for(fake))
+    fake.edit(3, title="edited")
+    assert store.sync(source_for(fake)) == ["3"]
+    assert store.seen() == truth(fake)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -276,3 +276,22 @@ def test_reading_more_than_fit_into_one_answer_brings_all(fake: FakeConfluence) 
 def test_a_text_that_is_no_id_never_reaches_a_query(fake: FakeConfluence) -> None:
     assert _read(fake, ['1) or type = page or (id = 1"']).deleted == ['1) or type = page or (id = 1"']
     assert all("or type" not in seen.first("cql") for seen in fake.requests())
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["later", "before the first walk"])
+def test_a_change_stamped_in_the_future_hides_none_that_follow(fake: FakeConfluence, first: bool) -> None:
+    now = datetime.now(UTC)  # as the Date of the answers
+    fake.now = now - timedelta(days=1)
+    early, late, edited = (fake.add_page("ENG", name) for name in ("Early", "Late", "Edited"))
+    store = Store()
+    if not first:
+        store.sync(source_for(fake))
+    fake.now = now + timedelta(hours=6)
+    fake.edit(early, "<p>From the future</p>")
+    fake.now = now
+    assert early in store.sync(source_for(fake))
+    fake.edit(edited, "<p>Edited</p>")
+    assert store.sync(source_for(fake)) == [edited]
+    assert store.sync(source_for(fake)) == []
+    assert store.seen() == truth(fake)
+    assert late in store.documents
