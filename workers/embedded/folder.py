@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -59,14 +60,26 @@ class Credentials:
         return made
 
 
+_OURS = {".lock", "credentials.json", "supervisor.lock", "heartbeat", "flower.db", "eval"}
+"""One of these is in every folder that has been a data folder."""
+
+
 def made(data: Path) -> Path:
-    """The data folder, made if it is not there.
+    """The data folder, made if it is not there, and closed to all others.
 
     Raises:
-        ConfigurationError: it cannot be made, or nothing can be written there.
+        ConfigurationError: it cannot be made, nothing can be written there, or it is open and not ours to close.
     """
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (mode := stat.S_IMODE(data.stat().st_mode)) & 0o077:
+            names = {path.name for path in data.iterdir()}
+            if names and not names & _OURS:
+                raise ConfigurationError(
+                    f"the data folder {data} is open to other users (mode {mode:o}) and holds files of somebody else",
+                    fix=f"name a folder of its own with --data, LARDER_DATA or storage.data, or: chmod 700 {data}",
+                )
+            data.chmod(0o700)
         (data / ".lock").touch()
     except OSError as error:
         raise ConfigurationError(
@@ -91,9 +104,11 @@ def serve(
     log: Path,
     port: int,
     answers: Callable[[], bool],
+    *,
     user: str | None = None,
+    at: Path | None = None,
 ) -> int:
-    """Start the folder's server and wait until it answers; its process id.
+    """Start the folder's server, in the folder `at`, and wait until it answers; its process id.
 
     Raises:
         StoreUnavailable: it did not start; the message names its log.
@@ -101,7 +116,7 @@ def serve(
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
-            cwd="/",
+            cwd=at or "/",
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

