@@ -147,8 +147,10 @@ def test_a_killed_broker_comes_back_with_its_port(harbour: Any, until: Until) ->
     assert state(harbour)["broker_url"] == before["broker_url"]
 
 
-def fetch(url: str, auth: str | None = None, method: str = "GET") -> tuple[int, str]:
+def fetch(url: str, auth: str | None = None, method: str = "GET", host: str = "") -> tuple[int, str]:
     request = urllib.request.Request(url, method=method, data=b"" if method == "POST" else None)
+    if host:
+        request.add_header("Host", host)
     if auth:
         request.add_header("Authorization", "Basic " + base64.b64encode(auth.encode()).decode())
     try:
@@ -167,7 +169,10 @@ def test_flower_asks_for_a_password_and_shows_ids_only(harbour: Any, until: Unti
     auth = f"{found['flower_user']}:{found['flower_password']}"
     assert until(lambda: fetch(found["flower_url"] + "/tasks", auth)[0] == 200, 30)
     assert fetch(found["flower_url"] + "/tasks")[0] == 401
-    assert fetch(found["flower_url"] + "/api/tasks")[0] == 401
+    for page in ("/api/tasks", "/metrics", "/healthcheck"):
+        assert fetch(found["flower_url"] + page)[0] == 401, page
+        assert fetch(found["flower_url"] + page, auth)[0] == 200, page
+        assert fetch(found["flower_url"] + page, auth, host="evil.example")[0] == 421, page
     harbour.write("docs/secret.md", "# Secret\n\nThe halyard word is MARMALADE.\n")
     assert harbour.larder("index", "docs", "--json").code == 0
     status, tasks = fetch(found["flower_url"] + "/api/tasks", auth)

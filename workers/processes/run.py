@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from celery.signals import setup_logging, worker_process_init
@@ -95,7 +95,8 @@ def run_beat(parts: Runtime) -> None:
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
-    """Show the queue until a signal comes: read-only, with basic auth from the start."""
+    """Show the queue until a signal comes: read-only, with basic auth from the start, to whom knows its address."""
+    _guard_flower({"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts})
     # By the environment: an argument would show the password in the process list.
     auth = lookup(environ)("LARDER_FLOWER_AUTH")
     os.environ["FLOWER_BASIC_AUTH"] = auth or f"larder:{Credentials.of(parts.settings.data).flower}"
@@ -104,3 +105,25 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     if prefix := parts.rag.flower.url_prefix:
         options.append(f"--url_prefix={prefix}")
     app.start(["flower", f"--address={address}", f"--port={port}", *options])
+
+
+def _guard_flower(hosts: Collection[str]) -> None:
+    """Have every page of Flower ask for the password, and answer by these names only.
+
+    Flower itself gives its metrics and its health to anybody. A page of another site that has its own name resolved
+    to this machine would read them in a visitor's browser.
+    """
+    from flower.api import BaseApiHandler  # by the process of Flower alone
+    from flower.views import BaseHandler
+
+    def guarded(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def checked(handler: Any) -> Any:
+            if handler.request.host_name.strip("[]") not in hosts:
+                return handler.send_error(421)  # Misdirected Request
+            handler.get_current_user()  # raises for whoever has not the password
+            return prepare(handler)
+
+        return checked
+
+    for kind in (BaseApiHandler, BaseHandler):
+        kind.prepare = guarded(kind.prepare)

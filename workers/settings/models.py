@@ -15,6 +15,7 @@ from connectors.sections import (
     Folder,
     Number,
     Text,
+    Texts,
     Whole,
     Zone,
     refusal,
@@ -166,6 +167,8 @@ class FlowerSettings(ConfigSection):
     """0 is any free port."""
     url_prefix: Annotated[str, AfterValidator(str), Expected("text")] = ""
     """Path before all its pages."""
+    hosts: Texts = Field(default=(), examples=[["flower.example.com"]])
+    """Names by which it is asked, as behind a proxy, besides localhost and the address it listens on."""
 
 
 class EnrichmentSettings(ConfigSection):
