@@ -8,7 +8,7 @@ from datetime import date
 from typing import Protocol, TypeVar
 
 from pipeline.embedding import Embedder, Vectors
-from pipeline.errors import EmbedderUnavailable, LarderError
+from pipeline.errors import AnswerMalformed, EmbedderUnavailable, LarderError
 
 _Made = TypeVar("_Made")
 
@@ -105,6 +105,10 @@ class BudgetedEmbedder:
         grant = self._budget.take(cost)
         try:
             made = call()
+        except AnswerMalformed:
+            # It was answered, and probably charged: that one answer is no reason for everybody to stay away.
+            self._budget.spent(grant, None)
+            raise
         except EmbedderUnavailable as error:
             self._budget.failed(grant, error)
             raise

@@ -12,9 +12,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors, unit
 from pipeline.errors import (
+    AnswerMalformed,
     ConfigurationError,
     EmbedderUnavailable,
-    EmbeddingError,
     TextRejected,
     TextTooLong,
 )
@@ -25,6 +25,8 @@ _HALVINGS = 4
 """How often a part is halved that a provider finds too long although it was counted as short enough."""
 _AS_GOOD_AS_ONE = 1e-5
 """A vector whose length differs by less than half of this has length 1: halves keep three digits."""
+_PLAIN = "harbour"
+"""A text that every model has a vector for: what is answered to it tells whether a text is to blame or the service."""
 _WRAPPING = 256
 """Bytes a provider's JSON may put around one text: model, task, width and punctuation."""
 
@@ -54,19 +56,18 @@ def embed_checked(embedder: Embedder, texts: Sequence[str], *, attempts: Retryin
 
     A text too long for the model is embedded in parts, and its vector is their mean, each part counted by its
     tokens; or it is refused, or left to the model to cut: `limits.oversize` says which. A call that finds the
-    embedder unavailable is tried as `attempts` says: three times within 3 seconds, unless the embedder says when to
-    come back.
+    embedder unavailable, or an answer without a usable vector for each text, is tried as `attempts` says: three times
+    within 3 seconds, unless the embedder says when to come back. An answer that stays wrong is asked for by halves,
+    so that only those texts are refused that have none by themselves while others have.
 
     Raises:
         TextsRejected: some texts are refused or have no usable vector; `indexes` says which.
         EmbedderUnavailable: may work later.
         EmbedderRefused: key, model or plan are refused.
         ConfigurationError: the vectors have another length than the embedder's dimensions.
-        EmbeddingError: the answer has another number of vectors than there were texts.
+        AnswerMalformed: no text at all gets a usable vector; it may later.
     """
-    request = _Request(
-        embedder, embedder.limits, lambda part: attempts(embedder.embed_documents, part), len(texts)
-    )
+    request = _Request(embedder, embedder.limits, embedder.embed_documents, len(texts), attempts)
     vectors = request.vectors(texts)
     if request.bad:
         indexes = sorted(request.bad)
@@ -125,11 +126,18 @@ class _Request:
     """What one caller wants, which may take many calls of the embedder."""
 
     def __init__(
-        self, embedder: Embedder, limits: EmbedderLimits, ask: Callable[[list[str]], Vectors], texts: int
+        self,
+        embedder: Embedder,
+        limits: EmbedderLimits,
+        ask: Callable[[list[str]], Vectors],
+        texts: int,
+        attempts: Retrying | None = None,
     ) -> None:
+        """Without `attempts` each call is tried once, and a malformed answer is passed on: somebody waits."""
         self.embedder = embedder
         self.limits = limits
         self.ask = ask
+        self.attempts = attempts
         self.sums = np.zeros((texts, embedder.dimensions), dtype=np.float32)
         """A row per text, where the vectors of its parts are added up."""
         self.bad: dict[int, TextRejected] = {}
@@ -183,22 +191,11 @@ class _Request:
         if not parts:
             return
         try:
-            answer = self.ask([part.text for part in parts])
-        except TextRejected as error:
+            texts = [part.text for part in parts]
+            rows = self.attempts(self._answered, texts) if self.attempts else self._answered(texts)
+        except (TextRejected, AnswerMalformed) as error:
             self._isolate(parts, error)
             return
-        rows = np.asarray(answer, dtype=np.float32)
-        if rows.ndim != 2 or len(rows) != len(parts):  # noqa: PLR2004 - rows and columns
-            raise EmbeddingError(
-                f"{self.embedder.model} answers {len(parts)} texts with an array of shape {rows.shape}",
-                fix="check that the provider's address serves this model's embeddings",
-            )
-        if rows.shape[1] != self.embedder.dimensions:
-            raise ConfigurationError(
-                f"{self.embedder.model} gives {rows.shape[1]} dimensions, configured are {self.embedder.dimensions}",
-                fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
-            )
-        rows = unit(rows)
         lengths = np.einsum("ij,ij->i", rows, rows)
         for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.0))):
             self.bad[parts[place].owner] = _unusable()
@@ -206,14 +203,41 @@ class _Request:
         rows *= np.array([max(part.tokens, 1) for part in parts], dtype=np.float32)[:, np.newaxis]
         np.add.at(self.sums, [part.owner for part in parts], rows)
 
-    def _isolate(self, parts: Sequence[_Part], error: TextRejected) -> None:
-        """Smaller calls tell which text is meant; one that is only too long is cut once more."""
+    def _answered(self, texts: list[str]) -> Vectors:
+        """A vector for each text, as one answer gives them, finite if it can be asked for again."""
+        rows = np.asarray(self.ask(texts), dtype=np.float32)
+        if rows.ndim != 2 or len(rows) != len(texts):  # noqa: PLR2004 - rows and columns
+            raise AnswerMalformed(
+                f"{self.embedder.model} answers {len(texts)} texts with an array of shape {rows.shape}",
+                fix="if it lasts, check that the provider's address serves this model's embeddings",
+            )
+        if rows.shape[1] != self.embedder.dimensions:
+            raise ConfigurationError(
+                f"{self.embedder.model} gives {rows.shape[1]} dimensions, configured are {self.embedder.dimensions}",
+                fix=f"set embedding.dimensions to {rows.shape[1]} and rebuild the index",
+            )
+        rows = unit(rows)
+        if self.attempts and not np.isfinite(rows).all():
+            raise AnswerMalformed(f"{self.embedder.model} answers with a vector that is not finite")
+        return rows
+
+    def _isolate(self, parts: Sequence[_Part], error: TextRejected | AnswerMalformed) -> None:
+        """Smaller calls tell which text is meant; one that is only too long is cut once more.
+
+        A text without a usable vector is to blame only if another text has one.
+        """
         if len(parts) > 1:
             middle = len(parts) // 2
             self._add(parts[:middle])
             self._add(parts[middle:])
             return
         part = parts[0]
+        if isinstance(error, AnswerMalformed):
+            if self.attempts is None:
+                raise error
+            if not self.sums.any():
+                self._answered([_PLAIN])
+            error = _unusable()
         smaller = halves(part.text) if isinstance(error, TextTooLong) and part.halved < _HALVINGS else []
         if len(smaller) < 2 or self.limits.oversize == "refuse":  # noqa: PLR2004 - cut, or not
             self.bad[part.owner] = error

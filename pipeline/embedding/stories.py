@@ -84,8 +84,7 @@ def generate_embeddings_batch(
     try:
         vectors = embed_checked(embedder, texts, attempts=attempts)
     except EmbeddingError as error:
-        miscounted = type(error) is EmbeddingError
-        if len(texts) == 1 or not (miscounted or _passes(error)):
+        if len(texts) == 1 or not _passes(error):
             raise
         sleep(_pause(error, ATTEMPTS))
         singles = [embed_checked(embedder, [text], attempts=attempts) for text in texts]

@@ -10,6 +10,7 @@
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
+    |  |  |- AnswerMalformed                  transient   ... or answers, and not with a vector for each text
     |  |  `- BudgetSpent                      transient   ... or our own allowance is used up for now
     |  |- EmbedderRefused                    permanent   the provider refuses our key, model or plan
     |  |- ModelMissing                       permanent   the model files are absent or wrong
@@ -129,6 +130,10 @@ class EmbedderUnavailable(EmbeddingError):
 
     transient = True
     waits = True
+
+
+class AnswerMalformed(EmbedderUnavailable):
+    """The embedding provider's answer has no usable vector for each text; the next one may have."""
 
 
 class BudgetSpent(EmbedderUnavailable):

@@ -16,6 +16,7 @@ from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers import http_service
 from pipeline.embedding.token_bound import most_tokens
 from pipeline.errors import (
+    AnswerMalformed,
     ConfigurationError,
     EmbedderRefused,
     EmbedderUnavailable,
@@ -114,7 +115,7 @@ class GeminiEmbedder:
             answer = client.models.embed_content(model=self.model, contents=contents, config=config)
             rows = np.array([found.values for found in answer.embeddings or ()], dtype=np.float64)
         if not rows.size:
-            raise EmbedderUnavailable("Gemini's answer holds no embeddings")
+            raise AnswerMalformed("Gemini's answer holds no embeddings")
         # Only the full length comes with length 1; shorter vectors are its first numbers.
         return unit(rows)
 
@@ -174,7 +175,7 @@ def translated(error: Exception) -> EmbeddingError:
     shapes = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
     if isinstance(error, (*shapes, errors.ContinuationInterruptedError)):
         # The client takes the shape of an answer for granted.
-        return EmbedderUnavailable(f"Gemini's answer cannot be read ({type(error).__name__})")
+        return AnswerMalformed(f"Gemini's answer cannot be read ({type(error).__name__})")
     raise error
 
 

@@ -14,7 +14,7 @@ from pipeline.embedding import Embedder, EmbedderLimits, EmbeddingOptions, Vecto
 from pipeline.embedding.known_models import KNOWN, refuse_misfits
 from pipeline.embedding.providers.http_service import LASTS, HttpService
 from pipeline.embedding.token_bound import MARKS, counter
-from pipeline.errors import EmbedderRefused, EmbedderUnavailable
+from pipeline.errors import AnswerMalformed, EmbedderRefused
 
 
 class RemoteEmbedder:
@@ -99,8 +99,8 @@ class RemoteEmbedder:
         with np.errstate(over="ignore"):
             return unit(numbers.astype(np.float32))
 
-    def _unreadable(self) -> EmbedderUnavailable:
-        return EmbedderUnavailable(f"{self._service} sent an answer without embeddings in it", fix=LASTS)
+    def _unreadable(self) -> AnswerMalformed:
+        return AnswerMalformed(f"{self._service} sent an answer without embeddings in it", fix=LASTS)
 
 
 open_provider: Callable[[EmbeddingOptions], Embedder] = RemoteEmbedder

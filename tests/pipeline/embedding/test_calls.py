@@ -17,9 +17,9 @@ from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.calls import ATTEMPTS, TextsRejected, embed_checked, embed_query_checked
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import (
+    AnswerMalformed,
     ConfigurationError,
     EmbedderUnavailable,
-    EmbeddingError,
     ModelMissing,
     TextRejected,
     TextTooLong,
@@ -173,6 +173,9 @@ def test_a_long_list_of_refusals_is_cut_in_the_message_only() -> None:
     assert len(caught.value.indexes) == 25
 
 
+PATIENTLY = ATTEMPTS.copy(sleep=no_wait)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0])
 def test_a_vector_nobody_can_compare_is_a_refused_text(value: float) -> None:
     def spoil(texts: Sequence[str], vectors: Vectors) -> Vectors:
@@ -180,30 +183,78 @@ def test_a_vector_nobody_can_compare_is_a_refused_text(value: float) -> None:
         return vectors
 
     with pytest.raises(TextsRejected) as caught:
-        embed_checked(Provider(change=spoil), words(7))
+        embed_checked(Provider(change=spoil), words(7), attempts=PATIENTLY)
     assert caught.value.indexes == (5,)
 
 
 def test_a_single_nan_in_a_vector_is_enough() -> None:
-    def spoil(_texts: Sequence[str], vectors: Vectors) -> Vectors:
-        vectors[-1, 7] = np.nan
+    def spoil(texts: Sequence[str], vectors: Vectors) -> Vectors:
+        vectors[[text == "text number2" for text in texts], 7] = np.nan
         return vectors
 
     with pytest.raises(TextsRejected) as caught:
-        embed_checked(Provider(change=spoil), words(3))
+        embed_checked(Provider(change=spoil), words(3), attempts=PATIENTLY)
     assert caught.value.indexes == (2,)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda _, v: v[:-1], lambda _, v: np.concatenate([v, v]), lambda _, v: v[0], lambda _, v: v[:0]],
-    ids=["one-less", "double", "flat", "none"],
-)
-def test_another_number_of_vectors_is_an_error(change: Change) -> None:
+MALFORMED: dict[str, Change] = {
+    "one-less": lambda _, v: v[:-1],
+    "double": lambda _, v: np.concatenate([v, v]),
+    "flat": lambda _, v: v[0],
+    "none": lambda _, v: v[:0],
+    "nan": lambda _, v: np.vstack([v[:-1], np.full_like(v[-1:], np.nan)]),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_answer_that_is_malformed_once_or_twice_is_asked_for_again(kind: str, times: int) -> None:
     """Taken as it came, every text after the gap would get its neighbour's vector."""
-    with pytest.raises(EmbeddingError, match="answers 3 texts") as caught:
-        embed_checked(Provider(change=change), words(3))
-    assert not caught.value.transient
+    waits: list[float] = []
+    provider = Provider(
+        change=lambda t, v: MALFORMED[kind](t, v) if len(provider.calls) <= times else v,
+        limits=limits(),
+    )
+    vectors = embed_checked(provider, words(30), attempts=ATTEMPTS.copy(sleep=waits.append))
+    assert np.allclose(vectors, HashingEmbedder(32).embed_documents(words(30)))
+    assert provider.calls == [30] * (times + 1)
+    assert len(waits) == times
+    assert 0 < sum(waits) < 3
+
+
+@pytest.mark.parametrize("kind", ["one-less", "none", "nan"])
+def test_a_text_that_spoils_every_answer_with_it_is_found_by_halves_and_named(kind: str) -> None:
+    def spoil(texts: Sequence[str], vectors: Vectors) -> Vectors:
+        return MALFORMED[kind](texts, vectors) if bad in texts else vectors
+
+    bad = "text number17"
+    provider = Provider(change=spoil, limits=limits())
+    with pytest.raises(TextsRejected, match=r"refuses 1 of 30 texts, no\. 17 ") as caught:
+        embed_checked(provider, words(30), attempts=PATIENTLY)
+    assert caught.value.indexes == (17,)
+    good = [n for n in range(30) if n != 17]
+    expected = HashingEmbedder(32).embed_documents(words(30))
+    assert np.allclose(caught.value.vectors[good], expected[good])
+    assert len(provider.calls) < 30
+
+
+@pytest.mark.parametrize("kind", ["one-less", "double", "flat", "none"])
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_service_whose_every_answer_is_malformed_is_to_blame_and_no_text_is(kind: str, count: int) -> None:
+    provider = Provider(change=MALFORMED[kind], limits=limits())
+    with pytest.raises(AnswerMalformed, match="answers 1 texts") as caught:
+        embed_checked(provider, words(count), attempts=PATIENTLY)
+    assert caught.value.waits
+    assert len(provider.calls) < 20
+    assert len(provider.sent[-1]) == 1
+
+
+def test_a_malformed_answer_to_a_question_is_passed_on_at_once() -> None:
+    provider = Provider(change=lambda _, v: v[:0])
+    provider.embed_query = lambda text: provider.embed_documents([text])  # type: ignore[method-assign]
+    with pytest.raises(AnswerMalformed):
+        embed_query_checked(provider, "one")
+    assert provider.calls == [1]
 
 
 @pytest.mark.req("003-026")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
-from pipeline.embedding.calls import embed_checked
+from pipeline.embedding.calls import ATTEMPTS, embed_checked
 from pipeline.embedding.known_models import KNOWN
 from pipeline.embedding.providers import remote
 from pipeline.errors import (
+    AnswerMalformed,
     ConfigurationError,
     EmbedderRefused,
     EmbedderUnavailable,
-    EmbeddingError,
     TextRejected,
     TextTooLong,
 )
@@ -163,8 +163,9 @@ def test_packed_numbers_are_read_and_plain_ones_too(known: bool, monkeypatch: py
 
 def test_a_missing_vector_is_an_error_and_no_shift(server: FakeOpenAI) -> None:
     server.change = lambda vectors: vectors[:-1]
-    with pytest.raises(EmbeddingError, match="answers 3 texts"):
-        embed_checked(opened(server), ["one", "two", "three"])
+    attempts = ATTEMPTS.copy(sleep=lambda _seconds: None)
+    with pytest.raises(AnswerMalformed):
+        embed_checked(opened(server), ["one", "two", "three"], attempts=attempts)
 
 
 def test_a_wrong_key_is_refused_without_showing_it(server: FakeOpenAI) -> None:

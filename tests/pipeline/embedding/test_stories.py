@@ -113,7 +113,7 @@ def test_an_answer_of_too_few_vectors_is_asked_for_text_by_text(fake: FakeGemini
     vectors = generate_embeddings_batch(
         ["one", "two"], fake.key, base_url=fake.address, sleep=lambda _seconds: None
     )
-    assert [len(seen.json["requests"]) for seen in fake.requests()] == [2, 1, 1]
+    assert [len(seen.json["requests"]) for seen in fake.requests()] == [2, 2, 2, 1, 1]
     assert len(vectors) == 2
 
 
