@@ -128,7 +128,7 @@ class Filler:
                 tokens=None,
                 seconds=self.slice_seconds,
                 renew=lambda connection: self._renew(connection, claim),
-                every=self.lease / 3,
+                lease=self.lease,
             )
             for _, refused in calls:
                 work.refused |= set(refused)

@@ -17,7 +17,7 @@ from pipeline.embedding.calls import TextsRejected, embed_checked
 from pipeline.errors import LarderError, StoreHindered, StoreRejected, StoreUnavailable
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import Item, embedding_use
-from pipeline.ledger.leases import Lease
+from pipeline.ledger.leases import Lease, renewed
 
 GIVE_BACK_SECONDS = 2.0
 """How long to leave a database alone that could not even take documents back."""
@@ -70,35 +70,38 @@ def embed_missing(
     tokens: int | None,
     seconds: float,
     renew: Callable[[Connection], None],
-    every: float,
+    lease: float,
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Call after call of at most `tokens`, until all texts are embedded or `seconds` are over.
 
-    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` is called in the
-    transaction that keeps the vectors, when the last time is `every` seconds ago.
+    Of each call the hashes whose vectors are in the cache now, and those that were refused. `renew` keeps the `lease`,
+    also while a call is under way that takes longer.
 
     Raises:
         LarderError: what the embedder raises; what was embedded before is kept.
     """
-    started = renewed = time.monotonic()
-    for part in _calls(embedder, texts, tokens):
-        refused: tuple[int, ...] = ()
-        try:
-            vectors = embed_checked(embedder, [texts[h] for h in part])
-        except TextsRejected as error:
-            vectors, refused = error.vectors, error.indexes
-        good = [n for n in range(len(part)) if n not in refused]
-        kept, now = [part[n] for n in good], time.monotonic()
-        # Durable: these vectors may have cost money.
-        with database.tenant(tenant) as connection:
+    started = time.monotonic()
+
+    def keep() -> None:
+        with database.tenant(tenant, durable=False) as connection:
+            renew(connection)
+
+    with renewed(keep, lease=lease):
+        for part in _calls(embedder, texts, tokens):
+            refused: tuple[int, ...] = ()
+            try:
+                vectors = embed_checked(embedder, [texts[h] for h in part])
+            except TextsRejected as error:
+                vectors, refused = error.vectors, error.indexes
+            good = [n for n in range(len(part)) if n not in refused]
+            kept = [part[n] for n in good]
             if kept:
-                work_in_progress.cache_vectors(connection, tenant, model, kept, vectors[good])
-            if now - renewed > every:
-                renew(connection)
-                renewed = now
-        yield kept, [part[n] for n in refused]
-        if now - started > seconds:
-            return
+                # Durable: these vectors may have cost money.
+                with database.tenant(tenant) as connection:
+                    work_in_progress.cache_vectors(connection, tenant, model, kept, vectors[good])
+            yield kept, [part[n] for n in refused]
+            if time.monotonic() - started > seconds:
+                return
 
 
 def _calls(embedder: Embedder, texts: Mapping[bytes, str], most: int | None) -> Iterator[list[bytes]]:

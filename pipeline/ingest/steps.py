@@ -209,7 +209,7 @@ class Indexer:
                 tokens=tokens,
                 seconds=self.slice_seconds,
                 renew=lambda connection: self._renew(connection, claim),
-                every=self.lease / 3,
+                lease=self.lease,
             )
             for embedded, refused in calls:
                 todo.calls += 1

@@ -6,12 +6,17 @@ the claim counts one before the work, so that a killed process leaves it behind;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import TextClause, text
+
+from pipeline.errors import LarderError
 
 TERM = "clock_timestamp() + make_interval(secs => :lease)"
 """The end of a lease of `lease` seconds; from the statement on, since a transaction may have begun long before."""
@@ -102,3 +107,31 @@ class Leased:
         return text(f"""
             update {self.table} set {assignments} where ({self.key}) in ({self._locked(where, skip)})
             returning {returning}""")
+
+
+@contextmanager
+def renewed(renew: Callable[[], object], *, lease: float, since: float | None = None) -> Iterator[None]:
+    """Call `renew` from a thread as long as the block runs, each third of the lease that was taken at `since`.
+
+    So nobody else takes work whose one call to somebody foreign outlasts the lease, and a lease may be short, so that
+    a dead worker is soon replaced. A `renew` that returns False is not called again: the lease is lost.
+    """
+    over = threading.Event()
+
+    def keep() -> None:
+        begun = (
+            time.monotonic() if since is None else since
+        )  # a slow database has used up a part of it already
+        while not over.wait(max(0.0, begun + lease / 3 - time.monotonic())):
+            begun = time.monotonic()
+            with suppress(LarderError):
+                if renew() is False:
+                    return
+
+    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()

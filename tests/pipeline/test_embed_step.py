@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from pipeline.embedding import EmbedderLimits
+from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.budget import Budget, Cost, Grant
+from pipeline.embedding.calls import ATTEMPTS
 from pipeline.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -23,7 +25,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.embed import Terms
-from pipeline.ledger import embedding_use, work
+from pipeline.ledger import Limits, embedding_use, work
 from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
@@ -235,6 +237,77 @@ class TestWaits:
         purse = Purse(texts=limits.get("texts"), tokens=limits.get("tokens"))
         shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items())
         assert (paid.calls, len(paid.seen)) == (calls, 8)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between tries take no time."""
+    monkeypatch.setattr(ATTEMPTS, "sleep", lambda _seconds: None)
+
+
+@pytest.mark.usefixtures("hurried")
+class TestCalls:
+    def test_a_call_that_outlasts_the_lease_keeps_its_documents(self, alone: Workshop) -> None:
+        """Else a second worker pays for the same text, and a healthy document counts as one that kills workers."""
+        chunked(alone, a=paragraphs(1))
+        other, lease = Picky(), 0.6
+
+        def look_after_the_lease() -> None:
+            time.sleep(2.5 * lease)
+            with alone.database.control() as connection:
+                pumped = work.pump_once(connection, Limits(resend=0.1))
+            assert pumped is not None
+            assert (pumped.crashed, pumped.batches) == (0, ())
+            alone.embedder = other
+            alone.indexer(terms=terms(), lease=lease).embed(alone.tenant, alone.items("a"))
+
+        alone.embedder = mine = Picky(meanwhile=look_after_the_lease)
+        step = alone.indexer(terms=terms(), lease=lease).embed(alone.tenant, alone.items("a"))
+        assert (len(mine.seen), other.seen) == (1, [])
+        assert [i.document_id for i in step.ready] == [alone.id("a")]
+        assert alone.row("a")["crash_count"] == 0
+
+    def test_one_malformed_answer_holds_nothing_up(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(2, "a"), b=paragraphs(2, "b"))
+
+        class Short(Picky):
+            def embed_documents(self, texts: Sequence[str]) -> Vectors:
+                vectors = super().embed_documents(texts)
+                return vectors[:-1] if self.calls == 1 else vectors
+
+        shop.embedder, purse = Short(), Purse()
+        step = shop.indexer(terms=terms(purse, str(shop.tenant))).embed(shop.tenant, shop.items())
+        assert len(step.ready) == 2
+        assert purse.ends == ["spent 4", "spent 4"], "both were answered, and charged"
+        assert standing(shop, str(shop.tenant)) is None
+
+    def test_only_what_stays_malformed_is_laid_aside_and_named(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(2, "a"), b="poison", c=paragraphs(1, "c"))
+
+        class Spoilt(Picky):
+            def embed_documents(self, texts: Sequence[str]) -> Vectors:
+                vectors = super().embed_documents(texts)
+                return vectors[:-1] if any("poison" in t for t in texts) else vectors
+
+        shop.embedder = Spoilt()
+        indexer = shop.indexer(terms=terms(name=str(shop.tenant)))
+        step = indexer.embed(shop.tenant, shop.items())
+        assert {i.document_id for i in step.ready} == {shop.id("a"), shop.id("c")}
+        assert [letter["document_id"] for letter in shop.dead_letters()] == [shop.id("b")]
+        assert standing(shop, str(shop.tenant)) is None
+
+    def test_a_service_of_malformed_answers_is_waited_for(self, shop: Workshop) -> None:
+        chunked(shop, a=paragraphs(2, "a"))
+
+        class Broken(Picky):
+            def embed_documents(self, texts: Sequence[str]) -> Vectors:
+                return super().embed_documents(texts)[:0]
+
+        shop.embedder = Broken()
+        shop.indexer(terms=terms(name=str(shop.tenant))).embed(shop.tenant, shop.items())
+        assert stages(shop)["a"] == ("chunked", 1, 0)
+        assert "with an array of shape" in shop.row("a")["last_error"]
+        assert standing(shop, str(shop.tenant)) is None
 
 
 class TestHolds:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from pipeline.enrichment.degradation import (
 )
 from pipeline.errors import ConfigurationError, LarderError, LeaseLost, SearchError
 from pipeline.ledger import jobs
+from pipeline.ledger.leases import renewed
 from workers.control import steps
 from workers.processes import metrics
 from workers.runtime import Runtime
@@ -57,7 +57,8 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             return
         metrics.QUEUE_WAIT.observe(claimed.waited)
         try:
-            with _renewed(parts.database, tenant, claimed, limits.lease, since=begun):
+            renew = partial(_renew, parts.database, tenant, claimed, limits.lease)
+            with renewed(renew, lease=limits.lease, since=begun):
                 found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
@@ -142,28 +143,9 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
     return enrich
 
 
-@contextmanager
-def _renewed(
-    database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float, *, since: float
-) -> Iterator[None]:
-    """Keep a claim made at `since` while the block runs; its lease can be short, so a dead worker is soon replaced."""
-    over = threading.Event()
-
-    def keep() -> None:
-        begun = since  # a slow database has used up a part of the lease already
-        while not over.wait(max(0.0, begun + lease / 3 - time.monotonic())):
-            begun = time.monotonic()
-            with suppress(LarderError), database.tenant(tenant, durable=False) as connection:
-                if not jobs.renew(connection, claimed, lease=lease):
-                    return
-
-    keeper = threading.Thread(target=keep, name="larder-lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()
+def _renew(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float) -> bool:
+    with database.tenant(tenant, durable=False) as connection:
+        return jobs.renew(connection, claimed, lease=lease)
 
 
 @lru_cache(maxsize=4)
