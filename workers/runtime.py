@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.database.engine import Database
+from pipeline.database.engine import Database, Patience
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
@@ -64,6 +64,7 @@ class Runtime:
             self.addresses.control,
             pool_size=self.rag.storage.database.pool_size,
             answer_timeout=self.answer_timeout,
+            patience=Patience.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
         )
 
     @cached_property

@@ -15,7 +15,7 @@ from pgvector.psycopg.halfvec import register_halfvec_info
 from pgvector.psycopg.vector import register_vector_info
 from psycopg.pq import TransactionStatus
 from psycopg.types import TypeInfo
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
@@ -31,11 +31,61 @@ EF_SEARCH = 100
 MORE = 4
 """Connections of a pool beyond those that are kept; closed after their use."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How many seconds the server bears with one of our connections, so that a stalled one keeps no lock for ever.
+
+    The defaults fit those of the queue, whose leases are 120 and 15 seconds.
+    """
+
+    idle: float = 10.0
+    """For a client that says nothing in the middle of a transaction: frozen, or its machine gone. Below each lease."""
+    lock: float = 30.0
+    """For a lock that somebody else has."""
+    statement: float = 120.0
+    """For one statement, in which a client may stall, too; `take_long` lifts it."""
+
+    @classmethod
+    def within(cls, *leases: float) -> Self:
+        """What lets others go on within the shortest lease, or within the longest if a statement was under way."""
+        idle = min(leases) * 2 / 3
+        lock = max(2 * idle, max(leases) / 4)
+        return cls(idle=idle, lock=lock, statement=4 * lock)
+
+    @property
+    def options(self) -> str:
+        """As the server takes them with a connection; it also ends what a client that is gone has asked for."""
+        wanted = {
+            "idle_in_transaction_session_timeout": self.idle,
+            "lock_timeout": self.lock,
+            "statement_timeout": self.statement,
+            "tcp_user_timeout": self.lock,
+            "client_connection_check_interval": self.idle,
+        }
+        return "".join(f" -c {name}={round(seconds * 1000)}ms" for name, seconds in wanted.items())
+
+
+KEEPALIVES = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""After half a minute of silence from its kernel the other machine is gone; for the driver, in seconds and ms."""
+_SERVER_KEEPALIVES = " -c tcp_keepalives_idle=15 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+
+
+def take_long(connection: Connection) -> None:
+    """Let the statements of this transaction take as long as they need: those that touch every row of a table."""
+    connection.exec_driver_sql("set local statement_timeout = 0")
+
+
 # jit costs more than it saves on statements of milliseconds. The vector index goes on until a filter has let enough
 # through; set here, since setting it in each transaction is one more round trip.
 _OPTIONS = (
     "-c plan_cache_mode={plans} -c jit=off -c timezone=UTC"
-    f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}"
+    f" -c hnsw.iterative_scan=relaxed_order -c hnsw.ef_search={EF_SEARCH}{_SERVER_KEEPALIVES}"
 )
 
 
@@ -45,6 +95,7 @@ def open_engine(
     role: str,
     pool_size: int = 2,
     answer_timeout: float | None = None,
+    patience: Patience = Patience(),
     ping: bool = True,
     asking: bool = False,
 ) -> Engine:
@@ -62,7 +113,8 @@ def open_engine(
         hide_parameters=True,  # of errors: they are texts, vectors and passwords
         use_native_hstore=False,  # nobody asks for its type then, which takes round trips
         connect_args={
-            "options": f"{_OPTIONS.format(plans=plans)} -c role={role}",
+            **KEEPALIVES,
+            "options": f"{_OPTIONS.format(plans=plans)}{patience.options} -c role={role}",
             "connect_timeout": 20,  # four answers of a server that is slow and not gone
             "application_name": role.replace("_", "-"),
         },
@@ -98,12 +150,14 @@ class Database:
         *,
         pool_size: int = 2,
         answer_timeout: float | None = None,
+        patience: Patience = Patience(),
     ) -> None:
         """`answer_timeout` is for those who must answer in time: seconds of silence after which the server is gone.
 
-        Work on many rows needs longer than a person waits, so by default nobody gives up.
+        Work on many rows needs longer than a person waits, so by default nobody gives up. `patience` is the server's.
         """
-        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout)
+        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout, patience=patience)
+        self._patience = patience
         self.app = opened(app_url, role=APP_ROLE, ping=False)
         self.asker = opened(app_url, role=APP_ROLE, ping=False, asking=True)
         self.controller = opened(control_url or app_url, role=CONTROL_ROLE)
@@ -203,6 +257,19 @@ class Database:
         """A transaction over the ledger of every tenant, without texts; raises as `tenant` does."""
         with translated(), self.controller.begin() as connection:
             yield connection
+
+    def end_stalled(self) -> None:
+        """End connections of our login whose client stalls in the midst of a statement: it sends rows, or reads them.
+
+        The server looks at no clock of its own as long as it waits for that.
+        """
+        stalled = text("""
+            select pg_terminate_backend(pid) from pg_stat_activity
+            where usename = session_user and datname = current_database() and application_name like 'larder-%'
+              and state = 'active' and wait_event in ('ClientRead', 'ClientWrite')
+              and query_start < clock_timestamp() - make_interval(secs => :seconds)""")
+        with translated(), self.app.begin() as connection:
+            connection.execute(stalled, {"seconds": self._patience.statement})
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections to the parent."""

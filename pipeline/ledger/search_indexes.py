@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pipeline.database.engine import take_long
 from pipeline.errors import StoreRejected
 from pipeline.search.chunk_store import SearchIndex, indexes
 
@@ -193,6 +194,7 @@ def adopt_counts(connection: Connection, index: int) -> None:
         update document d set chunk_count = x.chunk_count from index_document x
         where x.index_id = :index and x.document_id = d.id and x.version = d.indexed_version
           and d.chunk_count <> x.chunk_count""")
+    take_long(connection)
     connection.execute(statement, {"index": index})
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
+from pipeline.database.engine import take_long
 from pipeline.documents import Json
 
 USAGE_DAYS = 400
@@ -30,6 +31,7 @@ _OLD = (
 
 def trim(connection: Connection, *, runs_days: int, dead_days: int, answers_hours: float) -> None:
     """Remove old runs, resolved dead letters, tombstones, answers, counts of use and rows of silent workers."""
+    take_long(connection)
     values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600, "usage": USAGE_DAYS}
     for statement in _OLD:
         connection.execute(text(statement), {k: v for k, v in values.items() if f":{k}" in statement})

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pipeline.database.engine import take_long
 from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import SearchIndex
 
@@ -33,6 +34,7 @@ def refresh(connection: Connection, tenant_id: UUID, index: int) -> None:
     Lexemes of a single chunk are listed, too: a question's word that is not listed is then in no chunk, and
     does not take the place of one that is.
     """
+    take_long(connection)
     connection.execute(_LOCK, {"t": str(tenant_id)})
     query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
     connection.execute(_COUNT, {"t": tenant_id, "i": index, "query": query})
@@ -71,6 +73,7 @@ def build_due(
 
 def build(connection: Connection, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
     """Build deferred indexes; reads go on, writes to the partition wait. On the control role."""
+    take_long(connection)
     if keyword:
         connection.execute(text("select build_keyword_index(:i)"), {"i": index.id})
     if vector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.database.engine import MORE, Database, translate
+from pipeline.database.engine import MORE, Database, Patience, driver_of, take_long, translate
+from pipeline.database.migrations import owner_engine
 from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
 from tests.fakes.tcp_proxy import TcpProxy
@@ -124,6 +125,113 @@ def test_plans_are_kept_only_where_that_is_asked_for(database: Database) -> None
     ((statement, generic),) = database.ask(uuid4(), kept, {})
     assert "once" in statement
     assert generic, "planned anew for each value"
+
+
+# --- clients that stall ---
+
+
+@pytest.fixture
+def opened(addresses: Addresses) -> Iterator[Callable[..., Database]]:
+    """Ways into this test's database for two clients of this patience."""
+    with ExitStack() as stack:
+
+        def make(**patience: float) -> Database:
+            made = Database(addresses.app, addresses.control, patience=Patience(**patience))
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+LOCK = text("select pg_advisory_xact_lock(7)")
+
+
+def seconds_until_free(database: Database) -> float:
+    """How long somebody else waits for the lock."""
+    begun = time.monotonic()
+    with database.control() as connection:
+        connection.execute(LOCK)
+    return time.monotonic() - begun
+
+
+def test_who_stalls_in_the_middle_of_a_transaction_keeps_its_locks_no_longer_than_a_lease(
+    opened: Callable[..., Database],
+) -> None:
+    """Frozen, or its machine gone without a word: the server hears nothing in either case."""
+    stalled, waited = opened(idle=0.5), []
+
+    def stall() -> None:
+        with stalled.tenant(uuid4()) as connection:
+            connection.execute(LOCK)
+            waited.append(seconds_until_free(opened()))
+            connection.execute(text("select 1"))  # it wakes up
+
+    with pytest.raises(StoreUnavailable):
+        stall()
+    assert 0.3 < waited[0] < 3
+    with stalled.tenant(uuid4()) as connection:
+        assert connection.execute(LOCK).all(), "the next transaction has a connection that lives"
+
+
+def test_who_stalls_while_it_sends_rows_keeps_its_locks_no_longer_than_a_statement_may_take(
+    opened: Callable[..., Database],
+) -> None:
+    """The pump looks for such at each tick."""
+    stalled, other = opened(), opened(statement=0.3)
+
+    def stall() -> None:
+        with stalled.tenant(uuid4()) as connection:
+            connection.execute(LOCK)
+            connection.execute(text("create temporary table sent (n integer)"))
+            with driver_of(connection) as driver, driver.cursor().copy("copy sent from stdin") as copy:
+                other.end_stalled()
+                with pytest.raises(StoreUnavailable):
+                    seconds_until_free(opened(lock=0.1))
+                time.sleep(0.5)
+                other.end_stalled()
+                assert seconds_until_free(other) < 1
+                copy.write_row([1])
+
+    with pytest.raises(StoreUnavailable):
+        stall()
+
+
+def test_nobody_waits_for_a_lock_for_ever(opened: Callable[..., Database]) -> None:
+    with opened().control() as connection:
+        connection.execute(LOCK)
+        with pytest.raises(StoreUnavailable), opened(lock=0.2).tenant(uuid4()) as second:
+            second.execute(LOCK)
+
+
+def test_only_what_touches_every_row_may_take_long(opened: Callable[..., Database]) -> None:
+    database, slow = opened(statement=0.2), text("select pg_sleep(0.5)")
+    with pytest.raises(StoreUnavailable), database.control() as connection:
+        connection.execute(slow)
+    with database.control() as connection:
+        take_long(connection)
+        connection.execute(slow)
+    with pytest.raises(StoreUnavailable), database.control() as connection:
+        connection.execute(slow)
+
+
+def test_every_kind_of_connection_is_ended_below_the_lease_and_told_from_a_machine_that_is_gone(
+    database: Database, addresses: Addresses
+) -> None:
+    assert Patience.within(120, 15) == Patience(), "those of the queue and of enrichments by default"
+    asked = text("""
+        select cast(current_setting('idle_in_transaction_session_timeout') as interval) < interval '15 s',
+               current_setting('tcp_keepalives_idle') = '15',
+               current_setting('lock_timeout') <> '0', current_setting('statement_timeout') <> '0'""")
+    for engine in (database.app, database.asker, database.controller):
+        with engine.connect() as connection:
+            assert tuple(connection.execute(asked).one()) == (True, True, True, True)
+            client = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+            assert client["keepalives_idle"] == "15"
+    owner = owner_engine(addresses.admin)
+    with owner.connect() as connection:
+        # A step of a migration takes as long as it takes.
+        assert tuple(connection.execute(asked).one()) == (True, False, False, False)
+    owner.dispose()
 
 
 # --- one statement, one round trip ---

@@ -18,6 +18,7 @@ from workers.sources import open_source, source_of_row
 
 def pump_once(parts: Runtime) -> None:
     """What is due becomes messages. Harmless beside itself, late, doubled or lost."""
+    parts.database.end_stalled()
     # First what somebody waits for: enrichments that are over end, and those without a message get one.
     with parts.database.control() as connection:
         due = jobs.pump_once(connection, steps.job_limits(parts.rag))
