@@ -257,15 +257,18 @@ class Pumped:
     crashed: int = 0
 
 
-def pump_once(connection: Connection, limits: Limits, *, embed: int | None = None) -> Pumped | None:
+def pump_once(
+    connection: Connection, limits: Limits, *, embed: int | None = None, resend_syncs: float | None = None
+) -> Pumped | None:
     """Stamp and return what is due; None if another pump is at it right now.
 
-    At most `embed` documents are sent for embedding; None: as many as there is room for.
+    At most `embed` documents are sent for embedding; None: as many as there is room for. Walks are sent once more
+    after `resend_syncs` seconds, if not after those of the limits.
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     crashed = _expire(connection, limits)
-    syncs = runs.sync_due(connection, resend=limits.resend)
+    syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     return Pumped(batches=tuple(_choose(connection, limits, embed)), syncs=tuple(syncs), crashed=crashed)
 
 

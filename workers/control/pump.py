@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -11,9 +12,12 @@ from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import maintenance, steps
 from workers.control.sync import start_run
-from workers.queue import dispatch
+from workers.queue import broker, dispatch
 from workers.runtime import Runtime
 from workers.sources import open_source, source_of_row
+
+LOST_SECONDS = 5.0
+"""Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
 
 
 def pump_once(parts: Runtime) -> None:
@@ -26,19 +30,32 @@ def pump_once(parts: Runtime) -> None:
         dispatch.send_job(parts.database, one)
     _open_due(parts)
     _close_settled(parts)
+    unheard = broker.unheard(parts.addresses.broker, dispatch.LISTS)
+    limits = replace(steps.limits(parts.rag), resend=_resend(parts, unheard, *dispatch.TASK_OF.values()))
     with parts.database.control() as connection:
-        found = work.pump_once(connection, steps.limits(parts.rag), embed=parts.allowance.room(connection))
+        found = work.pump_once(
+            connection,
+            limits,
+            embed=parts.allowance.room(connection),
+            resend_syncs=_resend(parts, unheard, "larder.sync"),
+        )
     if found is None:
         return
     with parts.database.control() as connection:
         lacking = indexes(connection)
     if len(lacking) > 1:
         for index in lacking:
-            _send_fills(parts, index)
+            _send_fills(parts, index, resend=_resend(parts, unheard, "larder.fill"))
     for tenant, source, run in found.syncs:
         dispatch.send_sync(parts.database, tenant, source, run)
     for batch in found.batches:
         dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
+
+
+def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:
+    """After how many seconds messages of these tasks count as lost: a broker that was wiped has none of any."""
+    usual = parts.rag.queue.resend_after
+    return min(LOST_SECONDS, usual) if unheard.issuperset(tasks) else usual
 
 
 def _open_due(parts: Runtime) -> None:
@@ -80,10 +97,11 @@ def _close_settled(parts: Runtime) -> None:
         dispatch.send("larder.upkeep.build")
 
 
-def _send_fills(parts: Runtime, index: SearchIndex) -> None:
-    """Send messages for what a search index lacks."""
+def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = None) -> None:
+    """Send messages for what a search index lacks; once more after `resend` seconds, if not after the usual ones."""
+    limits = steps.limits(parts.rag)
     with parts.database.control() as connection:
-        due = fills.choose(connection, index.id, steps.limits(parts.rag))
+        due = fills.choose(connection, index.id, replace(limits, resend=resend or limits.resend))
     for one in due:
         weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
         for part in dispatch.portions(one.items, one.sizes, weight=weight, most=most):

@@ -11,12 +11,19 @@ from kombu.exceptions import OperationalError
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Item, Stage, fills, jobs, runs, work
+from workers.queue import broker
 from workers.queue.app import app
+from workers.queue.celeryconfig import ROUTES
 
 FILL_PRIORITY = 9
 """Behind everything else: 0 is the first."""
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
+LISTS = {
+    **{task: ROUTES[task] for task in (*TASK_OF.values(), "larder.sync")},
+    "larder.fill": broker.lists_of(ROUTES["larder.fill"])[broker.PRIORITIES.index(FILL_PRIORITY)],
+}
+"""Tasks whose messages are sent again when they are lost, and where in the broker they wait."""
 
 
 RING_SECONDS = 1.0

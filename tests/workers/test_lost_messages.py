@@ -1,0 +1,96 @@
+"""Messages that a broker lost are sent again soon; those that wait behind slow work, or are with a worker, are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from tests.workers.indexed import Build, write_pages
+from workers.control import pump, sync
+from workers.queue import dispatch
+from workers.queue.app import app
+from workers.runtime import Runtime
+from workers.sources import configured_sources
+
+
+@pytest.fixture
+def broker(broker: redis.Redis) -> Iterator[redis.Redis]:
+    """Without what tests before this one left with their workers."""
+    broker.delete("unacked", "unacked_index")
+    yield broker
+    broker.delete("unacked", "unacked_index")
+
+
+@pytest.fixture
+def sent(build: Build, tmp_path: Path, broker: redis.Redis) -> Runtime:
+    """Three pages were walked, and the message to cut them is under way."""
+    write_pages(tmp_path, 3)
+    parts = build()
+    (one,) = configured_sources(parts.settings).values()
+    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    assert run is not None
+    assert sync.sync(parts, one.tenant_id, one.id, run)
+    pump.pump_once(parts)
+    assert broker.llen("ingest") == 1
+    broker.delete("control")
+    return parts
+
+
+def later(omniscient: psycopg.Connection[Any], seconds: float) -> None:
+    for table in ("document", "sync_run"):
+        omniscient.execute(f"update {table} set enqueued_at = enqueued_at - make_interval(secs => {seconds})")
+
+
+def test_what_a_wiped_broker_lost_is_sent_again_within_15_seconds(
+    sent: Runtime, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+) -> None:
+    assert pump.LOST_SECONDS + sent.rag.queue.tick_seconds < 15
+    broker.delete("ingest")
+    pump.pump_once(sent)
+    assert broker.llen("ingest") == 0, "it may be on its way"
+    later(omniscient, pump.LOST_SECONDS)
+    pump.pump_once(sent)
+    assert broker.llen("ingest") == 1
+    pump.pump_once(sent)
+    assert broker.llen("ingest") == 1
+
+
+def test_a_walk_whose_message_was_lost_goes_on(
+    build: Build, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+) -> None:
+    parts = build()
+    (one,) = configured_sources(parts.settings).values()
+    assert sync.start_run(parts, one.tenant_id, one.id, trigger="manual") is not None
+    broker.delete("control")
+    later(omniscient, pump.LOST_SECONDS)
+    pump.pump_once(parts)
+    (message,) = broker.lrange("control", 0, -1)
+    assert b'"larder.sync"' in message
+
+
+def test_what_waits_behind_slow_work_is_not_sent_twice(
+    sent: Runtime, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+) -> None:
+    later(omniscient, sent.rag.queue.resend_after - 10)
+    pump.pump_once(sent)
+    assert broker.llen("ingest") == 1
+    with app.connection_for_read() as connection, connection.SimpleQueue("ingest") as queue:
+        message = queue.get(timeout=5)
+        assert broker.llen("ingest") == 0
+        pump.pump_once(sent)
+        assert broker.llen("ingest") == 0, "a worker is at it"
+        message.ack()
+        pump.pump_once(sent)
+        assert broker.llen("ingest") == 1, "the worker died without a word to the ledger"
+
+
+@pytest.mark.parametrize("task", dispatch.LISTS)
+def test_messages_are_looked_for_where_they_wait(build: Build, broker: redis.Redis, task: str) -> None:
+    build()
+    dispatch.send(task, priority=dispatch.FILL_PRIORITY if task == "larder.fill" else None)
+    assert broker.llen(dispatch.LISTS[task]) == 1
