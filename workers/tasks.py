@@ -116,20 +116,20 @@ def statistics(every: float = 0.0, **_later: object) -> None:
         maintenance.refresh_statistics(runtime.current())
 
 
-@app.task(name="larder.upkeep.build", soft_time_limit=7000, time_limit=7200)  # type: ignore[untyped-decorator]
+@app.task(name="larder.upkeep.build")  # type: ignore[untyped-decorator]
 def build(**_later: object) -> None:
-    """Build the indexes that were put off until the first load is in."""
-    maintenance.build_indexes(runtime.current())
+    """Have the indexes built that were put off until the first load is in."""
+    maintenance.ask_builds(runtime.current())
 
 
 @app.task(name="larder.upkeep.trim")  # type: ignore[untyped-decorator]
 def trim(every: float = 0.0, **_later: object) -> None:
-    """Keep caches, runs, dead letters and tombstones within their limits, and the indexes built."""
+    """Keep caches, runs, dead letters and tombstones within their limits, and have the indexes built."""
     if lately("larder.upkeep.trim", every):
         return
+    maintenance.ask_builds(runtime.current())
     maintenance.trim(runtime.current())
     reindex.drop_old(runtime.current())
-    maintenance.build_indexes(runtime.current())
 
 
 @app.task(name="larder.upkeep.canary")  # type: ignore[untyped-decorator]

@@ -24,6 +24,8 @@ from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument
 
+BUILT_SECONDS = 15.0
+"""How long a write stays away from an index that is being built: it would wait for that, and all behind it."""
 HELD_SECONDS = 5.0
 """How soon a worker with another configuration may try what this one's hold stopped."""
 
@@ -310,6 +312,11 @@ class Indexer:
             index = self.index(connection)
             if index.model != self.model:
                 return work.put_back(connection, claim, ids, Stage.CHUNKED)
+            if search_indexes.is_being_built(connection, index.id):
+                work.wait(
+                    connection, claim, ids, delay=BUILT_SECONDS, reason="its search index is being built"
+                )
+                return []
             mine = set(work.still_ours(connection, claim))
             batch = [
                 Replacement(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
 from pipeline.database.engine import take_long
 from pipeline.errors import StoreRejected
+from pipeline.ledger.leases import Leased
 from pipeline.search.chunk_store import SearchIndex, indexes
 
 
@@ -207,3 +209,49 @@ def of_document(connection: Connection, document_id: UUID) -> list[dict[str, Any
         order by i.status = 'active' desc, i.id desc""")
     rows = connection.execute(statement, {"id": document_id})
     return [dict(row) for row in rows.mappings()]
+
+
+# Building what was put off ------------------------------------------------------------------------
+
+_BUILDS = Leased(table="search_index", rows="id = :index", crashes=False)
+_CLAIM_BUILD = _BUILDS.claim("build_asked_at is not null", returning="build_asked_at")
+_RENEW_BUILD = _BUILDS.renew()
+_BUILT = _BUILDS.give_back("build_asked_at = nullif(build_asked_at, :asked)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """An index that is ours to build."""
+
+    index: int
+    token: UUID
+    asked: datetime
+
+
+def ask_builds(connection: Connection) -> None:
+    """Have somebody look what is due for each index; on the control role, as the rest."""
+    connection.execute(text("update search_index set build_asked_at = clock_timestamp()"))
+
+
+def claim_build(connection: Connection, index: int, *, lease: float) -> Build | None:
+    """Take an index that somebody is asked to look at; None if nobody is, or somebody does."""
+    token = uuid4()
+    asked = connection.execute(_CLAIM_BUILD, {"index": index, "token": token, "lease": lease}).scalar()
+    return None if asked is None else Build(index=index, token=token, asked=asked)
+
+
+def renew_build(connection: Connection, build: Build, *, lease: float) -> bool:
+    """Keep it for another lease; False if it is no longer ours."""
+    values = {"index": build.index, "token": build.token, "lease": lease}
+    return connection.execute(_RENEW_BUILD, values).first() is not None
+
+
+def built(connection: Connection, build: Build) -> None:
+    """It was looked at, and what was due is there; what was asked for meanwhile is looked at next."""
+    connection.execute(_BUILT, vars(build))
+
+
+def is_being_built(connection: Connection, index: int) -> bool:
+    """True while writes to it would have to wait."""
+    statement = text("select coalesce(lease_until > now(), false) from search_index where id = :index")
+    return bool(connection.execute(statement, {"index": index}).scalar())

@@ -11,7 +11,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
 from pipeline.ingest import embed
-from pipeline.ledger import Stage
+from pipeline.ledger import Stage, search_indexes
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
 
@@ -60,6 +60,23 @@ class TestOvertaken:
             getattr(shop.indexer(), name)(shop.tenant, shop.items("b"))
         assert [c.split()[0] for c in shop.contents("a")] == ["new", "new"]
         assert [c.split()[0] for c in shop.contents("b")] == ["bystander"] * 2
+
+    def test_a_write_to_an_index_that_is_being_built_waits_and_holds_no_worker(self, alone: Workshop) -> None:
+        """The build has locked the table, for hours with millions of chunks."""
+        alone.admit(document("a", paragraphs(2)))
+        through(alone, "upsert")
+        index = alone.value("select id from search_index")
+        with alone.database.control() as connection:
+            build = search_indexes.claim_build(connection, index, lease=60)
+        assert build is not None
+        alone.indexer().upsert(alone.tenant, alone.items())
+        row = alone.row("a")
+        assert (row["stage"], row["waits"], row["attempts"], row["crash_count"]) == ("embedded", 1, 0, 0)
+        with alone.database.control() as connection:
+            search_indexes.built(connection, build)
+        alone.set("a", "due_at = now()")
+        alone.indexer().upsert(alone.tenant, alone.items())
+        assert len(alone.contents("a")) == 2
 
     def test_a_deleted_document_is_not_written(self, shop: Workshop) -> None:
         shop.admit(document("a", paragraphs(2)))

@@ -29,6 +29,14 @@ def test_rules_that_keep_messages_safe() -> None:
     assert "worker_cancel_long_running_tasks_on_connection_loss" not in settings
 
 
+def test_no_task_is_delivered_again_while_it_runs() -> None:
+    app.loader.import_default_modules()
+    queue = QueueSettings()
+    for name in ROUTES:
+        task = app.tasks[name]
+        assert (task.time_limit or queue.time_limit) < queue.visibility_timeout, name
+
+
 def test_beat_only_ticks_and_no_tick_depends_on_two_clocks() -> None:
     schedule = celery_settings(QueueSettings(tick_seconds=2), "redis://x")["beat_schedule"]
     assert schedule["tick"]["task"] == "larder.pump"

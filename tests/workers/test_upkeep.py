@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import psycopg
 import pytest
 
 from pipeline.errors import ConfigurationError
+from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import indexes
 from tests.workers.indexed import Build, index, write_pages
 from workers.admin import operations
 from workers.control import maintenance
-from workers.runtime import Runtime
+from workers.processes.builder import IndexBuilder
+from workers.runtime import Runtime, use
+from workers.tasks import trim
 
 
 def statuses(parts: Runtime) -> list[tuple[str, int, str]]:
@@ -74,6 +78,64 @@ def test_deferred_indexes_are_built_when_the_backlog_is_empty(
     maintenance.build_indexes(parts)
     assert kinds() == {"using hnsw", "using gin"}
     maintenance.build_indexes(parts)
+
+
+def built(omniscient: psycopg.Connection[Any]) -> int:
+    row = omniscient.execute("select count(*) from search_index where keyword_built").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    maintenance.build_asked(parts)
+    omniscient.execute("update search_index set keyword_built = false")
+    maintenance.build_asked(parts)
+    assert built(omniscient) == 0, "nobody has asked since"
+    use(parts)
+    trim()
+    assert built(omniscient) == 0, "the task only asks"
+    builder = IndexBuilder(parts, look=0.05)
+    builder.start()
+    end = time.monotonic() + 10
+    while not built(omniscient):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    builder.stop()
+
+
+def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    ((number,),) = omniscient.execute("select id from search_index").fetchall()
+
+    def claimed() -> search_indexes.Build | None:
+        with parts.database.control() as connection:
+            return search_indexes.claim_build(connection, number, lease=60)
+
+    first = claimed()
+    assert first is not None
+    assert claimed() is None
+    with parts.database.control() as connection:
+        assert search_indexes.renew_build(connection, first, lease=60)
+        assert search_indexes.is_being_built(connection, number)
+    omniscient.execute("update search_index set lease_until = now() - interval '1 s'")
+    second = claimed()
+    assert second is not None, "the first one died"
+    with parts.database.control() as connection:
+        assert not search_indexes.renew_build(connection, first, lease=60)
+        search_indexes.built(connection, first)
+        assert search_indexes.is_being_built(connection, number), "by the second one"
+        search_indexes.ask_builds(connection)
+        search_indexes.built(connection, second)
+    assert claimed() is not None, "somebody asked while the second one was at it"
 
 
 def test_few_chunks_need_no_vector_index(

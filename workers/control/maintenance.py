@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import embedding_use, upkeep
+from pipeline.ledger import embedding_use, search_indexes, upkeep
+from pipeline.ledger.leases import renewed
 from pipeline.search import term_statistics
-from pipeline.search.chunk_store import active_index, indexes
+from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.runtime import Runtime
 
 _Found = TypeVar("_Found")
@@ -48,17 +50,51 @@ def refresh_tenant(parts: Runtime, tenant: UUID) -> None:
             term_statistics.refresh(connection, tenant, index.id)
 
 
-def build_indexes(parts: Runtime) -> None:
-    """Build what is due for each search index."""
-    retrieval = parts.rag.retrieval
+def ask_builds(parts: Runtime) -> None:
+    """Have the process that builds look what is due; no task waits for that, since it may take hours."""
+    with parts.database.control() as connection:
+        search_indexes.ask_builds(connection)
+
+
+def build_asked(parts: Runtime) -> None:
+    """Build what is due for each search index that was asked for, unless somebody else is at it."""
+    lease = parts.rag.queue.lease_seconds
     with parts.database.control() as connection:
         found = indexes(connection)
     for index in found:
         with parts.database.control() as connection:
-            keyword, vector = term_statistics.build_due(
-                connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
-            )
-            term_statistics.build(connection, index, keyword=keyword, vector=vector)
+            claimed = search_indexes.claim_build(connection, index.id, lease=lease)
+        if claimed is None:
+            continue
+        with renewed(partial(_renew_build, parts, claimed, lease), lease=lease):
+            _build(parts, index)
+        with parts.database.control() as connection:
+            search_indexes.built(connection, claimed)
+
+
+def _renew_build(parts: Runtime, claimed: search_indexes.Build, lease: float) -> bool:
+    with parts.database.control() as connection:
+        return search_indexes.renew_build(connection, claimed, lease=lease)
+
+
+def build_indexes(parts: Runtime) -> None:
+    """Build what is due for each search index, here and now."""
+    with parts.database.control() as connection:
+        found = indexes(connection)
+    for index in found:
+        _build(parts, index)
+
+
+def _build(parts: Runtime, index: SearchIndex) -> None:
+    retrieval = parts.rag.retrieval
+    with parts.database.control() as connection:
+        keyword, vector = term_statistics.build_due(
+            connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
+        )
+    # Apart: the first one notes in the row of the index that it is there, and locks it until the commit.
+    for kind in ({"keyword": keyword, "vector": False}, {"keyword": False, "vector": vector}):
+        with parts.database.control() as connection:
+            term_statistics.build(connection, index, **kind)
 
 
 def trim(parts: Runtime) -> None:

@@ -18,6 +18,7 @@ from workers.embedded import Credentials
 from workers.enrichment import job
 from workers.processes import logs
 from workers.processes.broker_outage import LedgerPoller
+from workers.processes.builder import Building
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
 from workers.queue.app import app, configure, install_qos
@@ -72,6 +73,8 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     install_qos()
+    if queue == "control":
+        app.steps["worker"].add(Building)
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
     # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
