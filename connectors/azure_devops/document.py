@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
-from connectors.documents.decisions import Evidence, kind_and_facts
-from connectors.documents.headings import headings_of, nested
+from connectors.documents.decisions import Evidence, headings_of, kind_and_facts, nested
 from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
 from connectors.markup import Links, to_markdown

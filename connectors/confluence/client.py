@@ -24,8 +24,7 @@ from connectors.web.answers import is_html, json_of, results_of
 from connectors.web.faults import ServerFault
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
-from pipeline.errors import LarderError, SourceDenied, SourceUnavailable
-from pipeline.errors.retry_after import http_date
+from pipeline.errors import LarderError, SourceDenied, SourceUnavailable, http_date
 
 CURRENT_USER = "rest/api/user/current"
 SEARCH = "rest/api/content/search"

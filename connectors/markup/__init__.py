@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from connectors.markup.conversion import Conversion
-from connectors.markup.elements import HTML
-from connectors.markup.links import LinkResolver, Links
+from connectors.markup.elements import HTML, STORAGE_FORMAT
+from connectors.markup.inline import LinkResolver, Links
 from connectors.markup.parsing import parse
-from connectors.markup.storage_format import STORAGE_FORMAT
 
 __all__ = ["Links", "Rendered", "to_markdown"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from connectors.documents.headings import MAX_TITLE, nested
+from connectors.documents.decisions import MAX_TITLE, nested
 from connectors.documents.redaction import redact
 from connectors.documents.values import (
     clean_text,

@@ -16,8 +16,7 @@ from urllib3.util.retry import Retry
 from connectors.web.answers import Origin, elsewhere, judge
 from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
-from pipeline.errors import RateLimited, SourceUnavailable
-from pipeline.errors.retry_after import pause_of
+from pipeline.errors import RateLimited, SourceUnavailable, pause_of
 
 READ_TIMEOUTS_IN_ALL = 5
 """A whole answer may take this many read timeouts: a server that drips never runs into one of them."""

@@ -12,8 +12,8 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, TextClause, text
 
 from pipeline.database.engine import Transfer, transfer
+from pipeline.documents import language_of
 from pipeline.errors import StoreRejected
-from pipeline.languages import language_of
 from pipeline.search.question import counted
 from pipeline.search.records import Replaced, Replacement
 

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pipeline.documents import Chunk, Json, Kind, SourceType
+from pipeline.documents import DEFAULT, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
-from pipeline.languages import DEFAULT
 from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 

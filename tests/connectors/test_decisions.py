@@ -12,10 +12,10 @@ from connectors.documents.decisions import (
     DecisionRules,
     Evidence,
     decision_facts,
+    headings_of,
     is_decision,
     kind_and_facts,
 )
-from connectors.documents.headings import headings_of
 from pipeline.documents import Kind, SourceType
 from tests.growth import assert_linear
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from pipeline.errors.retry_after import MOST_SECONDS, bounded, pause_of, wait_of
+from pipeline.errors import MOST_SECONDS, bounded, pause_of, wait_of
 
 NOW = datetime(2025, 3, 4, 5, 6, 0, tzinfo=UTC)
 EPOCH = int(NOW.timestamp())

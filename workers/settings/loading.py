@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from connectors import SourceContext
 from connectors.sections import revealed
 from pipeline.database.tenancy import project_id, tenant_id
-from pipeline.languages import as_metadata
+from pipeline.documents import as_metadata
 from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile

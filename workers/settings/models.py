@@ -20,7 +20,7 @@ from connectors.sections import (
     Zone,
     refusal,
 )
-from pipeline.languages import DEFAULT, LANGUAGES
+from pipeline.documents import DEFAULT, LANGUAGES
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingSettings
 from workers.settings.monitoring import MonitoringSettings

@@ -13,7 +13,7 @@ from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainSerializer, SecretStr
 
 from connectors.sections import MASK, Expected, Number, OneOf, Text, refusal
-from pipeline.languages import LANGUAGES
+from pipeline.documents import LANGUAGES
 
 _Options = TypeVar("_Options")
 

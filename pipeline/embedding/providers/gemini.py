@@ -23,8 +23,9 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
     TextTooLong,
+    duration,
+    retry_after,
 )
-from pipeline.errors.retry_after import duration, retry_after
 
 if TYPE_CHECKING:
     from google.genai import Client

@@ -20,8 +20,9 @@ from pipeline.errors import (
     EmbeddingError,
     TextRejected,
     TextTooLong,
+    bounded,
+    wait_of,
 )
-from pipeline.errors.retry_after import bounded, wait_of
 
 if TYPE_CHECKING:
     import httpx2

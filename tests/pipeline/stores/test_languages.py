@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.languages import KEY, LANGUAGES, as_metadata, language_of
+from pipeline.documents import KEY, LANGUAGES, as_metadata, language_of
 from tests.pipeline.stores.depot import Depot
 
 BOTH = ("english", "german")

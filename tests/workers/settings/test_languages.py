@@ -9,7 +9,7 @@ import pytest
 
 from connectors import open_source
 from connectors.web.limiter import RequestLimiter
-from pipeline.languages import KEY
+from pipeline.documents import KEY
 from workers.runtime import Addresses, Runtime
 from workers.search import retriever
 from workers.settings import Settings

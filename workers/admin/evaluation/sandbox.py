@@ -16,9 +16,8 @@ from pathlib import Path
 from uuid import UUID
 
 from pipeline.database.tenancy import project_id
-from pipeline.documents import Document, Page, SourceType
+from pipeline.documents import Document, Page, SourceType, as_metadata
 from pipeline.errors import IndexingError
-from pipeline.languages import as_metadata
 from pipeline.ledger import Item, admission, document_id, documents, runs, source_id, sources
 from workers import embedded
 from workers.admin.evaluation.dataset import EvalDataset
