@@ -149,7 +149,9 @@ def _verdict(row: Row[Any] | None, document: Document, where: Admission) -> str:
 def _show_again(connection: Connection, ids: Sequence[UUID]) -> None:
     """Hidden documents are there again."""
     if ids:
-        statement = text("update document set hidden = false where id = any(:ids)")
+        statement = text("""
+            update document set hidden = false
+            where id in (select id from document where id = any(:ids) order by id for update)""")
         connection.execute(statement, {"ids": list(ids)})
 
 

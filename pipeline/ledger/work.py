@@ -21,7 +21,7 @@ from pipeline.search.records import StoredDocument
 MOST_CRASHES = 3
 """Of one document, unless the configuration says otherwise."""
 SHOWN_SECONDS = 2.0
-"""A shorter wait for the embedder is part of ordinary work."""
+"""A shorter wait is part of ordinary work."""
 
 STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
@@ -219,13 +219,13 @@ def wake_waiting(connection: Connection) -> None:
     """Let all that waits try again now: what it waited for may be another one."""
     statement = text("""
         update document set due_at = now()
-        where id in (select id from document where state = 'pending' and stage = :stage and waits > 0
+        where id in (select id from document where state = 'pending' and waits > 0
                      and due_at > now() and lease_token is null order by id for update)""")
-    connection.execute(statement, {"stage": Stage.CHUNKED})
+    connection.execute(statement)
 
 
 def waiting(connection: Connection) -> Row[Any] | None:
-    """What waits for the embedder over all tenants, put back with a reason and not due yet; None if nothing does.
+    """What waits for the embedder or the database over all tenants, put back with a reason and not due yet, if any.
 
     documents: how many; until: when the first of them goes on; reason: its own.
     """
@@ -233,9 +233,9 @@ def waiting(connection: Connection) -> Row[Any] | None:
         select count(*) as documents, min(due_at) as until,
                (array_agg(last_error order by due_at))[1] as reason
         from document
-        where state = 'pending' and stage = :stage and waits > 0 and last_error is not null and not deleted
+        where state = 'pending' and waits > 0 and last_error is not null and not deleted
           and due_at > now() + make_interval(secs => :shown) having count(*) > 0""")
-    return connection.execute(statement, {"stage": Stage.CHUNKED, "shown": SHOWN_SECONDS}).one_or_none()
+    return connection.execute(statement, {"shown": SHOWN_SECONDS}).one_or_none()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
 from pipeline.ingest import embed
-from pipeline.ledger import Stage, search_indexes
+from pipeline.ledger import Stage, search_indexes, work
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
 
@@ -201,6 +201,11 @@ class TestAHinderedDatabase:
         rows = alone.sql("select state, attempts, crash_count, last_error from document")
         assert [tuple(row.values())[:3] for row in rows] == [("pending", 0, 0)] * 2
         assert all("No space left on device" in row["last_error"] for row in rows)
+        alone.sql("update document set due_at = now() + interval '1 minute'")
+        with alone.database.control() as connection:
+            told = work.waiting(connection)
+        assert told is not None, "the operator's screen says why nothing goes on"
+        assert (told.documents, "No space left on device" in told.reason) == (2, True)
         assert alone.dead_letters() == []
         omniscient.execute(f"drop trigger full_disk on {table}")
         alone.sql("update document set due_at = now()")

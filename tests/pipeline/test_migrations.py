@@ -119,6 +119,27 @@ def test_only_the_application_makes_temporary_tables(empty: str, servers: embedd
         control.execute("create temp table mine (n int)")
 
 
+def test_an_older_store_with_a_run_under_way_and_a_release_is_brought_up_to_date(
+    empty: str, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    migrations.upgrade(empty, to="013")
+    with superuser("empty_for_migrations") as connection:
+        connection.execute("""
+            insert into tenant (id, name) values (gen_random_uuid(), 'a');
+            insert into source (id, tenant_id, project_id, name, kind, held, released_until)
+                select gen_random_uuid(), id, id, 'docs', 'text', 0, now() + interval '1 day' from tenant;
+            insert into sync_run (tenant_id, source_id, state, trigger)
+                select tenant_id, id, 'processing', 'schedule' from source""")
+        assert migrations.upgrade(empty) == migrations.NEWEST
+        again = (
+            "insert into sync_run (tenant_id, source_id, trigger) select tenant_id, id, 'manual' from source"
+        )
+        connection.execute(again)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            connection.execute(again)
+        assert connection.execute("select released from source").fetchone() == (0,)
+
+
 def test_a_database_of_a_newer_larder_is_left_alone(
     addresses: Addresses, omniscient: psycopg.Connection[Any]
 ) -> None:

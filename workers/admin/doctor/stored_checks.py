@@ -92,7 +92,7 @@ def audit(parts: Runtime) -> Diagnosis:
 
 
 def embedding(parts: Runtime) -> Diagnosis:
-    """The embedder takes our key, model and plan, and is not waited for."""
+    """The embedder takes our key, model and plan, and neither it nor the database is waited for."""
     with parts.database.control() as connection:
         found = status.embedding_state(parts, connection)
     if found["state"] == "held":
@@ -101,7 +101,7 @@ def embedding(parts: Runtime) -> Diagnosis:
     if found["state"] == "waiting":
         said = f"{found['documents']} documents wait until {found['until']}: {found['error']}"
         return warning(said, "nothing to do: they go on by themselves")
-    return fine("nothing waits for the embedder")
+    return fine("no document waits for the embedder or the database")
 
 
 def waiting(parts: Runtime) -> Diagnosis:
