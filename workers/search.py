@@ -11,6 +11,7 @@ from uuid import UUID
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from connectors.documents.bounds import BoundedLoader
 from pipeline.database.tenancy import ALL, SHARED, project_id
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
@@ -80,7 +81,7 @@ def read_synonyms(path: Path) -> Synonyms:
     why = f"is larger than {MOST_SYNONYM_BYTES:,} bytes"
     try:
         if path.stat().st_size <= MOST_SYNONYM_BYTES:
-            given = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+            given = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader) or []  # noqa: S506
             if isinstance(given, dict):
                 given = [
                     [word, *(more if isinstance(more, list) else [more])] for word, more in given.items()

@@ -11,6 +11,7 @@ from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, s
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import WorkItemMissing
+from connectors.documents.bounds import made
 from connectors.web.faults import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
@@ -54,10 +55,12 @@ class WorkItemReader:
     def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> WorkItemResult:
         try:
             comments = self._comments(item)
-            made = document_of(item, self._options, others, comments)
+            document = made(
+                lambda: document_of(item, self._options, others, comments), f"work item {item.id}"
+            )
         except DocumentRejected as error:  # one item must not stop all others
             return self._failure(item.id, str(error))
-        return WorkItemResult(id=item.id, document=made)
+        return WorkItemResult(id=item.id, document=document)
 
     def _failure(self, item_id: int, reason: str) -> WorkItemResult:
         url = f"{self._options.organization}/_workitems/edit/{item_id}"

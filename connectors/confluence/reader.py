@@ -34,6 +34,7 @@ from connectors.confluence.document import (
     readers_of,
 )
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
+from connectors.documents.bounds import made
 from connectors.files.source import Unreadable, decode
 from connectors.web.faults import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
@@ -217,7 +218,7 @@ class PageReader:
     def _take(
         self, fetched: _FetchedPage, qualified: bool, only: Collection[str] | None, result: ReadResult
     ) -> None:
-        page, attached, broken = fetched
+        page, attached, _ = fetched
         result.rows |= {content.row: content.changed for content in (page, *attached)}
         files = [one for one in attached if one.kind != "comment"]
         if not qualified:
@@ -226,23 +227,31 @@ class PageReader:
         layers = self.restrictions.layers(page)
         result.admitted += 1
         if only is None or page.id in only:
-            url = address(self.base, page)
-            if broken:
-                reason = f"page {page.title!r} {broken}"
-                result.failed.append(Problem(external_id=page.id, reason=reason, url=url))
-            elif document := page_document(self._options, self.base, page, layers, attached):
-                result.documents.append(document)
-            else:
-                reason = f"page {page.title!r} holds no text; nothing of it can be found"
-                skipped = Problem(external_id=page.id, reason=reason, url=url, because="holds no text")
-                result.skipped.append(skipped)
-                result.deleted.append(page.id)
+            self._take_page(fetched, layers, result)
         for file in files:
             if only is None or file.id in only:
                 if file.becomes_document(self._options):
                     self._take_file(file, page, layers, result)
                 else:  # it may have been one before it grew or got another name
                     result.deleted.append(file.id)
+
+    def _take_page(self, fetched: _FetchedPage, layers: Layers, result: ReadResult) -> None:
+        page, attached, broken = fetched
+        url, name = address(self.base, page), f"page {page.title!r}"
+        try:
+            if broken:
+                raise DocumentRejected(f"{name} {broken}")  # noqa: TRY301 (as every other reason)
+            document = made(lambda: page_document(self._options, self.base, page, layers, attached), name)
+        except DocumentRejected as error:
+            result.failed.append(Problem(external_id=page.id, reason=str(error), url=url))
+            return
+        if document:
+            result.documents.append(document)
+            return
+        reason = f"{name} holds no text; nothing of it can be found"
+        skipped = Problem(external_id=page.id, reason=reason, url=url, because="holds no text")
+        result.skipped.append(skipped)
+        result.deleted.append(page.id)
 
     def _take_file(self, file: Content, page: Content, layers: Layers, result: ReadResult) -> None:
         """Downloads one text file.
@@ -259,7 +268,9 @@ class PageReader:
             if len(data) > self._options.attachment_max_bytes:
                 raise AnswerTooLarge  # noqa: TRY301 (ditto)
             text, _ = decode(data)
-            document = file_document(self._options, self.base, file, page, layers, text)
+            document = made(
+                lambda: file_document(self._options, self.base, file, page, layers, text), file.title
+            )
         except AnswerTooLarge:
             problems, reason = result.skipped, "is larger than the limit; split it"
             because = "larger than attachmentMaxBytes"

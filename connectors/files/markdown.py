@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import yaml
-from frontmatter.default_handlers import SafeLoader, YAMLHandler
+from frontmatter.default_handlers import YAMLHandler
 
+from connectors.documents.bounds import BoundedLoader
 from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_text, title_of
 from connectors.documents.values import json_able, parse_time, scalar_text, tags_of
 from connectors.files.options import FileOptions, MarkdownOptions
@@ -43,20 +44,6 @@ class FrontMatter:
     body: str
 
 
-class _Loader(SafeLoader):  # type: ignore[misc, valid-type]
-    """YAML without the one value that would fail a whole file: an impossible date."""
-
-
-def _timestamp(loader: Any, node: yaml.ScalarNode) -> Any:
-    try:
-        return SafeLoader.construct_yaml_timestamp(loader, node)
-    except ValueError:
-        return node.value
-
-
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
-
-
 def split_front_matter(text: str, name: str) -> FrontMatter:
     """Front matter and body of a file; `name` is the file for messages.
 
@@ -75,7 +62,7 @@ def split_front_matter(text: str, name: str) -> FrontMatter:
             raise DocumentRejected(found, fix="add a line ---") from None
         return none  # a lone ruler
     try:
-        values = YAMLHandler().load(head, Loader=_Loader)
+        values = YAMLHandler().load(head, Loader=BoundedLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if not lines[1].strip():
             return none  # a ruler with a blank line below it, and the block is just text

@@ -6,6 +6,7 @@ import codecs
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from connectors.documents.bounds import made
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.globs import Globs
 from connectors.documents.values import from_epoch
@@ -26,6 +28,8 @@ from pipeline.errors import DocumentRejected
 PAGE_ENTRIES = 100
 PAGE_CHARACTERS = 4_000_000
 """A page is held in memory and stored in one transaction; a hundred large files would be too much for both."""
+PAGE_SECONDS = 10.0
+"""Each page stored renews the lease of the walk: files that take long to read come in smaller pages."""
 
 
 Entry = Document | Problem
@@ -41,11 +45,12 @@ def resume_key(since: Cursor | None) -> str:
 def pages_of(entries: Iterable[Entry]) -> Iterator[Page]:
     """Pages of entries that come sorted by id; the last page's cursor is empty: start over next time."""
     batch: list[Entry] = []
-    size = 0
+    size, begun = 0, time.monotonic()
     for entry in entries:
-        if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS:
+        late = bool(batch) and time.monotonic() - begun > PAGE_SECONDS
+        if len(batch) >= PAGE_ENTRIES or size >= PAGE_CHARACTERS or late:
             yield _page(batch, {"after": batch[-1].external_id})
-            batch, size = [], 0
+            batch, size, begun = [], 0, time.monotonic()
         batch.append(entry)
         size += len(entry.text) if isinstance(entry, Document) else 0
     yield _page(batch, {})
@@ -309,7 +314,8 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            return self._convert(file) or blank(file.external_id, file.url)
+            document = made(lambda: self._convert(file), file.external_id)
+            return document or blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)
 

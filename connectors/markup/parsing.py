@@ -71,6 +71,8 @@ _RAW_TEXT = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style", "xmp", "noembed")
 }
 _CDATA = "<![CDATA["
+_ENDLESS_NUMBER = re.compile(r"&#\d{100,}+;?")
+"""No character has such a number, and Python refuses to read one of more than 4,300 digits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,11 +127,16 @@ def parse(html: str) -> tuple[Element, bool]:
     return tree.page, True
 
 
+def resolved(text: str) -> str:
+    """`text` with its entities resolved; a number that is no character's shows as browsers show it."""
+    return unescape(_ENDLESS_NUMBER.sub("\ufffd", text) if "&#" in text else text)
+
+
 def _attributes(rest: str) -> dict[str, str]:
     """Names with their values; the first of two equal names counts."""
     found: dict[str, str] = {}
     for name, double, single, bare in _ATTRIBUTE.findall(rest):
-        found.setdefault(name.lower(), unescape(double or single or bare))
+        found.setdefault(name.lower(), resolved(double or single or bare))
     return found
 
 
@@ -140,7 +147,7 @@ def _pieces(html: str) -> Iterator[_Tag | str]:
     while at < length:
         mark = _MARKUP.search(html, at)
         start = mark.start() if mark else length
-        yield unescape(html[at:start])
+        yield resolved(html[at:start])
         if html.startswith(_CDATA, start):
             end = html.find("]]>", start)
             end = length if end < 0 else end  # cut off: all that is left is its text
@@ -150,7 +157,7 @@ def _pieces(html: str) -> Iterator[_Tag | str]:
             # An unclosed comment hides nothing but its own mark: text must not be lost.
             at = html.find("-->", start + 2) + 3 if start + 2 <= last_comment_end else start + 4
         elif start > last_end:  # no tag ends any more
-            yield unescape(html[start:])
+            yield resolved(html[start:])
             return
         else:
             tag = pattern.match(html, start)

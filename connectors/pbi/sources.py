@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from connectors.documents.bounds import bounded, made
 from connectors.documents.decisions import Evidence, plain_text
 from connectors.documents.values import (
     json_text,
@@ -99,16 +100,24 @@ class Gathering:
         run = run_facts(data)
         first, last = _file_rank(file, run)
         for item in items or ():
-            record = pbi_record(item, run)
+            try:
+                with bounded(f"{file.external_id}: PBI number {item.index + 1}"):
+                    record = pbi_record(item, run)
+            except DocumentRejected as error:
+                self._lacks(file, item.index, str(error))
+                self.complete = False  # it may be one that was read before
+                continue
             if record is None:
                 found = f"PBI number {item.index + 1} has neither id nor title"
-                reason = f"{file.external_id}: {found}; give it an id"
-                name = f"{file.external_id}#{item.index}"
-                self.problems.append(Problem(external_id=name, reason=reason, url=file.url))
+                self._lacks(file, item.index, f"{file.external_id}: {found}; give it an id")
             else:
                 changed = parse_time(record.updated)
                 own = changed.timestamp() if changed else 0.0
                 self._see(record, file, (*first, own, *last, item.stage, item.index))
+
+    def _lacks(self, file: FileText, index: int, reason: str) -> None:
+        name = f"{file.external_id}#{index}"
+        self.problems.append(Problem(external_id=name, reason=reason, url=file.url))
 
     def unknown(self, file: FoundFile, problem: Problem, *, settled: bool) -> None:
         """A file that may hold PBIs and cannot be read: what is not seen may be there all the same.
@@ -225,7 +234,11 @@ class PbiJsonSource(FileSource):
         yield from gathering.problems
         yield from gathering.plain
         for pbi_id in gathering.ids:
-            yield self._document(gathering, pbi_id)
+            try:
+                if document := made(partial(self._document, gathering, pbi_id), f"PBI {pbi_id}"):
+                    yield document
+            except DocumentRejected as error:
+                yield Problem(external_id=pbi_id, reason=str(error))
 
     def _gather(self, listing: FileListing) -> Gathering:
         """Reads all files once; of those without PBIs only the place is kept."""
@@ -240,12 +253,14 @@ class PbiJsonSource(FileSource):
                 gathering.unknown(found, file, settled=settled)
             elif file is not None:
                 try:
-                    data = parse_json(file.text, file.external_id)
+                    with bounded(file.external_id):
+                        data = parse_json(file.text, file.external_id)
+                        clearly = self._holds_pbis(data)
                 except DocumentRejected as error:
                     problem = Problem(external_id=file.external_id, reason=str(error), url=file.url)
                     gathering.unknown(found, problem, settled=settled)
                     continue
-                if self._holds_pbis(data):
+                if clearly:
                     gathering.take(file, data)
                 else:
                     gathering.plain.append(found)

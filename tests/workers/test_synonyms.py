@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError
+from tests.connectors.test_bounds import MERGES
 from workers import search
 
 
@@ -37,6 +38,8 @@ def test_both_forms_are_read(tmp_path: Path, content: str, groups: tuple[tuple[s
         (b"- [a, b\n", "no YAML, see line 2"),
         (b"\xff\xfe\xff", "it is not UTF-8"),
         (b"- [a]\n" * 200_000, "larger than"),
+        (MERGES.encode(), "no YAML, see line 1"),
+        (b"[" * 3000 + b"]" * 3000, "no YAML, see line 1"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, content: bytes, said: str) -> None:

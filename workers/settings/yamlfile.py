@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from connectors.documents.bounds import BoundedLoader
 from pipeline.errors import ConfigurationError
 
 MOST_VALUES = 50_000
@@ -252,7 +253,7 @@ class _Reader:
                 self.tree.variables[path] = variable
         elif node.tag in _TYPED:
             with suppress(ValueError, yaml.YAMLError):
-                value = yaml.constructor.SafeConstructor().construct_object(node)
+                value = BoundedLoader("").construct_object(node)
                 if not isinstance(value, float) or math.isfinite(value):
                     return value
         return text
