@@ -57,7 +57,7 @@ drill: $(VENV)/.dev   ## Kill processes for a long while and count what is lost
 
 drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: about half an hour
 	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_degradation.py \
-		tests/end_to_end/test_frozen.py tests/end_to_end/test_deaf.py
+		tests/end_to_end/test_frozen.py tests/end_to_end/test_deaf.py tests/end_to_end/test_stalled.py
 	@$(BIN)/python -m pytest -q --timeout 600 -m drill tests/end_to_end/test_services.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open

@@ -42,6 +42,11 @@ def test_beat_alone_brings_a_new_source_in(harbour: Any, sql: Sql, until: Until)
     assert sql("select count(*) from chunk where content like '%%bollards%%'")[0][0] == 1
 
 
+def test_indexes_that_were_put_off_are_built_beside_the_tasks(harbour: Any, sql: Sql, until: Until) -> None:
+    assert until(lambda: bool(sql("select 1 from search_index where keyword_built")), 40)
+    assert until(lambda: not sql("select 1 from search_index where lease_token is not null"), 10)
+
+
 def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     path = harbour.data / "state.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
