@@ -19,6 +19,7 @@ from pipeline.errors import (
     EmbedderUnavailable,
     LarderError,
     ModelMissing,
+    StoreUnavailable,
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
@@ -78,8 +79,13 @@ class Filler:
         with self.database.tenant(tenant, durable=False) as connection:
             claim = fills.claim(connection, tenant, index.id, index.strategy, ids, lease=self.lease)
             copied = fills.copied(connection, claim)
-        if not claim.ids:
+        try:
+            return self._filled(claim, copied) if claim.ids else []
+        except StoreUnavailable as error:
+            self._fault(claim, claim.ids, error)
             return []
+
+    def _filled(self, claim: FillClaim, copied: Mapping[UUID, list[Chunk]]) -> list[Item]:
         work = _Work()
         again = self._cut(claim, copied, work)
         try:

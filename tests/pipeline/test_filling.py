@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
+from pipeline.ingest import embed
 from pipeline.ingest.steps import Decision
 from pipeline.ledger import dead, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
@@ -49,6 +52,35 @@ def test_a_killed_worker_costs_a_lease_and_nothing_else(shelf: Shelf) -> None:
     shelf.fill()
     assert shelf.progress().missing == 0
     assert shelf.shop.value("select max(crash_count) from index_document") == 0
+
+
+@pytest.mark.parametrize("moment", ["version", "due_at"])
+def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
+    shelf: Shelf, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It takes neither what was filled nor the documents back, for a while."""
+    monkeypatch.setattr(embed, "GIVE_BACK_SECONDS", 0.05)
+    due = shelf.due()
+    omniscient.execute(f"""
+        create sequence tries; grant usage on sequence tries to public;
+        create function short_of_memory() returns trigger language plpgsql as $$ begin
+            if nextval('tries') < 4 then raise exception 'out of memory' using errcode = '53200'; end if;
+            return new; end $$;
+        create trigger short_of_memory before update of {moment} on index_document for each row
+            when (new.lease_token is null) execute function short_of_memory()""")
+    for one in due:
+        slow: dict[str, Any] = {
+            "embedder": lambda _tenant: HashingEmbedder(OTHER, batch_size=1),
+            "slice_seconds": -1.0,
+        }
+        shelf.filler(**(slow if moment == "due_at" else {})).fill(one.tenant_id, one.items)
+    rows = shelf.shop.sql(
+        "select lease_token, crash_count from index_document where index_id = :i", i=shelf.index.id
+    )
+    assert [tuple(row.values()) for row in rows] == [(None, 0)] * 2
+    shelf.shop.sql("update index_document set due_at = now()")
+    shelf.fill()
+    assert shelf.progress().missing == 0
 
 
 def test_one_that_kills_again_and_again_is_given_up_on_for_this_index_only(shelf: Shelf) -> None:
