@@ -9,10 +9,12 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
+from pydantic import ValidationError
 
 import connectors
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Source
+from pipeline.errors import ConfigurationError
 from pipeline.ingest.sync import Schedule
 from pipeline.ledger import source_id, sources
 from workers.settings import SOURCE_TYPES, Settings, SourceSettings
@@ -54,11 +56,23 @@ def configured_sources(settings: Settings) -> dict[UUID, Configured]:
 
 
 def source_of_row(settings: Settings, row: sources.SourceRow) -> Configured | None:
-    """The source of a ledger row: from the configuration, or as a command registered it."""
+    """The source of a ledger row: from the configuration, or as a command registered it.
+
+    Raises:
+        ConfigurationError: it was registered by a release that knows more than this one.
+    """
     if row.origin == "file" or not row.config:
         return configured_sources(settings).get(row.id)
+    try:
+        section = SOURCE_TYPES[row.kind].model_validate(row.config)
+    except (KeyError, ValidationError) as error:
+        faults = error.errors() if isinstance(error, ValidationError) else [{"loc": ("type",)}]
+        keys = ", ".join(sorted({".".join(map(str, fault["loc"])) for fault in faults}))
+        found = f"this release does not understand {keys} of source {row.name}"
+        fix = "let all workers run the release that registered it, or register it again with this one"
+        raise ConfigurationError(found, fix=fix) from None
     return Configured(
-        settings=SOURCE_TYPES[row.kind].model_validate(row.config),
+        settings=section,
         id=row.id,
         tenant_id=row.tenant_id,
         project_id=row.project_id,

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import maintenance, steps
-from workers.control.sync import start_run
+from workers.control.sync import start_run, unexpected
 from workers.queue import broker, dispatch
 from workers.runtime import Runtime
-from workers.sources import open_source, source_of_row
+from workers.sources import Configured, open_source, source_of_row
 
 LOST_SECONDS = 5.0
 """Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
@@ -65,17 +65,28 @@ def _open_due(parts: Runtime) -> None:
         watched = sources.watched(connection)
     wanted = {row.id: ("schedule", row) for row in due}
     for row in watched:
-        if row.id not in wanted and _has_changed(parts, row):
-            wanted[row.id] = ("watch", row)
+        wanted.setdefault(row.id, ("watch", row))
     for trigger, row in wanted.values():
-        walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
-        if source_of_row(parts.settings, row):
-            start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
+        try:
+            _open(parts, row, trigger)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one source must not keep the others from their turn
+            told = error if isinstance(error, LarderError) else unexpected(error)
+            with parts.database.tenant(row.tenant_id) as connection:
+                sources.failed(connection, row.id, str(told), row.next_sync_at)
 
 
-def _has_changed(parts: Runtime, row: sources.SourceRow) -> bool:
+def _open(parts: Runtime, row: sources.SourceRow, trigger: str) -> None:
     configured = source_of_row(parts.settings, row)
-    if configured is None or row.last_sync_at is None:
+    if configured is None or (trigger == "watch" and not _has_changed(parts, configured, row)):
+        return
+    walk = row.next_walk_at is not None and row.next_walk_at <= datetime.now(UTC)
+    start_run(parts, row.tenant_id, row.id, trigger=trigger, walk=walk)
+
+
+def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow) -> bool:
+    if row.last_sync_at is None:
         return False
     try:
         return open_source(parts, configured.settings).stamp() != row.stamp

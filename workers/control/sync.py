@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from datetime import UTC, datetime
 from uuid import UUID
 
+from connectors.documents.bounds import fault_of
 from pipeline.documents import Source
-from pipeline.errors import ConfigurationError, LarderError, RateLimited
+from pipeline.errors import ConfigurationError, IndexingError, LarderError, RateLimited, SourceUnavailable
 from pipeline.ledger import admission, embedding_use, runs, sources, work
 from workers.control import steps
 from workers.queue import dispatch
@@ -22,6 +24,8 @@ from workers.sources import (
     timezone_of,
 )
 
+logger = logging.getLogger(__name__)
+
 
 def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     """Go on with a run for one slice; False if it must be sent again."""
@@ -33,7 +37,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
             return True
         configured = source_of_row(parts.settings, row)
         if configured is None:
-            raise ConfigurationError(
+            raise ConfigurationError(  # noqa: TRY301 (put back like what is raised further down)
                 "the source is not in this worker's configuration", fix="start the workers with the same file"
             )
         source = open_source(parts, configured.settings)
@@ -43,9 +47,19 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
     except LarderError as error:
         _put_back(parts, tenant, source_id, run_id, error)
         return True
+    except Exception as error:  # noqa: BLE001 - else the run would stay open for ever, and nobody be told
+        _put_back(parts, tenant, source_id, run_id, unexpected(error))
+        return True
     if complete:
         dispatch.ring()
     return complete
+
+
+def unexpected(error: Exception) -> IndexingError:
+    """A fault of ours in the work on one source: named without its text, tried again a few times, then final."""
+    found = f"a sync failed unexpectedly: {fault_of(error)}"
+    logger.error("%s", found)
+    return SourceUnavailable(found, fix="report it; the next sync tries again")
 
 
 def admission_of(

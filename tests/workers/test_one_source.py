@@ -1,0 +1,77 @@
+"""What goes wrong with one source is told of that source: the pump and the other sources go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from pipeline.ledger import admission, runs, sources
+from tests.workers.indexed import Build, write_pages
+from workers.admin import operations
+from workers.control import pump, sync
+from workers.runtime import Runtime
+from workers.sources import configured_source
+
+SQL = psycopg.Connection[Any]
+
+
+def synced(parts: Runtime) -> sources.SourceRow:
+    one = configured_source(parts.settings, parts.rag.sources[0])
+    with parts.database.tenant(one.tenant_id) as connection:
+        row = sources.get(connection, one.id)
+    assert row is not None
+    return row
+
+
+@pytest.mark.parametrize("strange", ["kind = 'telepathy'", """config = config || '{"depth": 7}'"""])
+def test_a_row_of_a_newer_release_is_told_and_skipped_and_the_others_have_their_turn(
+    build: Build, broker: redis.Redis, omniscient: SQL, strange: str
+) -> None:
+    parts = build()
+    row = synced(parts)
+    omniscient.execute(
+        f"""insert into source (id, tenant_id, project_id, name, kind, origin, config, config_hash, watch, next_sync_at)
+            select gen_random_uuid(), tenant_id, project_id, 'newer', kind, 'command', config, '', true, now()
+            from source where id = '{row.id}'"""
+    )
+    omniscient.execute(f"update source set {strange} where name = 'newer'")
+    omniscient.execute("update source set next_sync_at = now() where name = 'docs'")
+    for _ in range(3):
+        pump.pump_once(parts)
+    names = [json.loads(message)["headers"]["task"] for message in broker.lrange("control", 0, -1)]
+    assert names.count("larder.sync") == 1
+    told = {s["name"]: s for s in operations.listing(parts)}
+    assert "does not understand" in told["newer"]["last_error"]
+    assert "newer" in told["newer"]["last_error"]
+    assert told["docs"]["last_error"] is None
+    assert omniscient.execute("select failures from source where name = 'newer'").fetchone() == (1,)
+
+
+def test_an_unexpected_error_in_a_slice_is_recorded_and_ends_the_run_after_a_few_tries(
+    build: Build, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build()
+    row = synced(parts)
+
+    def fail(*_: object) -> None:
+        raise ValueError("the secret text")
+
+    monkeypatch.setattr(admission, "admit", fail)
+    run = sync.start_run(parts, row.tenant_id, row.id, trigger="manual")
+    assert run is not None
+    for tries in range(1, parts.rag.queue.max_attempts + 1):
+        assert sync.sync(parts, row.tenant_id, row.id, run)
+        with parts.database.tenant(row.tenant_id) as connection:
+            found = runs.get(connection, run)
+        assert found is not None
+        assert "ValueError" in str(found.error)
+        assert (found.attempts == tries) == (found.finished_at is None)
+    assert found is not None
+    assert found.state == "failed"
+    assert "ValueError" in str(synced(parts).last_error)
+    assert "secret" not in caplog.text + str(synced(parts).last_error)
