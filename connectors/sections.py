@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from zoneinfo import ZoneInfo
 
 import annotated_types
@@ -24,6 +27,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+MASK = "***"
 
 
 class ConfigSection(BaseModel):
@@ -158,7 +163,54 @@ def _web(value: str) -> str:
     url = urlsplit(value)
     if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
         raise ValueError
-    return value.rstrip("/")
+    return no_metadata_service(value.rstrip("/"))
+
+
+_METADATA_SERVICES = (
+    "metadata",
+    "metadata.google.internal",
+    "100.100.100.200",
+    "168.63.129.16",
+    "fd00:ec2::254",
+)
+"""Beside the link-local addresses."""
+
+
+def host_of(url: str) -> str:
+    """The host of an address; numbers in the usual form, however they are written: 0x7f.1 is 127.0.0.1."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    with suppress(OSError, ValueError):
+        host = socket.inet_ntoa(socket.inet_aton(host))
+    with suppress(ValueError):
+        found = ip_address(host)
+        host = str(getattr(found, "ipv4_mapped", None) or found)
+    return host
+
+
+def no_metadata_service(url: str) -> str:
+    """The address itself, unless it is one by which clouds hand their keys to any program of a machine.
+
+    Raises:
+        PydanticCustomError: it is.
+    """
+    host = host_of(url)
+    link_local = False
+    with suppress(ValueError):
+        link_local = ip_address(host).is_link_local
+    if link_local or host in _METADATA_SERVICES:
+        raise refusal("the address of a service", "this one hands out the keys of a cloud's machine")
+    return url
+
+
+def masked(address: str) -> str:
+    """A URL without its password and the values of its options: host and database help in the search for errors."""
+    url = urlsplit(address)
+    user, at, host = url.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:{MASK}"
+    # Options such as sslpassword are secrets too; which ones are is not ours to know.
+    query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
+    return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))
 
 
 Whole = Annotated[int, BeforeValidator(_no_flag), Expected("a whole number")]
@@ -174,9 +226,9 @@ Folder = Annotated[Path, Expected("a path")]
 WebUrl = Annotated[
     Text,
     AfterValidator(_web),
+    PlainSerializer(masked, when_used="json"),
     Expected("an address such as https://example.com without a password in it"),
 ]
-MASK = "***"
 Secret = Annotated[
     SecretStr,
     annotated_types.MinLen(1),

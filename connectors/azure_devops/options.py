@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from connectors.documents.options import ServiceOptions
-from connectors.sections import Expected, Flag, Positive, Secret, Text, Texts, refusal
+from connectors.sections import Expected, Flag, Positive, Secret, Text, Texts, no_metadata_service, refusal
 
 SERVICES = "https://dev.azure.com"
 PRODUCT = "Azure DevOps"
@@ -24,7 +24,7 @@ def base_url_of(organization: str) -> str:
     """
     text = organization.strip().rstrip("/")
     if _URL.fullmatch(text):
-        return text
+        return no_metadata_service(text)
     if _NAME.fullmatch(text):
         return f"{SERVICES}/{text}"
     raise refusal(

@@ -113,7 +113,9 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     # There are keys that forget it may be a password.
-    return _shortened(repr(re.sub(r"//[^/\s]*@", "//***@", value) if isinstance(value, str) else value))
+    if isinstance(value, str):
+        value = re.sub(r"([?&][^=&\s]+=)[^&\s]+", r"\1***", re.sub(r"//[^/\s]*@", "//***@", value))
+    return _shortened(repr(value))
 
 
 def _shortened(text: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from connectors import SourceContext
-from connectors.sections import revealed
+from connectors.sections import host_of, revealed
 from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import as_metadata
 from workers.settings.diagnosis import explain
@@ -133,9 +133,32 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     if not rag.embedding.cache.enabled:
         key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
         tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
+    tree.notes += _readable_secrets(rag, tree)
     absolute = file.resolve()
     folder = absolute.parent if given else Path.cwd()
     return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
+
+
+def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
+    """A warning for each address beyond this machine that gets a key or a password without TLS."""
+    sections: dict[KeyPath, Any] = {
+        ("embedding",): rag.embedding,
+        ("embedding", "previous"): rag.embedding.previous,
+    }
+    sections |= {("sources", n): source for n, source in enumerate(rag.sources)}
+    for path, section in sections.items():
+        url = str(getattr(section, "base_url", None) or getattr(section, "place", None) or "")
+        secret = section and any(
+            isinstance(getattr(section, name), SecretStr) for name in type(section).model_fields
+        )
+        host = host_of(url)
+        if (
+            secret
+            and url.startswith("http://")
+            and not (host == "localhost" or host.startswith("127.") or host == "::1")
+        ):
+            key = (ROOT, *path)
+            yield f"{tree.place(key)}: {spelled(key)}: its secret is readable on the way to http://{host}; use https"
 
 
 def _check_sources(tree: Tree) -> None:

@@ -6,13 +6,13 @@ import re
 from datetime import UTC, datetime
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainSerializer, SecretStr
 
-from connectors.sections import MASK, Expected, Number, OneOf, Text, refusal
+from connectors.sections import Expected, Number, OneOf, Text, masked, refusal
 from pipeline.documents import LANGUAGES
 
 _Options = TypeVar("_Options")
@@ -60,18 +60,7 @@ def _scheme(*allowed: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _masked(secret: SecretStr) -> str:
-    """A URL without its password: host and database help in the search for errors."""
-    url = urlsplit(secret.get_secret_value())
-    user, at, host = url.netloc.rpartition("@")
-    if ":" in user:
-        user = f"{user.partition(':')[0]}:{MASK}"
-    # Options such as sslpassword are secrets too; which ones are is not ours to know.
-    query = urlencode([(key, MASK) for key, _ in parse_qsl(url.query)], safe="*")
-    return urlunsplit((url.scheme, f"{user}{at}{host}", url.path, query, ""))
-
-
-_Masked = PlainSerializer(_masked, when_used="json")
+_Masked = PlainSerializer(lambda secret: masked(secret.get_secret_value()), when_used="json")
 Separators = Annotated[
     tuple[Text, ...], BeforeValidator(_separators), annotated_types.MinLen(1), Expected("a list of texts")
 ]
