@@ -172,14 +172,29 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Every external id a source has right now, and whether the walk reached its proven end."""
+    """Every external id a source has right now, or one piece of them after the other."""
 
     ids: frozenset[str]
     complete: bool
+    """Whether nothing is missing up to here: the end, or that of this piece, is proven."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints by external id; an item whose stored fingerprint differs is read again."""
     left_out: Mapping[str, int] | None = None
     """As of a page, of the whole source; None if the pages of a walk over all tell it."""
+    cursor: Cursor = field(default_factory=dict)
+    """Where the next piece begins; empty behind the last one."""
+
+    @classmethod
+    def whole(cls, pieces: Sequence[Listing]) -> Listing:
+        """What the pieces tell together."""
+        told = [piece.left_out for piece in pieces if piece.left_out is not None]
+        return cls(
+            ids=frozenset().union(*(piece.ids for piece in pieces)),
+            complete=all(piece.complete for piece in pieces),
+            versions={key: mark for piece in pieces for key, mark in piece.versions.items()},
+            left_out=sum(map(Counter, told), Counter()) if told else None,
+            cursor=pieces[-1].cursor,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +222,11 @@ class Source(Protocol):
         """What changed since the cursor (None: everything), in an order that survives a restart anywhere."""
         ...
 
-    def ids(self) -> Listing:
-        """Everything that is there now, for finding what is gone."""
+    def ids(self, since: Cursor | None = None) -> Listing:
+        """Everything that is there now, for finding what is gone.
+
+        What takes many requests comes in pieces; `since` is the cursor of the piece before, in this process or another.
+        """
         ...
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:

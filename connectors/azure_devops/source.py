@@ -17,6 +17,8 @@ from pipeline.errors import LarderError
 
 PAGE_ITEMS = 50
 BEYOND = "beyond maxItems"
+PIECE = 5 * BATCH
+"""Items in a piece of the id walk."""
 FEED_MARGIN = timedelta(minutes=10)
 """How far before the service's own time the feed is entered: the clocks of its machines may differ."""
 
@@ -75,19 +77,24 @@ class AzureDevOpsSource:
                 kept = page.cursor
                 yield page
 
-    def ids(self) -> Listing:
-        """What queries list now; the fingerprint of an item is its revision number."""
-        found = self._listed(self._options.projects)
-        floor = self._floor(found)
-        ids = [n for n in found if n > floor]
+    def ids(self, since: Cursor | None = None) -> Listing:
+        """What queries list now, in pieces by ascending id; the fingerprint of an item is its revision number."""
+        found = sorted(set(self._listed(self._options.projects)))
+        floor, after = (since["floor"], since["after"]) if since else (self._floor(found), 0)
+        ids = [n for n in found if n > max(floor, after)]
+        here, rest = ids[:PIECE], ids[PIECE:]
         versions: dict[str, str] = {}
-        for start in range(0, len(ids), BATCH):
-            items = self._client.items(ids[start : start + BATCH], ("System.Id", "System.Rev"))
+        for start in range(0, len(here), BATCH):
+            items = self._client.items(here[start : start + BATCH], ("System.Id", "System.Rev"))
             versions |= {str(n): str(item.rev) for n, item in items.items()}
-        more = len(found) - len(ids)
-        left_out = {BEYOND: more} if more else {}
-        here = frozenset(map(str, ids))
-        return Listing(ids=here, complete=not more, versions=versions, left_out=left_out)
+        more = sum(n <= floor for n in found)
+        return Listing(
+            ids=frozenset(map(str, here)),
+            complete=not more,
+            versions=versions,
+            left_out={BEYOND: more} if more and not since else {},
+            cursor={"floor": floor, "after": here[-1]} if rest else {},
+        )
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These items as they are now; those that are gone, or no part of the source any more, in `deleted`."""

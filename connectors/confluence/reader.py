@@ -146,13 +146,15 @@ class PageReader:
         complete = True
         for kind in self._options.attached_types:
             expand = FILE if kind != "comment" else COMMENT_FULL if texts else COMMENT_WALK
-            where = self.filter.clause([kind])
+            clauses = [self.filter.clause([kind])]
             if pages is not None:
-                where = f"type = {kind} and container in ({cql_ids(pages)})"
-            search = self._client.search(f"{where} order by created asc", expand, key=BY_ID)
-            for content in search.contents() if pages is None else search.all():
-                found.setdefault(content.container, []).append(content)
-            complete = complete and search.complete
+                batches = [pages[at : at + IDS_AT_ONCE] for at in range(0, len(pages), IDS_AT_ONCE)]
+                clauses = [f"type = {kind} and container in ({cql_ids(batch)})" for batch in batches]
+            for where in clauses:
+                search = self._client.search(f"{where} order by created asc", expand, key=BY_ID)
+                for content in search.contents() if pages is None else search.all():
+                    found.setdefault(content.container, []).append(content)
+                complete = complete and search.complete
         return found, complete
 
     # -- requests --------------------------------------------------------------------------------------

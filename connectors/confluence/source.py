@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 
 from connectors.confluence.client import (
-    BY_ID,
     PERMISSION,
     ConfluenceClient,
     ConfluenceNotFound,
@@ -19,12 +19,13 @@ from connectors.confluence.client import (
 from connectors.confluence.document import PAGE_WALK, Content, fingerprints
 from connectors.confluence.options import PRODUCT, ConfluenceOptions
 from connectors.confluence.reader import UNREADABLE, ContentFilter, PageReader, left_as_it_is
-from connectors.confluence.walk import PageWalk
+from connectors.confluence.walk import ConfluenceCursor, PageWalk
+from connectors.documents.cursors import cursor_json, read_cursor
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import SourceDenied
 
-PAGES_AT_ONCE = 1000
-"""Pages of the id walk whose restrictions are asked for together."""
+PAGES_AT_ONCE = 400
+"""Pages in a piece of the id walk: a dozen requests, which a small allowance must lead through."""
 
 
 class ConfluenceSource:
@@ -46,25 +47,36 @@ class ConfluenceSource:
         with closing(self._client):
             yield from PageWalk(self._client, self._options, self._reader).pages(since)
 
-    def ids(self) -> Listing:
-        """The id walk: everything that is there now, with fingerprints, at 200 contents a request.
+    def ids(self, since: Cursor | None = None) -> Listing:
+        """The id walk: everything that is there now, with fingerprints, at 200 contents a request, in pieces.
 
         Complete only if every list reached its end, all spaces are visible and the cap was not met.
         """
-        self._reader.restrictions.forget()
+        begin = ConfluenceCursor(selection=self._options.selection, walking=True)
+        cursor = read_cursor(ConfluenceCursor, since, self._options.selection) or begin
+        left_out = Counter[str]()
         with closing(self._client):
-            spaces = self._client.sees_all_spaces()
-            left_out = Counter[str]()
-            pages, pages_complete = self._all_pages(left_out)
-            attached, attached_complete = self._reader.comments_and_files(None)
+            spaces = True
+            if cursor == begin:
+                self._reader.restrictions.forget()
+                spaces = self._client.sees_all_spaces()
+            pages, after, pages_complete = self._piece(cursor, left_out)
+            # All there are cost less than those of some pages.
+            of = None if cursor == begin and after is None else [page.id for page in pages]
+            attached, attached_complete = self._reader.comments_and_files(of)
         versions: dict[str, str] = {}
         for page in pages:
             layers = self._reader.restrictions.layers(page)
             found = fingerprints(self._options, page, layers, attached.get(page.id, ()))
             self._owners |= dict.fromkeys(found.keys() - {page.id}, page.id)
             versions |= found
-        complete = spaces and pages_complete and attached_complete
-        return Listing(ids=frozenset(versions), complete=complete, versions=versions, left_out=left_out)
+        return Listing(
+            ids=frozenset(versions),
+            complete=spaces and pages_complete and attached_complete,
+            versions=versions,
+            left_out=left_out,
+            cursor={} if after is None else cursor_json(after),
+        )
 
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """These pages and attachments as they are now."""
@@ -82,23 +94,18 @@ class ConfluenceSource:
 
     # -- the id walk -----------------------------------------------------------------------------------
 
-    def _all_pages(self, left_out: Counter[str]) -> tuple[list[Content], bool]:
-        """Those that qualify, oldest first up to the cap, and whether they are all."""
-        reader, most = self._reader, self._options.max_pages
-        search = self._client.search(
-            f"{reader.filter.page_clause()} order by created asc", PAGE_WALK, key=BY_ID
-        )
-        found: list[Content] = []
-        waiting: list[Content] = []
-        for batch in search:
-            waiting += batch
-            if len(waiting) >= PAGES_AT_ONCE:
-                found += reader.qualified(waiting, left_out)
-                waiting = []
-                if most is not None and len(found) > most:
-                    return found[:most], False
-        found += reader.qualified(waiting, left_out)
-        return found[:most], search.complete and (most is None or len(found) <= most)
+    def _piece(
+        self, cursor: ConfluenceCursor, left_out: Counter[str]
+    ) -> tuple[list[Content], ConfluenceCursor | None, bool]:
+        """The next pages that qualify, where the piece behind them begins, and whether none is missing so far."""
+        search, contents = PageWalk(self._client, self._options, self._reader).unread(cursor, PAGE_WALK)
+        rows = list(islice(contents, PAGES_AT_ONCE))
+        more = next(contents, None) is not None
+        found = self._reader.qualified(rows, left_out)
+        most = self._options.max_pages
+        if most is not None and cursor.admitted + len(found) > most:
+            return found[: most - cursor.admitted], None, False
+        return found, cursor.behind(rows, len(found)) if more else None, more or search.complete
 
     # -- reading by ids --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Self
 
-from connectors.confluence.client import BY_ID, ConfluenceClient
+from connectors.confluence.client import BY_ID, ConfluenceClient, CqlSearch
 from connectors.confluence.document import Content
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.reader import PageReader, ReadResult
@@ -57,6 +57,16 @@ class ConfluenceCursor:
         seen = {**self.seen, **{key: int(moment.timestamp() if moment else now) for key, moment in rows}}
         since = self.horizon.timestamp() if self.horizon else 0
         return replace(self, seen={key: at for key, at in seen.items() if at >= since})
+
+    def behind(self, contents: Sequence[Content], admitted: int) -> Self:
+        """First walk: with these pages read, of which so many count towards the cap."""
+        created = reached(self.created, contents[-1].created)
+        then = minute(created) if created else None
+        same_minute = {content.id for content in contents if not _before(content.created, then)}
+        if self.created and minute(self.created) == then:
+            same_minute.update(self.read_then)
+        read_then = tuple(sorted(same_minute))
+        return replace(self, created=created, read_then=read_then, admitted=self.admitted + admitted)
 
     def after_first_walk(self, until: datetime | None) -> Self:
         """At the beginning of the changes; `until` if the cap was met."""
@@ -110,16 +120,20 @@ class PageWalk:
         at = self._by_now(first[0].changed if first else None)
         return ConfluenceCursor(selection=self._options.selection, walking=True, at=at)
 
-    def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
+    def unread(self, cursor: ConfluenceCursor, expand: Sequence[str]) -> tuple[CqlSearch, Iterator[Content]]:
+        """The pages behind the cursor by time of creation, and the search that brings them."""
         clause, begin = self._reader.filter.page_clause(), None
         if cursor.created:
             begin = minute(cursor.created)
             clause += f" and {since('created', begin)}"
-        search = self._client.search(f"{clause} order by created asc", ("version", "history"), key=BY_ID)
+        search = self._client.search(f"{clause} order by created asc", expand, key=BY_ID)
+        rows = (c for c in search.contents() if not _before(c.created, begin))
+        return search, (content for content in rows if content.id not in cursor.read_then)
+
+    def _all_pages(self, cursor: ConfluenceCursor) -> Generator[Page, None, ConfluenceCursor]:
+        search, contents = self.unread(cursor, ("version", "history"))
         waiting: list[Content] = []
-        for content in search.contents():
-            if content.id in cursor.read_then or _before(content.created, begin):
-                continue
+        for content in contents:
             if self._room(cursor) == 0:
                 return (yield from self._capped(cursor))
             waiting.append(content)
@@ -139,17 +153,7 @@ class PageWalk:
     ) -> Generator[Page, None, ConfluenceCursor]:
         result = self._reader.read([content.id for content in contents])
         result.deleted.clear()  # nothing of it was ever taken in
-        created = reached(cursor.created, contents[-1].created)
-        then = minute(created) if created else None
-        same_minute = {content.id for content in contents if not _before(content.created, then)}
-        if cursor.created and minute(cursor.created) == then:
-            same_minute.update(cursor.read_then)
-        after = replace(
-            cursor,
-            created=created,
-            read_then=tuple(sorted(same_minute)),
-            admitted=cursor.admitted + result.admitted,
-        ).having_seen(result.rows.items())
+        after = cursor.behind(contents, result.admitted).having_seen(result.rows.items())
         yield from result.pages(cursor_json(cursor), cursor_json(after))
         return after
 

@@ -250,7 +250,7 @@ class FileSource:
         """All items behind the cursor, sorted by id; a finished walk starts over."""
         return pages_of(self._entries(resume_key(since)))
 
-    def ids(self) -> Listing:
+    def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
         """The paths of all matching files, readable or not, without those that became empty."""
         listing = self._listing()
         living = {f.external_id for f in listing.files if not holds_nothing(f, listing.root)}

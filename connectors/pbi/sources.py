@@ -34,7 +34,7 @@ from connectors.files.source import (
 from connectors.files.walk import FileListing, FoundFile, Skipped
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import clearly_pbis, pbi_items, plain_keys, run_facts, top_level
-from pipeline.documents import DEFAULT_KIND, Document, Listing, Problem, SourceType
+from pipeline.documents import DEFAULT_KIND, Cursor, Document, Listing, Problem, SourceType
 from pipeline.errors import DocumentRejected
 
 SETTLED_SECONDS = 3600
@@ -222,7 +222,7 @@ class PbiJsonSource(FileSource):
         self._pbi_type = options.source_type or SourceType.PBI
         self._last: tuple[str, Listing] | None = None
 
-    def ids(self) -> Listing:
+    def ids(self, since: Cursor | None = None) -> Listing:  # noqa: ARG002 (one piece)
         """The ids of all PBIs; incomplete while a file that may hold others cannot be read."""
         listing = self._listing()
         if self._last is None or self._last[0] != listing.stamp:

@@ -120,15 +120,13 @@ class Syncer:
         """
         listing = None
         if walk_after is not None:
-            with self.database.tenant(where.tenant_id) as connection:
-                sources.renew(connection, where.source_id, token, lease=self.lease * LONG_CALL)
-            with _translated():
-                listing = source.ids()
-            if not self._read_again(source, where, token, listing, walk_after):
+            listing = self._listed(source, where, token)
+            if listing is None or not self._read_again(source, where, token, listing, walk_after):
                 return False
         with self.database.tenant(where.tenant_id) as connection:
             sources.renew(connection, where.source_id, token, lease=self.lease)
             if listing is not None:
+                runs.forget_pieces(connection, where.run_id)
                 pruned = admission.prune(connection, where.source_id, listing, self.guard)
                 runs.add(connection, where.run_id, pruned)
                 if listing.left_out is not None:
@@ -150,6 +148,25 @@ class Syncer:
                 left_out=run.left_out if run else {},
             )
         return True
+
+    def _listed(self, source: Source, where: admission.Admission, token: UUID) -> Listing | None:
+        """The run's list of ids, each piece kept as it comes; None if the slice is over before the list is."""
+        with self.database.tenant(where.tenant_id) as connection:
+            found = runs.pieces(connection, where.run_id)
+        end = time.monotonic() + self.slice_seconds
+        while not found or found[-1].cursor:
+            with self.database.tenant(where.tenant_id) as connection:
+                sources.renew(connection, where.source_id, token, lease=self.lease * LONG_CALL)
+            with _translated():
+                piece = source.ids(found[-1].cursor if found else None)
+            found.append(piece)
+            if piece.cursor or piece.versions:  # else it is one look at files, and nothing will be read again
+                with self.database.tenant(where.tenant_id) as connection:
+                    sources.renew(connection, where.source_id, token, lease=self.lease)
+                    runs.add_piece(connection, where.run_id, len(found), piece)
+            if piece.cursor and time.monotonic() > end:
+                return None
+        return Listing.whole(found)
 
     def _read_again(
         self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str

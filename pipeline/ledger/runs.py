@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from pipeline.documents import Cursor, Json, Problem
+from pipeline.documents import Cursor, Json, Listing, Problem
 from pipeline.ledger import clean
 
 MOST_PROBLEMS = 200
@@ -152,6 +152,29 @@ def add(
 def demand_walk(connection: Connection, run_id: int) -> None:
     """The run is to end with an id walk, whoever finishes it."""
     connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
+
+
+def add_piece(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
+    """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
+    found = clean({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
+    statement = text("""
+        insert into walk_piece (run_id, tenant_id, number, found)
+        select id, tenant_id, :number, cast(:found as jsonb) from sync_run where id = :id""")
+    connection.execute(statement, {"id": run_id, "number": number, "found": json.dumps(found)})
+    statement = text("update sync_run set attempts = 0, error = null where id = :id")
+    connection.execute(statement, {"id": run_id})
+
+
+def pieces(connection: Connection, run_id: int) -> list[Listing]:
+    """What was kept of a run's list of ids, in order."""
+    statement = text("select found from walk_piece where run_id = :id order by number")
+    found = connection.execute(statement, {"id": run_id}).scalars()
+    return [Listing(**{**piece, "ids": frozenset(piece["ids"])}) for piece in found]
+
+
+def forget_pieces(connection: Connection, run_id: int) -> None:
+    """The list of a run is of no more use."""
+    connection.execute(text("delete from walk_piece where run_id = :id"), {"id": run_id})
 
 
 def keep_stamp(connection: Connection, run_id: int, stamp: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from connectors.documents.options import ServiceOptions, SourceMetadata
 from connectors.web.session import Access
-from pipeline.documents import Cursor, Document, Page, Problem, Source
+from pipeline.documents import Cursor, Document, Listing, Page, Problem, Source
 from pipeline.errors import LarderError
 
 Fake = TypeVar("Fake")
@@ -37,6 +37,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def in_pieces(opened: Callable[[], Source]) -> list[Listing]:
+    """The id walk, each piece by another process."""
+    found = [opened().ids()]
+    while found[-1].cursor:
+        found.append(opened().ids(json.loads(json.dumps(found[-1].cursor))))
+    return found
 
 
 @dataclass(kw_only=True)

@@ -39,6 +39,9 @@ class Shelf:
     read_again: list[list[str]] = field(default_factory=list)
     begun_at: list[Any] = field(default_factory=list)
     pages_read: int = 0
+    piece_size: int = 0
+    """Ids of one piece of the walk over ids; 0: all in one."""
+    pieces_begun: list[int] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
     skipped: tuple[Problem, ...] = ()
     """These two of each page; of all, as the id walk tells it:"""
@@ -72,9 +75,23 @@ class Shelf:
             done = {} if last and self.walks_all else {"read": at + len(batch)}
             yield Page(cursor=done, documents=batch, skipped=self.skipped, left_out=self.left_out)
 
-    def ids(self) -> Listing:
+    def ids(self, since: Cursor | None = None) -> Listing:
         if self.ids_fault:
             raise self.ids_fault
+        if self.piece_size:
+            at = int((since or {}).get("at", 0))
+            self.pieces_begun.append(at)
+            here = sorted(self.documents)[at : at + self.piece_size]
+            cursor = {"at": at + self.piece_size} if at + self.piece_size < len(self.documents) else {}
+            versions = {i: self.versions[i] for i in here}
+            left_out = {"not for everybody": 1}
+            return Listing(
+                ids=frozenset(here),
+                complete=self.complete,
+                versions=versions,
+                left_out=left_out,
+                cursor=cursor,
+            )
         return Listing(
             ids=frozenset(self.documents),
             complete=self.complete,
@@ -457,6 +474,40 @@ class TestTheIdWalk:
                 go_on(shop, source, run)
         assert go_on(shop, source, run)
         assert source.read_again == [["d0"], ["d1"], ["d2"], ["d3"]]
+
+    def test_a_list_of_ids_longer_than_a_slice_goes_on_where_it_stopped(self, shop: Workshop) -> None:
+        source = self.source(shop, 7)
+        source.piece_size = 2
+        del source.documents["d3"]
+        source.versions["d5"] = "v2"
+        run = shop.open_run(walk=True)
+        results = [go_on(shop, source, run, slice_seconds=-1.0) for _ in range(3)]
+        assert (results, source.pieces_begun) == ([False, False, True], [0, 2, 4])
+        assert source.read_again == [["d5"]]
+        row = shop.run(run)
+        assert (row.hidden, row.left_out) == (1, {"not for everybody": 3})
+        assert shop.sql("select * from walk_piece") == []
+
+    def test_slices_of_reading_again_do_not_list_again(self, shop: Workshop) -> None:
+        source = self.source(shop, 120)
+        source.piece_size = 1000
+        source.versions = dict.fromkeys(source.documents, "v2")
+        run, slices = shop.open_run(walk=True), 1
+        while not go_on(shop, source, run, slice_seconds=-1.0):
+            slices += 1
+        assert (slices, source.pieces_begun) == (3, [0])
+
+    def test_a_fault_behind_a_piece_does_not_cost_the_piece(self, shop: Workshop) -> None:
+        source = self.source(shop, 6)
+        source.piece_size = 2
+        run = shop.open_run(walk=True)
+        assert not go_on(shop, source, run, slice_seconds=-1.0)
+        source.ids_fault = RateLimited(retry_after=1)
+        with pytest.raises(RateLimited):
+            go_on(shop, source, run)
+        source.ids_fault = None
+        assert go_on(shop, source, run)
+        assert source.pieces_begun == [0, 2, 4]
 
     def test_its_pages_do_not_move_the_cursor(self, shop: Workshop) -> None:
         source = self.source(shop)

@@ -89,6 +89,7 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
             runs.postpone(connection, run_id, delay=decision.delay, error=str(error), tried=not asked)
             return
         runs.fail(connection, run_id, str(error))
+        runs.forget_pieces(connection, run_id)
         configured = configured_sources(parts.settings).get(source_id)
         due = schedule_of(parts.settings, configured.settings).next_sync_at if configured else None
         sources.failed(connection, source_id, str(error), due)

@@ -10,9 +10,10 @@ import pytest
 
 from connectors.documents.values import parse_time
 from connectors.web.session import Access
+from pipeline.documents import Listing
 from pipeline.errors import RateLimited
 from tests.connectors.azure_devops.world import Store, source_for, truth
-from tests.connectors.worlds import Clock
+from tests.connectors.worlds import Clock, in_pieces
 from tests.fakes.azure_devops import FakeAzureDevOps, too_many_requests
 from tests.fakes.server import Seen
 
@@ -334,6 +335,21 @@ def test_destroyed_items_vanish_from_the_listing(fake: FakeAzureDevOps) -> None:
     assert "2" in store.documents, "the feed says nothing of destroyed items"
     assert listing.ids == {"1", "3", "4"}
     assert listing.complete
+
+
+@pytest.mark.parametrize("most", [None, 15])
+def test_a_long_listing_comes_in_pieces_that_make_the_whole(
+    fake: FakeAzureDevOps, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    fake.bulk("Web", 23)
+    whole = source_for(fake, max_items=most).ids()
+    monkeypatch.setattr("connectors.azure_devops.source.PIECE", 6)
+
+    found = in_pieces(lambda: source_for(fake, max_items=most))
+
+    assert len(found) == (3 if most else 4)
+    assert Listing.whole(found) == whole
+    assert whole.left_out == ({"beyond maxItems": 8} if most else {})
 
 
 def test_a_listing_that_breaks_off_is_none(services: FakeAzureDevOps) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.documents import Listing
 from pipeline.errors import LarderError, SourceDenied
 from tests.connectors.confluence.world import Store, confluence_world, source_for, truth
+from tests.connectors.worlds import in_pieces
 from tests.fakes.confluence import FakeConfluence
 from tests.fakes.server import Fault
 
@@ -24,6 +26,21 @@ def test_ids_and_fingerprints_are_those_of_the_documents(kind: str) -> None:
         assert dict(listing.versions) == {i: d.fingerprint for i, d in store.documents.items()}
         assert len(world.fake.requests()) - before <= 6
         assert world.source().ids() == listing
+
+
+@pytest.mark.parametrize("kind", ["cloud", "server"])
+def test_a_long_one_comes_in_pieces_that_make_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with confluence_world(kind) as world:
+        world.fake.restrict(next(iter(truth(world.fake))), [("user", "bot")])
+        whole = world.source().ids()
+        monkeypatch.setattr("connectors.confluence.source.PAGES_AT_ONCE", 50)
+
+        found = in_pieces(world.source)
+
+        assert len(found) == 5
+        assert Listing.whole(found) == whole
+        capped = in_pieces(lambda: source_for(world.fake, max_pages=70))
+        assert (sum(len(piece.ids) for piece in capped), capped[-1].complete) == (70, False)
 
 
 def test_no_body_is_asked_for(fake: FakeConfluence) -> None:

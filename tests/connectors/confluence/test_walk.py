@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.documents import Page
+from pipeline.documents import Listing, Page
 from tests.connectors.confluence.world import Store, confluence_world, source_for, truth
+from tests.connectors.worlds import in_pieces
 from tests.fakes.confluence import FakeConfluence
 from tests.fakes.server import Seen
 
@@ -174,7 +175,7 @@ def test_the_walk_of_ids_is_whole_though_pages_are_removed_between_two_answers(f
 
     _on_nth_search(fake, 1, disturb)
 
-    listing = source_for(fake).ids()
+    listing = Listing.whole(in_pieces(lambda: source_for(fake)))
 
     assert listing.complete
     assert set(truth(fake)) <= listing.ids

@@ -10,9 +10,9 @@ from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.source import ConfluenceSource
 from connectors.documents.options import DecisionRules, SourceContext
 from connectors.web.limiter import LocalRequestLimiter
-from pipeline.documents import Page, Source
+from pipeline.documents import Listing, Page, Source
 from pipeline.errors import LarderError
-from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
+from tests.connectors.worlds import Clock, SourceStore, World, in_pieces, options_facts, with_access
 from tests.fakes.confluence import FakeConfluence
 
 ITEMS = 230
@@ -61,7 +61,7 @@ class Store(SourceStore):
     def reconcile(self, source: Source) -> list[str]:
         """The daily walk: reads what differs, removes what is absent from a complete one."""
         before = len(self.read)
-        listing = source.ids()
+        listing = Listing.whole(in_pieces(lambda: source))
         differ = [i for i in sorted(listing.ids) if self._fingerprint(i) != listing.versions[i]]
         self.take(source.read(differ), cursors=False)
         if listing.complete:
