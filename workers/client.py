@@ -189,7 +189,7 @@ class Client:
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
         self._known = True
-        if self._publisher is None or not job.new:
+        if self._publisher is None or not job.sends:
             return job.id
         if not self._publisher.publish(self.tenant, job.id, **how):
             with self._store() as connection:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
 from pipeline.ledger import clean
-from pipeline.ledger.leases import SENDABLE, Leased
+from pipeline.ledger.leases import Leased
 
 CHANNEL = "larder_enriched"
 """PostgreSQL notifies it with the id of every job that ends."""
@@ -25,6 +25,9 @@ INTERACTIVE, BULK = 0, 6
 
 ENRICH = "larder.enrich"
 """The task of a job that names none."""
+
+SHARE = 32
+"""Messages of one tenant that are under way, of each of the two priorities: those of the others come soon after."""
 
 State = Literal["queued", "running", "done", "failed", "expired"]
 ENDED = ("done", "failed", "expired")
@@ -49,6 +52,8 @@ class Asked:
     id: UUID
     new: bool
     """False: the same was asked before and that job answers it."""
+    sends: bool = False
+    """The asker publishes its message; else the pump does when it is the tenant's turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +113,12 @@ _INSERT = text("""
     insert into enrichment_job (id, tenant_id, project_id, request, task, priority, submission, deadline,
                                 enqueued_at)
     values (:id, :tenant, :project, cast(:request as jsonb), :task, :priority, :key,
-            now() + make_interval(secs => cast(:seconds as double precision)), case when :sends then now() end)
-    on conflict (tenant_id, submission) do nothing returning id""")
+            now() + make_interval(secs => cast(:seconds as double precision)),
+            case when :sends and (select count(*) from (
+                select from enrichment_job j where j.tenant_id = :tenant and state in ('queued', 'running')
+                and enqueued_at is not null and (j.priority > 0) = (:priority > 0) limit :share) sent) < :share
+            then now() end)
+    on conflict (tenant_id, submission) do nothing returning id, enqueued_at is not null as sends""")
 
 _CORPUS = """
     (select concat((select id from search_index where status = 'active'), ':',
@@ -154,15 +163,16 @@ def submit(
     """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
 
     Of another `task` than enrichment every job is a new one: what it does may be wanted twice. `seconds` is how long
-    the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump.
+    the asker waits at most: a job that has not begun by then expires. `sends` False leaves the message to the pump, and
+    so does a tenant of which many are under way: it takes turns with the others.
     """
     key = submission_key(project, request) if task == ENRICH else None
     how = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
     asked = {"tenant": tenant, "project": project, "request": json.dumps(clean(request), default=str)}
     while True:
-        made = connection.execute(_INSERT, {**asked, **how, "id": uuid4()}).scalar()
+        made = connection.execute(_INSERT, {**asked, **how, "id": uuid4(), "share": SHARE}).one_or_none()
         if made is not None:
-            return Asked(id=made, new=True)
+            return Asked(id=made.id, new=True, sends=made.sends)
         found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
         if found and found.good:
             connection.execute(_JOIN, {**how, "id": found.id})
@@ -276,6 +286,14 @@ def put_back(connection: Connection, claimed: Claimed, error: LarderError, *, de
     connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **said})
 
 
+def wait_for_the_pump(connection: Connection) -> bool:
+    """True if the tenant has jobs without a message that could be sent now."""
+    statement = text("""
+        select exists (select from enrichment_job
+                       where state = 'queued' and enqueued_at is null and due_at <= now())""")
+    return bool(connection.execute(statement).scalar_one())
+
+
 # The pump's side: on the control role, which sees neither request nor result ----------------------
 
 # Two statements, since the role may write the column `submission` and not read it.
@@ -297,21 +315,43 @@ _EXPIRED = text(f"""
                  order by id for update skip locked)
     returning id, {_NOTIFIED}""")
 
-_DUE = text(f"""
-    with due as (
-        update enrichment_job j set enqueued_at = now()
-        from (select id from enrichment_job where state = 'queued' and {SENDABLE}
-              order by priority, created_at limit :most for update skip locked) w
-        where j.id = w.id
-        returning j.tenant_id, j.id, j.task, j.priority, j.created_at)
-    select tenant_id, id, task, priority from due order by priority, created_at""")
+_LOST = text("""
+    update enrichment_job set enqueued_at = null
+    where id in (select id from enrichment_job
+                 where state = 'queued' and enqueued_at < now() - make_interval(secs => :resend)
+                 order by id for update skip locked)""")
+
+# Of each tenant and priority what its share has room for; the tenants take turns.
+_DUE = text("""
+    with waiting as (
+        select w.id, row_number() over (partition by t.id, p.low order by w.priority, w.created_at) as turn, w.priority,
+               w.created_at
+        from tenant t cross join (values (-32768, 0), (1, 32767)) as p(low, high)
+        cross join lateral (
+            select id, priority, created_at from enrichment_job
+            where tenant_id = t.id and priority between p.low and p.high and state = 'queued' and enqueued_at is null
+              and due_at <= now()
+            order by priority, created_at
+            limit greatest(0, :share - (
+                select count(*) from enrichment_job where tenant_id = t.id and priority between p.low and p.high
+                and state in ('queued', 'running') and enqueued_at is not null))) w
+        order by p.low, turn, w.priority, w.created_at limit :most),
+    locked as (select id from enrichment_job where id in (select id from waiting) for update skip locked),
+    due as (update enrichment_job j set enqueued_at = now() from locked where j.id = locked.id
+            returning j.tenant_id, j.id, j.task, j.priority)
+    select due.tenant_id, due.id, due.task, due.priority from due join waiting using (id)
+    order by due.priority > 0, turn, due.priority, created_at""")
 
 
 def pump_once(connection: Connection, limits: JobLimits) -> list[DueJob]:
-    """End what is over, free what a dead worker held, and tell what to send messages about, most urgent first."""
+    """End what is over, free what a dead worker held, and tell what to send messages about.
+
+    The urgent first, and of these one of each tenant, then the next of each.
+    """
     reason = f"its worker died {limits.crashes} times while working on it"
     connection.execute(_GIVEN_UP, {"crashes": limits.crashes, "reason": reason})
     connection.execute(_CRASHED)
     connection.execute(_EXPIRED)
-    rows = connection.execute(_DUE, {"resend": limits.resend, "most": limits.batch}).mappings()
+    connection.execute(_LOST, {"resend": limits.resend})
+    rows = connection.execute(_DUE, {"share": SHARE, "most": limits.batch}).mappings()
     return [DueJob(**row) for row in rows]

@@ -30,6 +30,7 @@ from pipeline.ledger import jobs
 from pipeline.ledger.leases import renewed
 from workers.control import steps
 from workers.processes import metrics
+from workers.queue import dispatch
 from workers.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
                 found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
+                more = jobs.wait_for_the_pump(connection)
+            if more:
+                dispatch.ring(seldom=True)
             metrics.ended("done", found.get("degradation_level"))
             took = time.monotonic() - begun
             logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreHindered
-from pipeline.ledger import jobs, upkeep
+from pipeline.ledger import jobs, sources, upkeep
 from pipeline.ledger.jobs import Claimed, JobLimits, JobRow
 
 REQUEST = {"pbi": {"id": "PBI-1", "title": "Warn of shallow water"}, "scores": {"overall": 0.8}}
@@ -301,6 +301,29 @@ def test_the_pump_sends_the_urgent_first_then_the_oldest_and_not_too_many(desk: 
     assert [d.id for d in desk.pump_once(JobLimits(batch=3))] == [made[0]]
 
 
+def test_a_tenant_with_many_jobs_leaves_the_others_their_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "SHARE", 3)
+    mine = [desk.submit({"pbi": {"title": str(n)}}) for n in range(10)]
+    assert [asked.sends for asked in mine] == [True] * 3 + [False] * 7
+    assert desk.submit({"pbi": {"title": "backlog"}}, priority=jobs.BULK).sends, "another queue"
+    assert desk.pump_once() == [], "its share is under way"
+    other = UUID(int=7)
+    with desk.database.tenant(other) as connection:
+        sources.ensure_tenant(connection, other, "other", UUID(int=8), "p")
+        theirs = [jobs.submit(connection, other, UUID(int=8), {"n": n}, sends=False).id for n in range(2)]
+    for asked in mine[:3]:
+        desk.finish(desk.claimed(asked.id))
+    due = [one.id for one in desk.pump_once()]
+    assert due in (
+        [mine[3].id, theirs[0], mine[4].id, theirs[1], mine[5].id],
+        [theirs[0], mine[3].id, theirs[1], mine[4].id, mine[5].id],
+    )
+    with desk.database.tenant(desk.tenant) as connection:
+        assert jobs.wait_for_the_pump(connection)
+
+
 def test_a_job_whose_deadline_passed_expires_and_is_never_begun(desk: Desk) -> None:
     job = desk.submit(seconds=30).id
     desk.later(job, "deadline", 1)
@@ -328,7 +351,7 @@ def test_answers_go_after_their_time_and_what_is_open_stays(desk: Desk) -> None:
     desk.later(old, "finished_at", 3 * 3600)
     desk.later(waiting, "created_at", 30 * 3600)
     with desk.database.control() as connection:
-        upkeep.trim(connection, runs_days=30, dead_days=30, answers_hours=2)
+        upkeep.trim(connection, "enrichment_job", runs_days=30, dead_days=30, answers_hours=2)
     with desk.database.tenant(desk.tenant) as connection:
         assert jobs.get(connection, old) is None
         assert jobs.ended(connection, [old, young, waiting]) == {old, young}
