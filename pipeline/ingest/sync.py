@@ -118,6 +118,8 @@ class Syncer:
 
         `walk_after` None: without an id walk. False if the slice is over first.
         """
+        if not self._outdate(where, token):
+            return False
         listing = None
         if walk_after is not None:
             listing = self._listed(source, where, token)
@@ -131,8 +133,6 @@ class Syncer:
                 runs.add(connection, where.run_id, pruned)
                 if listing.left_out is not None:
                     runs.note_left_out(connection, where.run_id, listing.left_out, anew=True)
-            queued = admission.outdate(connection, where)
-            runs.add(connection, where.run_id, runs.Counts(queued=queued))
             runs.discovered(connection, where.run_id)
             run = runs.get(connection, where.run_id)
             when = schedule()
@@ -167,6 +167,19 @@ class Syncer:
             if piece.cursor and time.monotonic() > end:
                 return None
         return Listing.whole(found)
+
+    def _outdate(self, where: admission.Admission, token: UUID) -> bool:
+        """Queue what another pipeline made, some at a time; False if the slice is over first."""
+        end = time.monotonic() + self.slice_seconds
+        while True:
+            with self.database.tenant(where.tenant_id, durable=False) as connection:
+                sources.renew(connection, where.source_id, token, lease=self.lease)
+                queued = admission.outdate(connection, where)
+                runs.add(connection, where.run_id, runs.Counts(queued=queued))
+            if queued < admission.OUTDATED:
+                return True
+            if time.monotonic() > end:
+                return False
 
     def _read_again(
         self, source: Source, where: admission.Admission, token: UUID, listing: Listing, after: str

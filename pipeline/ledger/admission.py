@@ -229,23 +229,30 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
     return len(found)
 
 
+OUTDATED = 2000
+"""Documents that are queued anew in one transaction."""
+
+
 def outdate(connection: Connection, where: Admission) -> int:
     """Queue settled documents of the source that were made by another pipeline; their text is already here.
 
     For documents that the sync itself did not list again: a source that only tells what changed
-    must not keep old chunks for ever. Returns how many.
+    must not keep old chunks for ever. Returns how many; as many as OUTDATED if there may be more.
     """
     statement = text(f"""
         with made as (
             update document d set desired_version = desired_version + 1, pipeline_version = :pipeline,
                    state = 'pending', stage = 'fetched', {RESTARTED}
-            where d.id in (select id from document where source_id = :source and not deleted
-                           and state <> 'pending' and pipeline_version <> :pipeline order by id for update)
-              and exists (select from document_body b where b.document_id = d.id and b.version = d.desired_version)
+            where d.id in (select id from document where state in ('done', 'dead') and id in (
+                select s.id from document s
+                where s.source_id = :source and not s.deleted and s.state in ('done', 'dead')
+                  and s.pipeline_version <> :pipeline and exists (
+                      select from document_body b where b.document_id = s.id and b.version = s.desired_version)
+                limit :most) order by id for update)
             returning id, desired_version)
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
-    values = {"source": where.source_id, "pipeline": where.pipeline_version}
+    values = {"source": where.source_id, "pipeline": where.pipeline_version, "most": OUTDATED}
     rows = connection.execute(statement, values)
     return note_items(connection, where, [(str(row.document_id), row.version) for row in rows])
 

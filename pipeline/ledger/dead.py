@@ -144,7 +144,15 @@ def resolve(
 
 
 def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
-    """Write dead letters for documents in state dead, and settle them in their runs."""
+    """Write dead letters for documents in state dead, and settle them in their runs.
+
+    What was said of versions before is settled, too: nobody can act on it any more.
+    """
+    statement = text("""
+        update dead_letter l set resolved_at = now(), resolution = 'replaced' from document d
+        where d.id = l.document_id and d.id = any(:ids) and l.resolved_at is null and l.version < d.desired_version
+          and l.index_id is null""")
+    connection.execute(statement, {"ids": list(ids)})
     statement = text("""
         insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
                                  crash_count)

@@ -18,23 +18,36 @@ from pipeline.documents import Json
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
 
-# Deletes and the number of days that each takes.
-_OLD = (
-    "delete from sync_run where finished_at < now() - make_interval(days => :runs)",
-    "delete from dead_letter where resolved_at < now() - make_interval(days => :dead)",
-    "delete from document where deleted and last_indexed < now() - make_interval(days => :runs)",
-    "delete from enrichment_job where finished_at < now() - make_interval(secs => :answers)",
+TRIMMED = 1000
+"""Rows that are removed in one transaction: each may take others along."""
+
+AGED = {
+    "sync_run": "finished_at < now() - make_interval(days => :runs)",
+    "dead_letter": "resolved_at < now() - make_interval(days => :dead)",
+    # Of a document that was never searchable, when it was seen first.
+    "document": "deleted and coalesce(last_indexed, first_seen_at) < now() - make_interval(days => :runs)",
+    "enrichment_job": "finished_at < now() - make_interval(secs => :answers)",
+}
+"""Tables whose old rows go, and which these are: runs, resolved dead letters, tombstones, answers."""
+_FEW = (
     "delete from embedding_usage where day < current_date - cast(:usage as integer)",
     "delete from worker where seen_at < now() - make_interval(days => 1)",
 )
 
 
-def trim(connection: Connection, *, runs_days: int, dead_days: int, answers_hours: float) -> None:
-    """Remove old runs, resolved dead letters, tombstones, answers, counts of use and rows of silent workers."""
+def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, answers_hours: float) -> bool:
+    """Remove some of the old rows of one of the AGED tables; True if there may be more. On the control role."""
     take_long(connection)
-    values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600, "usage": USAGE_DAYS}
-    for statement in _OLD:
-        connection.execute(text(statement), {k: v for k, v in values.items() if f":{k}" in statement})
+    values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600}
+    which = f"select id from {table} where {AGED[table]} limit :most"
+    given = {name: value for name, value in values.items() if f":{name}" in which} | {"most": TRIMMED}
+    return connection.execute(text(f"delete from {table} where id in ({which})"), given).rowcount >= TRIMMED
+
+
+def trim_few(connection: Connection) -> None:
+    """Remove old counts of use and rows of silent workers."""
+    for statement in _FEW:
+        connection.execute(text(statement), {"usage": USAGE_DAYS} if ":usage" in statement else {})
 
 
 def tenants(connection: Connection) -> list[UUID]:
@@ -45,10 +58,10 @@ def tenants(connection: Connection) -> list[UUID]:
 def tenants_to_count(connection: Connection) -> list[UUID]:
     """Those whose documents have changed since their lexemes were counted last."""
     statement = text("""
-        select d.tenant_id from document d
+        select d.tenant_id from document_count d
         left join (select s.tenant_id, s.refreshed_at as at from index_stat s
                    join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-        group by d.tenant_id, s.at having max(d.last_indexed) > coalesce(s.at, '-infinity')""")
+        where d.state = 'done' group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')""")
     rows = connection.execute(statement)
     return list(rows.scalars())
 
@@ -111,6 +124,7 @@ def count(connection: Connection, found: str) -> int:
 
 def delete(connection: Connection, found: str) -> None:
     """Remove them."""
+    take_long(connection)
     connection.execute(text(f"delete from {found}"))
 
 
@@ -175,8 +189,8 @@ def refill_damaged_beside(connection: Connection) -> None:
     statement = text(f"delete from chunk c using {pairs} where c.index_id = k.index and c.document_id = k.id")
     connection.execute(statement, values)
     statement = text(f"""
-        update index_document x set version = 0, chunk_count = 0, centroid = null, enqueued_at = null,
-               due_at = now(), lease_token = null, lease_until = null
+        update index_document x set wanted = greatest(x.wanted, x.version), version = 0, chunk_count = 0,
+               centroid = null, enqueued_at = null, due_at = now(), lease_token = null, lease_until = null
         from {pairs} where x.index_id = k.index and x.document_id = k.id""")
     connection.execute(statement, values)
 
@@ -238,5 +252,5 @@ def silent_queues(connection: Connection, *, seconds: float) -> list[str]:
 
 def holds_chunks(connection: Connection) -> bool:
     """True if any document has been indexed."""
-    found = connection.execute(text("select exists (select from document where chunk_count > 0)"))
+    found = connection.execute(text("select coalesce(sum(chunks), 0) > 0 from document_count"))
     return bool(found.scalar_one())

@@ -39,15 +39,15 @@ def refresh_statistics(parts: Runtime) -> None:
     with parts.database.control() as connection:
         stale = upkeep.tenants_to_count(connection)
     for tenant in stale:
-        refresh_tenant(parts, tenant)
+        refresh_tenant(parts, tenant, wait=False)
 
 
-def refresh_tenant(parts: Runtime, tenant: UUID) -> None:
+def refresh_tenant(parts: Runtime, tenant: UUID, *, wait: bool = True) -> None:
     """Count a tenant's lexemes anew in the index that is searched; another one is counted before it is switched to."""
     with parts.database.tenant(tenant) as connection:
         index = active_index(connection)
         if index is not None:
-            term_statistics.refresh(connection, tenant, index.id)
+            term_statistics.refresh(connection, tenant, index.id, wait=wait)
 
 
 def ask_builds(parts: Runtime) -> None:
@@ -98,15 +98,24 @@ def _build(parts: Runtime, index: SearchIndex) -> None:
 
 
 def trim(parts: Runtime) -> None:
-    """Caches to their size, old runs, answers, resolved dead letters and tombstones out."""
+    """Caches to their size; old runs, answers, resolved dead letters, tombstones and ownerless chunks out.
+
+    In many small transactions: what is done stays done, and one that fails keeps the others from nothing.
+    """
     queue = parts.rag.queue
     megabytes = parts.rag.embedding.cache.max_size
     each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=megabytes))
     each_tenant(parts, embedding_use.forget_old_claims)
+    each_tenant(parts, lambda connection: upkeep.delete(connection, upkeep.ORPHANS))
     with parts.database.control() as connection:
-        hours = parts.rag.enrichment.results_kept_hours
-        runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
-        upkeep.trim(connection, runs_days=runs, dead_days=dead, answers_hours=hours)
+        upkeep.trim_few(connection)
+    hours = parts.rag.enrichment.results_kept_hours
+    runs, dead = int(queue.keep_runs_days), int(queue.keep_dead_days)
+    for table in upkeep.AGED:
+        more = True
+        while more:
+            with parts.database.control() as connection:
+                more = upkeep.trim(connection, table, runs_days=runs, dead_days=dead, answers_hours=hours)
 
 
 def record_canary(parts: Runtime, queue: str) -> None:
