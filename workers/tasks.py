@@ -109,11 +109,12 @@ def vector_query(tenant: str, job: str, **_later: object) -> None:
     enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
 
 
-@app.task(name="larder.upkeep.statistics")  # type: ignore[untyped-decorator]
+@app.task(name="larder.upkeep.statistics", soft_time_limit=7000, time_limit=7200)  # type: ignore[untyped-decorator]
 def statistics(every: float = 0.0, **_later: object) -> None:
-    """Count lexemes anew where they have changed."""
+    """Count lexemes anew where they have changed; the pump then closes the runs that wait for it."""
     if not lately("larder.upkeep.statistics", every):
         maintenance.refresh_statistics(runtime.current())
+        dispatch.ring(seldom=True)
 
 
 @app.task(name="larder.upkeep.build")  # type: ignore[untyped-decorator]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ WORKERS_SECONDS = 300
 
 _SOURCES = text("""
     select s.id, s.name, t.name as tenant, s.kind as type, coalesce(d.documents, 0) as documents,
-           coalesce(d.chunks, 0) as chunks, coalesce(d.pending, 0) as pending, coalesce(d.dead, 0) as dead,
+           coalesce(d.chunks, 0) as chunks, coalesce(d.pending, 0) as pending, coalesce(l.dead, 0) as dead,
            coalesce(d.hidden, 0) as hidden,
            cast(extract(epoch from now() - s.last_sync_at) as double precision) as freshness_seconds,
            coalesce((select error from sync_run r where r.source_id = s.id and r.state = 'discovering'),
@@ -32,15 +32,17 @@ _SOURCES = text("""
            s.removed_at is not null as removed
     from source s join tenant t on t.id = s.tenant_id
     left join (
-        select source_id, count(*) filter (where state = 'done' and not hidden) as documents,
-               cast(sum(chunk_count) filter (where not hidden) as bigint) as chunks,
-               count(*) filter (where state = 'pending') as pending,
-               count(*) filter (where state = 'dead' and exists (
-                   select from dead_letter l where l.document_id = e.id and l.resolved_at is null
-                     and l.version = e.desired_version)) as dead,
-               count(*) filter (where hidden) as hidden
-        from document e where not deleted group by source_id
+        select source_id, cast(sum(documents) filter (where state = 'done' and not hidden) as bigint) as documents,
+               cast(sum(chunks) filter (where not hidden) as bigint) as chunks,
+               cast(sum(documents) filter (where state = 'pending') as bigint) as pending,
+               cast(sum(documents) filter (where hidden) as bigint) as hidden
+        from document_count group by source_id
     ) d on d.source_id = s.id
+    left join (
+        select l.source_id, count(distinct l.document_id) as dead from dead_letter l join document e
+            on e.id = l.document_id and e.state = 'dead' and not e.deleted and l.version = e.desired_version
+        where l.resolved_at is null group by l.source_id
+    ) l on l.source_id = s.id
     order by s.removed_at is not null, t.name, s.name""")
 
 
@@ -107,19 +109,57 @@ def _problems(connection: Connection) -> dict[UUID, list[Json]]:
 def backlog(connection: Connection, *, resend: float) -> Json:
     """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent."""
     statement = text("""
-        select count(*) as pending,
-               cast(extract(epoch from now() - min(due_at) filter (where due_at <= now()))
-                    as double precision) as oldest_due_seconds,
-               count(*) filter (where enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
-        from document where state = 'pending' and not deleted""")
-    row = connection.execute(statement, {"resend": resend}).mappings()
+        select cast(extract(epoch from now() - min(due_at)) as double precision) as oldest_due_seconds,
+               (select count(*) from document where state = 'pending'
+                and enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
+        from (select w.due_at from source s cross join unnest(cast(:stages as text[])) as q(stage)
+              cross join lateral (select due_at from document
+                  where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null
+                  order by due_at limit 1) w
+              union all select due_at from document where state = 'pending' and enqueued_at is not null) d
+        where due_at <= now()""")
+    row = connection.execute(statement, {"resend": resend, "stages": list(Stage)}).mappings()
     statement = text(
-        "select stage, count(*) from document where state = 'pending' and not deleted group by stage"
+        "select stage, sum(documents) from document_count where state = 'pending' group by stage"
     )
     stages = connection.execute(statement)
-    counted = {str(stage): n for stage, n in stages}
+    counted = {str(stage): int(n) for stage, n in stages}
     by_stage = {str(s): counted.get(s, 0) for s in Stage if s is not Stage.DONE}
-    return {**row.one(), "by_stage": by_stage, "dead": dead.count(connection)}
+    return {
+        "pending": sum(counted.values()),
+        **row.one(),
+        "by_stage": by_stage,
+        "dead": dead.count(connection),
+    }
+
+
+def add_up(connection: Connection) -> None:
+    """Bring what statements noted of figures into one row of each; by one at a time, on the control role."""
+    for table, keys, added, kept in _FIGURES:
+        key, same = ", ".join(keys), " and ".join(f"c.{k} is not distinct from m.{k}" for k in keys)
+        statement = text(f"""
+            with many as (select {key} from {table} group by {key} having count(*) > 1),
+            gone as (delete from {table} c using many m where {same} returning c.*)
+            insert into {table} ({key}, {", ".join(added)})
+            select {key}, {", ".join(added.values())} from gone group by {key} having {kept}""")
+        connection.execute(statement)
+
+
+_FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
+    (
+        "document_count",
+        ("tenant_id", "source_id", "state", "stage", "hidden"),
+        {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
+        "sum(documents) <> 0 or state = 'done'",  # when the last one went is still to be known
+    ),
+    (
+        "run_count",
+        ("run_id", "tenant_id", "outcome"),
+        {name: f"sum({name})" for name in ("items", *runs.SUMS)},
+        "sum(items) <> 0",
+    ),
+)
+"""Tables of figures: their keys, what becomes of several rows of a key, and which are kept."""
 
 
 def workers(connection: Connection) -> list[Json]:
@@ -145,7 +185,7 @@ def index(connection: Connection) -> Json | None:
     """The search index that is read, else the one being filled; None before the first document."""
     statement = text("""
         select model, dimensions, status,
-               (select cast(coalesce(sum(chunk_count), 0) as bigint) from document where not deleted) as chunks,
+               (select cast(coalesce(sum(chunks), 0) as bigint) from document_count) as chunks,
                case when indexed_rows is null then 'exact' else 'hnsw' end as vector_index,
                case when keyword_built then 'gin' else 'scan' end as keyword_index
         from search_index where status <> 'retired' order by status = 'active' desc, id desc limit 1""")

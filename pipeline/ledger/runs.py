@@ -249,32 +249,51 @@ def settle_items(connection: Connection, ids: Sequence[UUID], outcome: str) -> N
     connection.execute(statement, {"ids": list(ids), "outcome": outcome})
 
 
-_SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")
-TOTALS = ("indexed", "dead", "superseded", *_SUMS)
+SUMS = ("chunks", "chunks_written", "chunks_kept", "texts_embedded", "texts_reused", "texts_cut")
+TOTALS = ("indexed", "dead", "superseded", *SUMS)
 _COUNT = f"""
     select i.run_id, count(*) filter (where outcome is null) as open,
            count(*) filter (where outcome = 'done') as indexed,
            count(*) filter (where outcome = 'dead') as dead,
            count(*) filter (where outcome = 'superseded') as superseded,
-           {", ".join(f"sum({name}) as {name}" for name in _SUMS)}
+           {", ".join(f"sum({name}) as {name}" for name in SUMS)}
     from run_item i where i.run_id = any(:runs) group by i.run_id"""
 
 
 def progress(connection: Connection, run_ids: list[int]) -> dict[int, dict[str, int]]:
-    """Live counts of runs from their items: `open` and the totals."""
-    rows = connection.execute(text(_COUNT), {"runs": run_ids})
+    """Live counts of runs: `open`, how many items are, and the totals."""
+    outcomes = (("open", "null"), ("indexed", "'done'"), ("dead", "'dead'"), ("superseded", "'superseded'"))
+    counts = [
+        f"coalesce(sum(items) filter (where outcome is not distinct from {o}), 0) as {n}" for n, o in outcomes
+    ]
+    statement = text(f"""
+        select run_id, {", ".join((*counts, *(f"sum({name}) as {name}" for name in SUMS)))}
+        from run_count where run_id = any(:runs) group by run_id""")
+    rows = connection.execute(statement, {"runs": run_ids})
     return {row["run_id"]: {k: int(row[k]) for k in ("open", *TOTALS)} for row in rows.mappings()}
 
 
-def settled(connection: Connection) -> Sequence[Row[Any]]:
-    """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed.
+_THROUGH = """
+    not exists (select from run_count c where c.run_id = r.id and c.outcome is null having sum(items) > 0)"""
 
-    `changed` is true of those that changed anything that search sees.
+
+def settled(connection: Connection) -> Sequence[Row[Any]]:
+    """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed, uncounted.
+
+    `changed` is true of those that changed anything that search sees, `uncounted` while the words of what they changed
+    are not counted. On the control role.
     """
-    statement = text("""
-        select id, tenant_id, queued + hidden + deleted + restored > 0 as changed
-        from sync_run r where state = 'processing'
-          and not exists (select from run_item i where i.run_id = r.id and i.outcome is null)
+    statement = text(f"""
+        update sync_run r set settled_at = now() where state = 'processing' and settled_at is null and {_THROUGH}""")
+    connection.execute(statement)
+    statement = text(f"""
+        select id, tenant_id, queued + hidden + deleted + restored > 0 as changed,
+               queued + hidden + deleted + restored > 0 and exists (
+                   select from document_count c join search_index i on i.status = 'active'
+                   left join index_stat s on s.tenant_id = c.tenant_id and s.index_id = i.id
+                   where c.source_id = r.source_id and c.state = 'done'
+                     and least(c.at, r.settled_at) > coalesce(s.refreshed_at, '-infinity')) as uncounted
+        from sync_run r where state = 'processing' and settled_at is not null and {_THROUGH}
         order by id""")
     return connection.execute(statement).all()
 

@@ -101,8 +101,8 @@ def forget_words(connection: Connection, index: int) -> None:
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
 
 
-# The one condition that makes an index behind: nothing is noted when a document changes, versions are compared.
-BEHIND = """
+# The one condition that makes an index behind; what is noted as wanted is only the quick way to find such documents.
+_BEHIND = """
     from document d left join index_document x
         on x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
     where not d.deleted and d.indexed_version is not null and coalesce(x.version, 0) < d.indexed_version"""
@@ -187,7 +187,81 @@ def progress(connection: Connection, index: int) -> Progress:
 
 def is_behind(connection: Connection, index: int) -> bool:
     """True if the index lacks something; on the control role."""
-    return bool(connection.execute(text(f"select exists (select {BEHIND})"), {"index": index}).scalar_one())
+    return bool(connection.execute(text(f"select exists (select {_BEHIND})"), {"index": index}).scalar_one())
+
+
+_WANT = """
+    on conflict (tenant_id, index_id, document_id) do update set wanted = excluded.wanted
+    where x.wanted < excluded.wanted"""
+_WANT_OF = text(f"""
+    insert into index_document as x (tenant_id, index_id, document_id, wanted)
+    select d.tenant_id, i.id, d.id, d.indexed_version from document d cross join search_index i
+    left join index_document h on h.tenant_id = d.tenant_id and h.index_id = i.id and h.document_id = d.id
+    where d.id = any(:ids) and coalesce(h.version, 0) < d.indexed_version
+    order by 1, 2, 3 {_WANT}""")
+
+
+def want(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Note these documents, which became searchable, for each index that lacks them."""
+    connection.execute(_WANT_OF, {"ids": list(ids)})
+
+
+SLICE = 20_000
+"""Documents that are compared at once."""
+COMPARED_HOURS = 1.0
+"""After so long all are compared once more: what was noted should be all, and nothing proves it."""
+
+_COMPARE = text(f"""
+    with slice as materialized (
+        select tenant_id, id, indexed_version from document
+        where not deleted and indexed_version is not null and (tenant_id, id) > (:tenant, :document)
+        order by tenant_id, id limit {SLICE}
+    ), lacking as materialized (
+        select d.* from slice d left join index_document h
+            on h.tenant_id = d.tenant_id and h.index_id = :index and h.document_id = d.id
+        where greatest(h.version, h.wanted, 0) < d.indexed_version
+        order by d.tenant_id, d.id limit :most
+    ), noted as (
+        insert into index_document as x (tenant_id, index_id, document_id, wanted)
+        select tenant_id, :index, id, indexed_version from lacking {_WANT}
+    ), seen as (select count(*) as lacking, count(*) < :most as all from lacking)
+    select seen.lacking, last.tenant_id, last.id,
+           seen.all and (select count(*) < {SLICE} from slice) as over
+    from seen left join lateral (
+        select tenant_id, id from (select tenant_id, id from slice where seen.all
+                                   union all select tenant_id, id from lacking where not seen.all) s
+        order by tenant_id desc, id desc limit 1) last on true""")
+
+
+def compare(connection: Connection, index: int, *, most: int) -> int:
+    """Compare the next documents with what the index holds; notes at most `most` that it lacks, and tells how many.
+
+    Nothing if all of them were compared a while ago. On the control role.
+    """
+    statement = text("""
+        select coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document from search_index
+        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs => :old))""")
+    values = {"index": index, "first": UUID(int=0), "old": COMPARED_HOURS * 3600}
+    place = connection.execute(statement, values).mappings().one_or_none()
+    if place is None:
+        return 0
+    seen = connection.execute(_COMPARE, {**place, "index": index, "most": most}).one()
+    statement = text("""
+        update search_index set walk_tenant = :tenant, walk_document = :document,
+               walked_at = case when :over then now() end where id = :index""")
+    where = (None, None) if seen.over else (seen.tenant_id, seen.id)
+    connection.execute(
+        statement, {"index": index, "over": seen.over, "tenant": where[0], "document": where[1]}
+    )
+    return int(seen.lacking)
+
+
+def compare_anew(connection: Connection, index: int) -> None:
+    """Have all documents compared with what the index holds; on the control role."""
+    statement = text("""
+        update search_index set walk_tenant = null, walk_document = null, walked_at = null
+        where id = :index and walked_at is not null""")
+    connection.execute(statement, {"index": index})
 
 
 def adopt_counts(connection: Connection, index: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,15 +13,17 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.errors import LarderError
-from pipeline.ledger import Item, Limits, Stage, runs
+from pipeline.ledger import Item, Limits, Stage, overview, runs, search_indexes
 from pipeline.ledger.dead import bury, resolve
-from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
+from pipeline.ledger.leases import UNCOUNTED, Lease, Leased
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
 """Of one document, unless the configuration says otherwise."""
 SHOWN_SECONDS = 2.0
 """A shorter wait is part of ordinary work."""
+WAITING_COUNTED = 1000
+"""Documents of a source and stage; how many more wait is in its own figures."""
 
 STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
@@ -51,6 +53,7 @@ _CLAIM = _LEASED.claim(
        and due_at <= now()  -- a doubled message must not cut a wait short
        and crash_count < :crashes  -- nor may a late one go round the pump, which buries it
     """,
+    also="enqueued_at = coalesce(enqueued_at, now())",  # whoever holds a lease is among those that are sent
     returning=f"{STORED}, desired_version as version, attempts, waits",
 )
 _RENEW, _HELD, _UNSENT = _LEASED.renew(), _LEASED.held(), _LEASED.unsent()
@@ -166,12 +169,14 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
     values = claimed.mine(list(rows), rows=json.dumps(list(rows.values()), default=str))
     done = list(connection.execute(_FINISH, values).scalars())
     statement = text("""
-        update run_item set outcome = 'done', chunks = :chunks, chunks_written = :written, chunks_kept = :kept
-        where document_id = :document_id and version = :version and outcome is null""")
-    if done:
-        connection.execute(statement, [rows[i] for i in done])
+        update run_item i set outcome = 'done', chunks = r.chunks, chunks_written = r.written, chunks_kept = r.kept
+        from jsonb_to_recordset(cast(:rows as jsonb)) as r(
+            document_id uuid, version integer, chunks integer, written integer, kept integer)
+        where i.document_id = r.document_id and i.version = r.version and i.outcome is null""")
+    connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
     resolve(connection, done, "indexed")
+    search_indexes.want(connection, done)
     return len(done)
 
 
@@ -188,15 +193,17 @@ def count_texts(
     """
     # What this run itself embedded, in an earlier slice or try, comes from the cache now.
     statement = text("""
-        update run_item set texts_embedded = texts_embedded + :embedded, texts_cut = texts_cut + :cut,
-               texts_reused = texts_reused + greatest(:reused - texts_embedded, 0)
-        where document_id = :id and version = :version and outcome is null""")
+        update run_item i set texts_embedded = texts_embedded + r.embedded, texts_cut = texts_cut + r.cut,
+               texts_reused = texts_reused + greatest(r.reused - texts_embedded, 0)
+        from jsonb_to_recordset(cast(:rows as jsonb)) as r(
+            id uuid, version integer, embedded integer, reused integer, cut integer)
+        where i.document_id = r.id and i.version = r.version and i.outcome is null""")
     counts = {"embedded": embedded, "reused": reused, "cut": cut}
     rows = [
         {"id": i, "version": document.version, **{name: count.get(i, 0) for name, count in counts.items()}}
         for i, document in claimed.documents.items()
     ]
-    connection.execute(statement, rows)
+    connection.execute(statement, {"rows": json.dumps(rows, default=str)})
 
 
 def fail(
@@ -227,15 +234,19 @@ def wake_waiting(connection: Connection) -> None:
 def waiting(connection: Connection) -> Row[Any] | None:
     """What waits for the embedder or the database over all tenants, put back with a reason and not due yet, if any.
 
-    documents: how many; until: when the first of them goes on; reason: its own.
+    documents: how many, of a source and stage WAITING_COUNTED at most; until: when the first of them goes on; reason:
+    its own.
     """
     statement = text("""
         select count(*) as documents, min(due_at) as until,
-               (array_agg(last_error order by due_at))[1] as reason
-        from document
-        where state = 'pending' and waits > 0 and last_error is not null and not deleted
-          and due_at > now() + make_interval(secs => :shown) having count(*) > 0""")
-    return connection.execute(statement, {"shown": SHOWN_SECONDS}).one_or_none()
+               (array_agg(d.last_error order by due_at))[1] as reason
+        from source s cross join unnest(cast(:stages as text[])) as q(stage) cross join lateral (
+            select due_at, last_error from document
+            where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null and waits > 0
+              and last_error is not null and due_at > now() + make_interval(secs => :shown)
+            order by due_at limit :most) d having count(*) > 0""")
+    values = {"stages": list(Stage), "shown": SHOWN_SECONDS, "most": WAITING_COUNTED}
+    return connection.execute(statement, values).one_or_none()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +278,7 @@ def pump_once(
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
+    overview.add_up(connection)
     crashed = _expire(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     return Pumped(batches=tuple(_choose(connection, limits, embed)), syncs=tuple(syncs), crashed=crashed)
@@ -275,7 +287,7 @@ def pump_once(
 _EXPIRE = _LEASED.expire(
     """enqueued_at = null, due_at = now(), last_error = 'the worker died or hung while working on it',
        state = case when crash_count >= :crashes then 'dead' else state end""",
-    where="state = 'pending'",
+    where="state = 'pending' and enqueued_at is not null",
     returning="id, state",
 )
 
@@ -290,39 +302,89 @@ def _expire(connection: Connection, limits: Limits) -> int:
     return len(rows)
 
 
-_DUE = text(f"""
+# All of these read a few rows of partial indexes, however many documents wait.
+_LOST = text("""
+    update document set enqueued_at = null
+    where id in (select id from document
+                 where state = 'pending' and enqueued_at < now() - make_interval(secs => :resend)
+                 and (lease_until is null or lease_until < now()) order by id for update skip locked)""")
+_WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
+_QUEUES = text(f"""
+    select s.tenant_id, s.id as source_id, q.stage
+    from source s cross join unnest(cast(:stages as text[])) as q(stage)
+    cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {_WAITS}
+                        order by due_at limit 1) w
+    order by w.due_at""")
+_SEND = text(f"""
     update document d set enqueued_at = now()
-    from (select id from document where state = 'pending' and stage = any(:stages) and {SENDABLE}
-          order by due_at, id limit :room for update skip locked) w
+    from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
+        as q(source, stage, share)
+    cross join lateral (select id from document where source_id = q.source and stage = q.stage and {_WAITS}
+                        order by due_at, id limit q.share for update skip locked) w
     where d.id = w.id
-    returning d.id, d.tenant_id, d.stage, d.desired_version, d.crash_count""")
+    returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
 
 
 def _choose(connection: Connection, limits: Limits, embed: int | None) -> list[Batch]:
-    """Due documents up to the room that is left, in batches; those that crashed before travel alone."""
-    statement = text("""
-        select count(*) from document where state = 'pending'
-        and enqueued_at >= now() - make_interval(secs => :resend)""")
-    flying = connection.execute(statement, {"resend": limits.resend}).scalar_one()
-    room = limits.in_flight - int(flying)
-    if room <= 0:
-        return []
+    """Due documents up to the room that is left, in batches; those that crashed before travel alone.
+
+    Tenants take turns, then the sources of each, then the stages of a source; in each of these the longest due first.
+    """
+    connection.execute(_LOST, {"resend": limits.resend})
+    statement = text("select count(*) from document where state = 'pending' and enqueued_at is not null")
+    room = limits.in_flight - int(connection.execute(statement).scalar_one())
     # Of all stages together; those that wait to be embedded apart if only a few of them may be sent.
     stages = [stage for stage in Stage if embed is None or stage is not Stage.CHUNKED]
-    values = {"resend": limits.resend, "room": room, "stages": stages}
-    rows = list(connection.execute(_DUE, values))
-    few = min(embed or 0, room - len(rows))
-    if few > 0:
-        rows += connection.execute(_DUE, {**values, "room": few, "stages": [Stage.CHUNKED]})
+    rows = _stamp(connection, stages, room)
+    rows += _stamp(connection, [Stage.CHUNKED], min(embed or 0, room - len(rows)))
     groups: dict[tuple[UUID, str, UUID | None], list[Item]] = defaultdict(list)
     for row in rows:
         alone = row.id if row.crash_count else None
         groups[row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
-    return [
-        Batch(tenant_id=tenant, stage=Stage(stage), items=tuple(items[start : start + limits.batch]))
-        for (tenant, stage, _), items in groups.items()
-        for start in range(0, len(items), limits.batch)
-    ]
+    sent: Counter[UUID] = Counter()
+    turns: list[tuple[int, Batch]] = []
+    for (tenant, stage, _), items in groups.items():
+        for start in range(0, len(items), limits.batch):
+            part = tuple(items[start : start + limits.batch])
+            turns.append((sent[tenant], Batch(tenant_id=tenant, stage=Stage(stage), items=part)))
+            sent[tenant] += 1
+    return [batch for _, batch in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _stamp(connection: Connection, stages: Sequence[Stage], room: int) -> list[Row[Any]]:
+    """Note of at most `room` documents that a message about them is under way."""
+    chosen: list[Row[Any]] = []
+    queues = connection.execute(_QUEUES, {"stages": list(stages)}).all() if room > 0 else []
+    while queues and len(chosen) < room:
+        shares = _shares(queues, room - len(chosen))
+        values = {
+            "sources": [queue.source_id for queue in queues],
+            "stages": [queue.stage for queue in queues],
+            "shares": shares,
+        }
+        rows = connection.execute(_SEND, values).all()
+        chosen += rows
+        taken = Counter((row.source_id, row.stage) for row in rows)
+        # A queue that gave less than its share is empty: the others have its room.
+        queues = [
+            queue
+            for queue, share in zip(queues, shares, strict=True)
+            if taken[queue.source_id, queue.stage] >= share
+        ]
+    return chosen
+
+
+def _shares(queues: Sequence[Row[Any]], room: int) -> list[int]:
+    """How many documents each queue may send; the sum is at most `room`, and the first ones get something."""
+    sources = {(queue.tenant_id, queue.source_id) for queue in queues}
+    of_tenant = Counter(tenant for tenant, _ in sources)
+    of_source = Counter(queue.source_id for queue in queues)
+    shares, left = [], room
+    for queue in queues:
+        fair = room // (len(of_tenant) * of_tenant[queue.tenant_id] * of_source[queue.source_id])
+        shares.append(min(max(1, fair), left))
+        left -= shares[-1]
+    return shares
 
 
 def unsent(connection: Connection, items: list[Item]) -> None:

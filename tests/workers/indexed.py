@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from pipeline.ledger import work
-from workers.control import pump, steps, sync
+from workers.control import maintenance, pump, steps, sync
 from workers.runtime import Runtime
 from workers.sources import configured_sources
 
@@ -41,4 +41,5 @@ def index(parts: Runtime) -> None:
         assert found is not None
         for batch in found.batches:
             step(batch.tenant_id, batch.items)
+    maintenance.refresh_statistics(parts)
     pump.pump_once(parts)

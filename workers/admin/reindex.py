@@ -276,6 +276,7 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
         with parts.database.control() as connection:
             if not search_indexes.is_behind(connection, new.id):
                 return
+            search_indexes.compare_anew(connection, new.id)
         dispatch.ring()
         time.sleep(POLL_SECONDS)
     _refuse_if_lacking(parts, new)

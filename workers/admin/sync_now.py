@@ -141,7 +141,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
             return
         if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
-            dispatch.ring()
+            dispatch.ring(seldom=True)
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
-from workers.control import maintenance, steps
+from workers.control import steps
 from workers.control.sync import start_run, unexpected
 from workers.queue import broker, dispatch
 from workers.runtime import Runtime
@@ -95,16 +95,15 @@ def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow)
 
 
 def _close_settled(parts: Runtime) -> None:
-    """Close runs whose documents are settled, after search knows their words."""
+    """Close runs whose documents are settled; have their words counted first, which takes minutes for millions."""
     with parts.database.control() as connection:
         settled = runs.settled(connection)
-    if not settled:
-        return
-    for tenant in {s.tenant_id for s in settled if s.changed}:
-        maintenance.refresh_tenant(parts, tenant)
-    with parts.database.control() as connection:
-        runs.close(connection, [s.id for s in settled])
-    if any(s.changed for s in settled):
+        counted = [s for s in settled if not s.uncounted]
+        if counted:
+            runs.close(connection, [s.id for s in counted])
+    if len(counted) < len(settled):
+        dispatch.send("larder.upkeep.statistics")
+    if any(s.changed for s in counted):
         dispatch.send("larder.upkeep.build")
 
 

@@ -142,6 +142,41 @@ class TestBatches:
         assert [sorted(f) for f in found] in ([["a"], ["b"], ["c", "d"]], [["a"], ["b"], ["d", "c"]])
 
 
+class TestTurns:
+    def sent(self, shop: Workshop, **limits: int) -> list[tuple[UUID, UUID]]:
+        """(tenant, source) of each document that goes out, in order."""
+        found = pump_once(shop, **limits)
+        ids = [item.document_id for batch in found.batches for item in batch.items]
+        with shop.database.control() as connection:
+            rows = connection.execute(text("select id, tenant_id, source_id from document"))
+            known = {row.id: (row.tenant_id, row.source_id) for row in rows}
+        return [known[i] for i in ids]
+
+    def test_a_tenant_with_much_work_leaves_room_for_the_others(self, shop: Workshop) -> None:
+        small, other = (Workshop(shop.database, uuid4(), uuid4()) for _ in range(2))
+        second = Workshop(shop.database, shop.tenant, shop.project, "second")
+        shop.admit(*(document(f"d{n}") for n in range(60)))
+        second.admit(*(document(f"d{n}") for n in range(60)))
+        other.admit(*(document(f"d{n}") for n in range(60)))
+        small.admit(document("a"), document("b"))
+        sent = self.sent(shop, in_flight=38, batch=2)
+        many = {source: sent.count(source) for source in sent}
+        assert len(sent) == 38
+        assert many[small.tenant, small.source] == 2
+        assert abs(many[other.tenant, other.source] - 18) <= 1
+        assert abs(many[shop.tenant, shop.source] - many[second.tenant, second.source]) <= 1
+        assert {tenant for tenant, _ in sent[:6]} == {shop.tenant, other.tenant, small.tenant}, (
+            "one after the other"
+        )
+
+    def test_there_is_room_for_a_few_of_very_many_and_the_longest_due_go_first(self, shop: Workshop) -> None:
+        others = [Workshop(shop.database, uuid4(), uuid4()) for _ in range(5)]
+        for n, one in enumerate(others):
+            one.admit(document("a"))
+            one.set("a", f"due_at = now() - interval '{n} minutes'")
+        assert {tenant for tenant, _ in self.sent(shop, in_flight=2)} == {o.tenant for o in others[3:]}
+
+
 class TestBounds:
     def test_what_is_under_way_takes_room(self, shop: Workshop) -> None:
         shop.admit(*(document(f"d{n}") for n in range(5)))

@@ -60,6 +60,7 @@ class Store:
         work = {Stage.FETCHED: indexer.chunk, Stage.CHUNKED: indexer.embed, Stage.EMBEDDED: indexer.upsert}
         for stage, step in work.items():
             step(tenant, self.waiting(stage))
+        maintenance.refresh_statistics(self.parts)
         pump.pump_once(self.parts)
         maintenance.build_indexes(self.parts)
 

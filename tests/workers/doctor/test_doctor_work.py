@@ -17,7 +17,7 @@ WAITING = {
     "message lost": """update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour',
         enqueued_at = now() - interval '1 hour'""",
     "lease forgotten": """update document set state = 'pending', stage = 'fetched', lease_token = gen_random_uuid(),
-        lease_until = now() - interval '5 minutes'""",
+        lease_until = now() - interval '5 minutes', enqueued_at = now()""",
 }
 
 

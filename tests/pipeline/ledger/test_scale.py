@@ -1,0 +1,259 @@
+"""What must not grow with the number of documents: looks of the pump and the status, transactions, leftovers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, event, text
+
+from pipeline.database.engine import Database
+from pipeline.documents import Page
+from pipeline.errors import DocumentRejected
+from pipeline.ledger import Limits, admission, fills, overview, runs, search_indexes, upkeep, work
+from pipeline.search import term_statistics
+from pipeline.search.chunk_store import indexes
+from tests.pipeline.shelf import LIMITS, Shelf
+from tests.pipeline.workshop import Workshop, document
+
+MANY = 3000
+WIDE = "document|run_item|index_document"
+"""Tables with a row per document."""
+
+
+@pytest.fixture
+def shop(database: Database) -> Workshop:
+    return Workshop(database, uuid4(), uuid4())
+
+
+@pytest.fixture
+def crowded(shop: Workshop, omniscient: psycopg.Connection[Any]) -> Workshop:
+    """A workshop with many documents in two indexes, each in a run, half of them waiting."""
+    run = shop.open_run()
+    shop.admit(document("first"), run=run)
+    shop.index()
+    Shelf(shop)
+    omniscient.execute(
+        """
+        insert into document (id, tenant_id, source_id, project_id, external_id, source_type, kind, title, metadata,
+                              desired_hash, pipeline_version, state, stage, indexed_version, chunk_count)
+            select gen_random_uuid(), tenant_id, id, project_id, 'page ' || n, 'text', 'reference', 'A title',
+                   jsonb_build_object('words', repeat('b', 300)), 'h', 'p',
+                   case when n %% 2 = 0 then 'pending' else 'done' end,
+                   case when n %% 4 = 0 then 'chunked' when n %% 2 = 0 then 'fetched' else 'done' end,
+                   case when n %% 2 = 1 then 1 end, 2
+            from source, generate_series(1, %s) n""",
+        (MANY,),
+    )
+    omniscient.execute(
+        "insert into run_item (run_id, tenant_id, document_id, version) select %s, tenant_id, id, 1 from document"
+        " on conflict do nothing",
+        (run,),
+    )
+    omniscient.execute("""
+        insert into index_document (tenant_id, index_id, document_id, version, chunk_count)
+            select tenant_id, i.id, d.id, 1, 2 from document d, search_index i where d.state = 'done'
+            on conflict do nothing""")
+    omniscient.execute("vacuum analyze")
+    return shop
+
+
+def build_due(connection: Connection) -> object:
+    index = indexes(connection)[0]
+    return term_statistics.build_due(connection, index, exact_below=1, build_at=10**9)
+
+
+LOOKS: dict[str, Callable[[Connection], object]] = {
+    "the pump": lambda c: work.pump_once(c, Limits(in_flight=20)),
+    "the pump while nothing may be embedded": lambda c: work.pump_once(c, Limits(in_flight=20), embed=0),
+    "runs that are settled": runs.settled,
+    "what an index lacks": lambda c: fills.choose(c, 2, LIMITS),
+    "tenants whose words are to be counted": upkeep.tenants_to_count,
+    "indexes to be built": build_due,
+    "sources on the screen": overview.sources,
+    "work on the screen": lambda c: overview.backlog(c, resend=60),
+    "the index on the screen": overview.index,
+    "what waits for the embedder": work.waiting,
+    "progress of a run": lambda c: runs.progress(c, [1]),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_reads_no_table_of_documents_whole(crowded: Workshop, look: str) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        asked.append((statement, values))
+
+    engine = crowded.database.controller
+    with crowded.database.control() as connection:
+        fills.choose(connection, 2, LIMITS)  # all were compared
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        with crowded.database.control() as connection:
+            LOOKS[look](connection)
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert asked
+    with crowded.database.control() as connection:
+        for statement, values in asked:
+            plan = "\n".join(
+                row[0] for row in connection.exec_driver_sql(f"explain {statement}", values or None)
+            )
+            assert not any(f"Seq Scan on {table} " in plan for table in WIDE.split("|")), plan
+
+
+def true_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
+    documents = sql.execute("""
+        select source_id, state, stage, hidden, count(*), sum(chunk_count) from document where not deleted
+        group by 1, 2, 3, 4 order by 1, 2, 3, 4""")
+    items = sql.execute(
+        "select run_id, outcome, count(*), sum(chunks) from run_item group by 1, 2 order by 1, 2"
+    )
+    return documents.fetchall(), items.fetchall()
+
+
+def kept_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
+    documents = sql.execute("""
+        select source_id, state, stage, hidden, sum(documents), sum(chunks) from document_count
+        group by 1, 2, 3, 4 having sum(documents) <> 0 order by 1, 2, 3, 4""")
+    items = sql.execute("""
+        select run_id, outcome, sum(items), sum(chunks) from run_count
+        group by 1, 2 having sum(items) <> 0 order by 1, 2""")
+    return documents.fetchall(), items.fetchall()
+
+
+def test_figures_are_those_of_the_rows_whatever_happens_to_them(
+    shop: Workshop, omniscient: psycopg.Connection[Any]
+) -> None:
+    def agree() -> None:
+        assert kept_figures(omniscient) == true_figures(omniscient)
+        with shop.database.control() as connection:
+            overview.add_up(connection)
+        assert kept_figures(omniscient) == true_figures(omniscient)
+
+    run = shop.open_run()
+    shop.admit(*(document(name, f"The text of {name}.") for name in "abcdef"), run=run)
+    agree()
+    shop.index()
+    agree()
+    shop.admit(document("a", "edited"), run=shop.open_run())
+    shop.set("b", "hidden = true")
+    shop.set("c", "state = 'dead'")
+    shop.admit_page(Page(cursor={}, deleted=("d",)))
+    agree()
+    omniscient.execute("delete from document where external_id in ('a', 'd', 'e')")
+    omniscient.execute("delete from sync_run where id = %s", (run,))
+    agree()
+    assert omniscient.execute("select count(*) from run_count where run_id = %s", (run,)).fetchone() == (0,)
+    with shop.database.control() as connection:
+        connection.execute(text("delete from document"))
+    agree()
+
+
+def test_an_index_gets_what_became_searchable_without_comparing_all_again(shop: Workshop) -> None:
+    shop.admit(document("a", "one"), document("b", "two"))
+    shop.index()
+    shelf = Shelf(shop)
+    shelf.fill()
+    assert shelf.due() == []
+    assert shop.value("select walked_at is not null from search_index where status = 'building'")
+    shop.admit(document("b", "three"), document("c", "four"))
+    shop.index()
+    (due,) = shelf.due()
+    assert {item.document_id for item in due.items} == {shop.id("b"), shop.id("c")}
+
+
+def test_what_nobody_noted_is_found_when_all_are_compared(
+    shop: Workshop, omniscient: psycopg.Connection[Any]
+) -> None:
+    shop.admit(document("a", "one"))
+    shop.index()
+    shelf = Shelf(shop)
+    shelf.fill()
+    shelf.due()
+    omniscient.execute(
+        "update index_document set version = 0, wanted = 0 where index_id = %s", (shelf.index.id,)
+    )
+    assert shelf.due() == []
+    with shop.database.control() as connection:
+        search_indexes.compare_anew(connection, shelf.index.id)
+    assert len(shelf.due()) == 1
+
+
+def test_documents_are_compared_some_at_a_time(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
+    shop.index()
+    shelf = Shelf(shop)
+    monkeypatch.setattr(fills, "IN_FLIGHT", 2)
+    found: set[Any] = set()
+    for _ in range(4):
+        for one in shelf.due():
+            shelf.filler().fill(one.tenant_id, one.items)
+            found |= {item.document_id for item in one.items}
+    assert len(found) == 5
+    assert shelf.progress().missing == 0
+
+
+def test_whatever_names_a_document_is_found_by_it(omniscient: psycopg.Connection[Any]) -> None:
+    """Else each document that goes reads the other table whole."""
+    bare = omniscient.execute("""
+        select c.conrelid::regclass::text from pg_constraint c
+        where c.contype = 'f' and c.confrelid = 'document'::regclass
+          and not exists (select from pg_index i where i.indrelid = c.conrelid and i.indpred is null
+                          and i.indkey[0] = c.conkey[1])""")
+    assert bare.fetchall() == []
+
+
+def trim(database: Database, table: str) -> bool:
+    with database.control() as connection:
+        return upkeep.trim(connection, table, runs_days=30, dead_days=30, answers_hours=1)
+
+
+def test_old_rows_go_in_small_transactions_tombstones_that_were_never_searchable_too(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.admit(*(document(name) for name in "abc"), document("young"), document("living"))
+    shop.admit_page(Page(cursor={}, deleted=("a", "b", "c", "young")))
+    for name in ("a", "b", "c", "living"):
+        shop.set(name, "first_seen_at = now() - interval '31 days'")
+    monkeypatch.setattr(upkeep, "TRIMMED", 2)
+    assert trim(shop.database, "document")
+    assert shop.value("select count(*) from document") == 3
+    assert not trim(shop.database, "document")
+    rows = shop.sql("select external_id from document order by 1")
+    assert [row["external_id"] for row in rows] == ["living", "young"]
+
+
+def test_letters_of_versions_that_were_replaced_are_settled_and_go(shop: Workshop) -> None:
+    for text_ in ("one", "two", "three"):
+        shop.admit(document("a", text_))
+        claimed = shop.claim("a")
+        with shop.database.tenant(shop.tenant) as connection:
+            work.fail(connection, claimed, claimed.ids, DocumentRejected("x"), delay=0, dead=True)
+    told = shop.sql("select version, resolution from dead_letter order by version")
+    assert [(row["version"], row["resolution"]) for row in told] == [
+        (1, "replaced"),
+        (2, "replaced"),
+        (3, None),
+    ]
+    shop.sql("update dead_letter set resolved_at = resolved_at - interval '31 days'")
+    trim(shop.database, "dead_letter")
+    assert shop.value("select count(*) from dead_letter") == 1
+
+
+def test_documents_of_another_pipeline_are_queued_some_at_a_time(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.admit(*(document(name, f"The text of {name}.") for name in "abcde"))
+    shop.index()
+    monkeypatch.setattr(admission, "OUTDATED", 2)
+    where = shop.where(shop.open_run(), pipeline="test-1|new|m")
+    queued = []
+    for _ in range(4):
+        with shop.database.tenant(shop.tenant) as connection:
+            queued.append(admission.outdate(connection, where))
+    assert queued == [2, 2, 1, 0]

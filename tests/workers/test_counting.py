@@ -1,0 +1,71 @@
+"""Counting the words of millions of chunks takes minutes: the pump has it done and goes on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from sqlalchemy import text
+
+from pipeline.database.engine import Database
+from pipeline.ledger import work
+from tests.workers.indexed import Build
+from workers.control import maintenance, pump, steps, sync
+from workers.runtime import Runtime
+from workers.sources import configured_sources
+
+
+@pytest.fixture
+def parts(build: Build, tmp_path: Path) -> Runtime:
+    """A runtime with a run whose documents are all through; nothing of it was counted."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# Herons\n\nA text about herons.\n")
+    parts = build(16)
+    sync.register(parts)
+    (one,) = configured_sources(parts.settings).values()
+    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    assert run is not None
+    assert sync.sync(parts, one.tenant_id, one.id, run)
+    indexer = steps.indexer(parts, one.tenant_id)
+    for step in (indexer.chunk, indexer.embed, indexer.upsert):
+        with parts.database.control() as connection:
+            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            found = work.pump_once(connection, steps.limits(parts.rag))
+        assert found is not None
+        for batch in found.batches:
+            step(batch.tenant_id, batch.items)
+    return parts
+
+
+def asked_for(broker: redis.Redis, task: str) -> int:
+    return sum(task.encode() in message for message in broker.lrange("control", 0, -1))
+
+
+def states(database: Database) -> list[str]:
+    with database.control() as connection:
+        return list(connection.execute(text("select state from sync_run")).scalars())
+
+
+def test_the_pump_counts_no_words_and_closes_a_run_when_they_are_counted(
+    parts: Runtime, broker: redis.Redis, omniscient: psycopg.Connection[object]
+) -> None:
+    with parts.database.tenant(parts.settings.tenant_id) as connection:
+        # Whoever counts at this moment may take as long as it takes.
+        lock = text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
+        connection.execute(lock, {"t": str(parts.settings.tenant_id)})
+        done = threading.Thread(target=pump.pump_once, args=(parts,))
+        done.start()
+        done.join(10)
+        assert not done.is_alive()
+        maintenance.refresh_statistics(parts)  # nor is it counted twice at once
+    assert states(parts.database) == ["processing"]
+    assert asked_for(broker, "larder.upkeep.statistics") == 1
+    maintenance.refresh_statistics(parts)
+    assert omniscient.execute("select count(*) > 0 from lexeme_stat").fetchone() == (True,)
+    pump.pump_once(parts)
+    assert states(parts.database) == ["finished"]
+    assert asked_for(broker, "larder.upkeep.statistics") == 1
+    assert asked_for(broker, "larder.upkeep.build") == 1
