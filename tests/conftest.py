@@ -46,7 +46,6 @@ def with_database(url: str, name: str) -> str:
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="larder-tests-"))
-    folder.chmod(0o755)  # PostgreSQL runs as another user when the tests run as root
     yield folder
     embedded.stop(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -235,7 +234,6 @@ def make_site() -> Callable[[Path], Site]:
 def site() -> Iterator[Site]:
     """An empty site; whatever it started is stopped at the end."""
     root = Path(tempfile.mkdtemp(prefix="larder-site-"))
-    root.chmod(0o755)
     made = Site(root)
     yield made
     supervisor.shut_down(made.data)

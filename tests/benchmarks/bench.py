@@ -69,7 +69,6 @@ class Site:
 
     def __init__(self, provider: str, documents: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="larder-bench-"))
-        self.root.chmod(0o755)
         self.pages = Pages()
         self.documents = documents
         (self.root / "docs").mkdir()

@@ -266,7 +266,6 @@ def installed(stock: Stock, kept: Path | None = None) -> Iterator[Library]:
     """The stock in a server that is gone afterwards; with `kept`, it stays in that folder for the next run."""
     folder = kept or Path(tempfile.mkdtemp(prefix="larder-library-"))
     folder.mkdir(exist_ok=True, parents=True)
-    folder.chmod(0o755)
     try:
         servers = embedded.ensure(folder)
         migrations.upgrade(servers.admin_url)

@@ -292,7 +292,6 @@ def killed(bench: Bench, texts: int, kills: int) -> Iterator[dict[str, Any]]:
 def measure(texts: int) -> Iterator[dict[str, Any]]:
     """Rows for the table."""
     folder = Path(tempfile.mkdtemp(prefix="larder-bench-"))
-    folder.chmod(0o755)
     try:
         bench = Bench(folder)
         for provider in ("openai", "ollama", "huggingface", "gemini"):

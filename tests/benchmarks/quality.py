@@ -212,7 +212,6 @@ def similarities(judged: EvalDataset, embedder: Embedder) -> list[float]:
 def server() -> Iterator[Database]:
     """A database that is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="larder-quality-"))
-    folder.chmod(0o755)
     try:
         servers = embedded.ensure(folder)
         migrations.upgrade(servers.admin_url)

@@ -58,7 +58,6 @@ def main() -> int:
     parser.add_argument("--limit", type=int)
     args = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="larder-real-"))
-    root.chmod(0o755)
     sources = []
     written = 0
     for folder in args.sets:

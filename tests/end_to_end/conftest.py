@@ -41,7 +41,6 @@ PAGES = {
 def harbour(make_site: Callable[[Path], Any]) -> Iterator[Any]:
     """A site with three pages and two backlog items, everything running."""
     root = Path(tempfile.mkdtemp(prefix="larder-harbour-"))
-    root.chmod(0o755)
     site = make_site(root)
     site.write("larder.yaml", CONFIG)
     for name, content in PAGES.items():

@@ -201,7 +201,6 @@ def frozen(pid: int) -> Iterator[None]:
 def installed(*more: str) -> Iterator[Drill]:
     """The installation with workers for enrichment, and those of the queues `more`."""
     root = Path(tempfile.mkdtemp(prefix="larder-degradation-"))
-    root.chmod(0o755)
     for name, content in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)

@@ -29,7 +29,6 @@ NAME = "worker-control"
 def fleet() -> Iterator[Fleet]:
     """A worker of the control queue, behind a proxy before the broker."""
     root = Path(tempfile.mkdtemp(prefix="larder-deaf-"))
-    root.chmod(0o755)
     (root / "larder.yaml").write_text(CONFIG)
     made = Fleet.started(root, Path(__file__).parent / "deaf_process.py")
     try:

@@ -38,7 +38,6 @@ rag:
 def running() -> Iterator[Fleet]:
     """One installation for all tests here, with two documents and an item of the backlog."""
     root = Path(tempfile.mkdtemp(prefix="larder-enrich-"))
-    root.chmod(0o755)
     (root / "larder.yaml").write_text(CONFIG)
     for name, content in {
         "quay.json": '{"pbis": [{"id": "Q-1", "title": "Warn of shallow water at the quay"}]}',

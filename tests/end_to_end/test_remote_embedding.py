@@ -35,7 +35,6 @@ class Office:
 @pytest.fixture(scope="module")
 def office(make_site: Callable[[Path], Any]) -> Iterator[Office]:
     root = Path(tempfile.mkdtemp(prefix="larder-office-"))
-    root.chmod(0o755)
     with FakeOpenAI() as service:
         site = make_site(root)
         site.write("larder.yaml", CONFIG.format(url=service.address, key=KEY))

@@ -114,7 +114,6 @@ def word_of(body: str) -> str:
 @pytest.fixture(scope="module")
 def town(make_site: Callable[[Path], Any]) -> Iterator[Town]:
     root = Path(tempfile.mkdtemp(prefix="larder-town-"))
-    root.chmod(0o755)
     site = make_site(root)
     with FakeConfluence("cloud") as wiki, FakeAzureDevOps() as boards:
         wiki.add_space("ENG")
