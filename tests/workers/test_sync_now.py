@@ -90,3 +90,15 @@ def test_its_own_run_is_kept_and_one_that_it_could_not_open_is_to_be_asked_for_a
             sync_now.start(parts, every, force=False)
         assert "an earlier sync of docs is under way" in str(other.value.fix)
         assert "ask again" in str(other.value.fix)
+
+
+@pytest.mark.parametrize("walk", [True, False])
+def test_what_a_source_shows_and_yields_not_is_told_by_reason(build: Build, walk: bool) -> None:
+    parts = build()
+    (one,) = sync_now.start(parts, sync_now.chosen(parts, []), force=False)
+    left_out = {"not open to everybody": 2, "restrictions unreadable": 300}
+    one.run = replace(one.run, walk=walk, listed=302, skipped=302, left_out=left_out)
+    (told,) = sync_now.report([one], 1.0)["stats"]["errors"]
+    said = "302 left out: restrictions unreadable: 300; not open to everybody: 2"
+    assert told["reason"] == ("nothing of it is stored: " if walk else "") + said
+    assert (told["item"], told["outcome"]) == ("", "skipped")

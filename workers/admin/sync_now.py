@@ -190,7 +190,8 @@ def _errors(watched: Iterable[Watched]) -> Iterator[Json]:
         named = sum(p["outcome"] == "skipped" for p in w.run.problems)
         if sum(w.run.left_out.values()) > named:
             reason = overview.left_out_in_words(w.run.left_out)
-            nothing = "" if w.run.listed > w.run.skipped else "nothing of it is stored: "
+            all_of_it = w.run.walk and 0 < w.run.listed == w.run.skipped
+            nothing = "nothing of it is stored: " if all_of_it else ""
             yield {"source": name, "item": "", "reason": nothing + reason, "outcome": "skipped"}
         if w.run.state == "failed":
             yield {"source": name, "item": "", "reason": w.run.error, "outcome": "failed"}
