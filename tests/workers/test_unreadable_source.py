@@ -1,0 +1,48 @@
+"""A Confluence that shows pages and lets nobody see their restrictions: nothing is stored, and that is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Addresses
+from tests.fakes.confluence import FakeConfluence
+from tests.workers.installed import installed
+from workers import embedded
+from workers.admin import operations, status, sync_now
+from workers.cli.status import screen
+from workers.control import sync
+
+CONFIG = """
+rag:
+  embedding: {{provider: hashing, dimensions: 64}}
+  sources:
+    - {{name: wiki, type: confluence, baseUrl: '{base}', spaceKeys: [ENG], autoIndex: false,
+       username: '{user}', apiToken: '{token}'}}
+"""
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_source_that_yields_nothing_is_a_warning_everywhere(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers
+) -> None:
+    with FakeConfluence("cloud") as fake:
+        fake.add_space("ENG")
+        for n in range(60):
+            fake.add_page("ENG", f"Page {n}", "<p>x</p>")
+        fake.hide_restrictions = True
+        config = CONFIG.format(base=fake.base, user=fake.email, token=fake.token)
+        with installed(tmp_path, addresses, servers, config) as parts:
+            sync.register(parts)
+            (one,) = sync_now.start(parts, sync_now.chosen(parts, []), force=False)
+            assert sync.sync(parts, one.source.tenant_id, one.source.id, one.run.id)
+            found = status.status(parts)
+            (checked,) = operations.check(parts, [])
+    (source,) = found["sources"]
+    ((reason, count),) = source["left_out"].items()
+    assert (source["documents"], count, source["last_run"]["left_out"]) == (0, 60, source["left_out"])
+    assert reason.startswith("restrictions unreadable, because Confluence answered 403")
+    assert "wiki shows items and none is stored, 60 left out" in str(list(status._of_content(found)))
+    assert not checked["ok"]
+    assert screen(found)
