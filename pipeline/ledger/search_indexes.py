@@ -321,7 +321,7 @@ def renew_build(connection: Connection, build: Build, *, lease: float) -> bool:
 
 
 def built(connection: Connection, build: Build) -> None:
-    """It was looked at, and what was due is there; what was asked for meanwhile is looked at next."""
+    """It was looked at, and nobody is at it any more; what was asked for meanwhile is looked at next."""
     connection.execute(_BUILT, vars(build))
 
 

@@ -138,6 +138,24 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
     assert claimed() is not None, "somebody asked while the second one was at it"
 
 
+def test_a_build_that_fails_keeps_no_writes_waiting_and_is_done_when_asked_for_again(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    function = "function build_keyword_index(integer)"
+    omniscient.execute(f"revoke execute on {function} from larder_control, public")
+    maintenance.build_asked(parts)
+    assert "could not be built" in caplog.text
+    state = "select lease_token is null, build_asked_at is null from search_index"
+    assert omniscient.execute(state).fetchall() == [(True, True)]
+    omniscient.execute(f"grant execute on {function} to larder_control")
+    maintenance.ask_builds(parts)
+    maintenance.build_asked(parts)
+    assert built(omniscient) == 1
+
+
 def test_few_chunks_need_no_vector_index(
     build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
 ) -> None:

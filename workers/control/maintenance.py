@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -9,12 +10,15 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline.errors import LarderError
 from pipeline.ingest import work_in_progress
 from pipeline.ledger import embedding_use, search_indexes, upkeep
 from pipeline.ledger.leases import renewed
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
 from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
 
@@ -66,10 +70,14 @@ def build_asked(parts: Runtime) -> None:
             claimed = search_indexes.claim_build(connection, index.id, lease=lease)
         if claimed is None:
             continue
-        with renewed(partial(_renew_build, parts, claimed, lease), lease=lease):
-            _build(parts, index)
-        with parts.database.control() as connection:
-            search_indexes.built(connection, claimed)
+        try:
+            with renewed(partial(_renew_build, parts, claimed, lease), lease=lease):
+                _build(parts, index)
+        except LarderError as error:
+            logger.warning("what was put off of search index %d could not be built: %s", index.id, error)
+        finally:  # one that fails is tried when somebody asks again: until then writes go on
+            with parts.database.control() as connection:
+                search_indexes.built(connection, claimed)
 
 
 def _renew_build(parts: Runtime, claimed: search_indexes.Build, lease: float) -> bool:

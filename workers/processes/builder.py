@@ -35,7 +35,7 @@ class IndexBuilder:
 
     def _run(self) -> None:
         while not self._over.wait(self._look):
-            with suppress(LarderError):  # a database that is away, or a lock that is not to be had: next time
+            with suppress(LarderError):  # the database is away
                 maintenance.build_asked(self._parts)
 
 
