@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -235,6 +235,17 @@ Secret = Annotated[
     PlainSerializer(lambda _: MASK, when_used="json"),
     Expected("a secret text"),
 ]
+
+
+def secrets_in(value: object) -> Iterator[str]:
+    """Every secret of a section and those below it."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    inner = (
+        vars(value).values() if isinstance(value, BaseModel) else value if isinstance(value, tuple) else ()
+    )
+    for one in inner:
+        yield from secrets_in(one)
 
 
 def revealed(secret: SecretStr | None) -> str:

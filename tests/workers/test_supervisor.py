@@ -124,6 +124,21 @@ def test_each_child_is_told_only_the_passwords_it_needs(
     workers = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich")
     assert {name: known.pop(name) for name in workers} == {name: {"a1", "c1", "b1"} for name in workers}
     assert known == {"beat": {"b1"}, "flower": {"b1"}}
+    given = ("WIKI_TOKEN", "LARDER_EMBEDDING_API_KEY")
+    for variable in given:
+        monkeypatch.setenv(variable, f"secret of {variable}")
+    text = """
+rag:
+  embedding: {provider: openai}
+  sources:
+    - {name: a, type: confluence, baseUrl: 'https://wiki.example', token: '${WIKI_TOKEN}'}
+"""
+    (boss.settings.folder / "keys.yaml").write_text(text)
+    boss.settings = load(boss.settings.folder / "keys.yaml", os.environ)
+    for name in (*workers, *known):
+        env = boss.environment(name)
+        assert [env[variable].startswith("secret") for variable in given] == [name in workers] * 2, name
+        assert len(load(boss.settings.folder / "keys.yaml", env).rag.sources) == 1, "it can still be read"
     text = "rag:\n  storage:\n    database: {adminUrl: '${LARDER_ADMIN_DATABASE_URL}'}\n"
     (boss.settings.folder / "named.yaml").write_text(text)
     for name in (*workers, *known):

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy.engine import make_url
 
+from connectors.sections import secrets_in
 from pipeline.errors import LarderError
 from workers import embedded
 from workers.embedded import Credentials, write_private
@@ -146,7 +147,8 @@ class Supervisor:
     def environment(self, name: str) -> dict[str, str]:
         """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
 
-        No child migrates, and only workers read tables: what it does not open is told without the password.
+        No child migrates, and only workers read tables and ask services: what it does not open is told without the
+        password, and instead of a key there stands a word, since the file may name its variable.
         """
         w, worker = self.where, name.startswith("worker-")
         addresses = {
@@ -155,8 +157,10 @@ class Supervisor:
             "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
             "LARDER_BROKER_URL": w.broker,
         }
+        withheld = set() if worker else set(secrets_in(self.settings.rag))
+        given = {key: "withheld" if value in withheld else value for key, value in os.environ.items()}
         env = {
-            **{key: value for key, value in os.environ.items() if key.removesuffix("_FILE") not in addresses},
+            **{key: value for key, value in given.items() if key.removesuffix("_FILE") not in addresses},
             **addresses,
             "LARDER_DATA": str(self.data),
             "LARDER_TENANT": self.settings.tenant,
