@@ -112,7 +112,7 @@ def _alarm() -> Iterator[None]:
 class BoundedLoader(SafeLoader):  # type: ignore[misc, valid-type]
     """YAML whose merge keys end, and without the values that would fail a whole file.
 
-    Impossible dates and numbers that are too long stay text.
+    Dates, numbers and truth values that are impossible or too long stay text.
     """
 
     merged = 0
@@ -137,16 +137,19 @@ class BoundedLoader(SafeLoader):  # type: ignore[misc, valid-type]
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def _timestamp(loader: Any, node: yaml.ScalarNode) -> Any:
-    try:
-        return SafeLoader.construct_yaml_timestamp(loader, node)
-    except ValueError:
-        return node.value
+def _lenient(construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
+    def value(loader: Any, node: yaml.ScalarNode) -> Any:
+        if len(node.value) > MOST_DIGITS:
+            return node.value
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, OverflowError, AttributeError):  # what SafeLoader raises here
+            return node.value
+
+    return value
 
 
-def _integer(loader: Any, node: yaml.ScalarNode) -> Any:
-    return node.value if len(node.value) > MOST_DIGITS else SafeLoader.construct_yaml_int(loader, node)
-
-
-BoundedLoader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
-BoundedLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+for _kind in ("timestamp", "int", "float", "bool"):
+    BoundedLoader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", _lenient(getattr(SafeLoader, f"construct_yaml_{_kind}"))
+    )

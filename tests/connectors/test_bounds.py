@@ -58,6 +58,11 @@ def test_a_number_of_too_many_digits_stays_text(tmp_path: Path, key: str, number
     assert (found, failed) == (["bad.md", "good.md"], {})
 
 
+@pytest.mark.parametrize("value", ["!!int", "!!int x", "!!bool perhaps", "!!float much", "!!timestamp then"])
+def test_a_value_that_is_not_what_its_tag_says_stays_text(tmp_path: Path, value: str) -> None:
+    assert documents_beside(tmp_path, f"---\ncategory: {value}\n---\ntext") == (["bad.md", "good.md"], {})
+
+
 @pytest.mark.parametrize("nested", ["[" * 200_000 + "]" * 200_000, "- " * 200_000 + "x", "{a: " * 200_000])
 def test_a_head_that_is_nested_without_end_fails_its_file_and_no_process(tmp_path: Path, nested: str) -> None:
     found, failed = documents_beside(tmp_path, f"---\nx:\n  {nested}\n---\ntext")
