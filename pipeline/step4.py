@@ -143,8 +143,7 @@ class EnrichContextStep:
                 return refused, Outcome(index=index, id=name, how="refused", error=reason)
             logger.warning("RAG enrichment failed, using fallback enrichment: %s", reason)
             named = (getattr(self.metrics, name, None) for name in ("record_fallback", "recordFallback"))
-            if (record := next(filter(callable, (*named, self.metrics)), None)) is not None:
-                record()
+            next(filter(callable, (*named, self.metrics)), lambda: None)()
             return self._legacy(index, name, item, context, reason)
         return found, Outcome(index=index, id=name, how="enriched")
 

@@ -126,8 +126,7 @@ class _BlockScanner:
             if self._open in {BlockKind.PARAGRAPH, BlockKind.ITEM, BlockKind.QUOTE}:
                 self._lines.append(line)
                 return
-            if not line[0].isspace():
-                self._in_list = False
+            self._in_list &= line[0].isspace()
             self._begin(BlockKind.PARAGRAPH, line)
 
     def finish(self) -> None:
@@ -146,7 +145,7 @@ class _BlockScanner:
             Block(
                 kind=kind,
                 text=text,
-                gap=gap if self._preserve else "\n\n" if apart else "\n",
+                gap=gap if self._preserve else "\n" * (1 + apart),
                 apart=apart,
                 indent=_indent(text),
                 level=self._level,

@@ -170,9 +170,8 @@ class StructureChunker(_Strategy):
         groups, size = list[_Group](), self._ruler.size
         for section in sections:
             text = sum(size(b.text) for b in section.blocks if b.kind is not BlockKind.HEADING)
-            headings = sum(size(b.text) for b in section.blocks if b.kind is BlockKind.HEADING)
-            gaps = sum(size(b.gap) for b in section.blocks)
-            groups.append(_Group([section], text, text + headings + gaps, section.bare))
+            whole = sum(size(b.text) + size(b.gap) for b in section.blocks)
+            groups.append(_Group([section], text, whole, section.bare))
         for slight in (0, 1):
             joined: list[_Group] = []
             for group in groups:

@@ -361,7 +361,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
             return refused
         lost |= isinstance(original, psycopg.OperationalError)
     if lost or state in _PASSING:
-        why = no_answer(original) or f"{type(original).__name__} {state or ''}".strip()
+        why = no_answer(original) or " ".join(filter(None, (type(original).__name__, state)))
         return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
     what = _said(original)
     if not state or state.startswith(_OF_THE_VALUE):

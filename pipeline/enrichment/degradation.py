@@ -107,6 +107,12 @@ class _State:
     well: bool = True
     """The last call was fine."""
 
+    def count(self, *, ok: bool, late: bool) -> None:
+        """One more call; one that fails says nothing of how slow the part is."""
+        self.well = ok and not late
+        self.failed = 0 if ok else self.failed + 1
+        self.slow = self.slow + 1 if late else 0 if ok else self.slow
+
 
 Moved = Callable[[DegradationLevel, DegradationLevel], None]
 
@@ -128,7 +134,7 @@ class Health:
     ) -> None:
         """`cache`: is there one that may answer while the store is down? Without one the answer is static."""
         self.options = options or HealthOptions()
-        self._cache = cache
+        self._causes = _CAUSES if cache else {**_CAUSES, ("store", "down"): STATIC}
         self._clock = clock
         self._moved = moved
         self._lock = threading.RLock()
@@ -144,9 +150,7 @@ class Health:
             late = part == "store" and seconds is not None and seconds > o.slow_seconds
             if not state.trouble and now - state.last_trouble >= o.calm_seconds:
                 state.slow = state.failed = 0  # what happened long ago is no row
-            state.well = ok and not late
-            state.failed = 0 if ok else state.failed + 1
-            state.slow = state.slow + 1 if late else 0 if ok else state.slow
+            state.count(ok=ok, late=late)
             if not state.well:
                 # What a part in trouble does wrong keeps it there, be it a single time; it does not get better here.
                 state.last_trouble = now
@@ -209,15 +213,12 @@ class Health:
     def _settle(self, now: float) -> None:
         """Forget troubles that are over, and tell of a new level."""
         for state in self._states.values():
-            if state.trouble and state.well and now - state.last_trouble >= self.options.calm_seconds:
+            if state.well and now - state.last_trouble >= self.options.calm_seconds:
                 state.trouble = None
-        causes = [_CAUSES[part, state.trouble] for part, state in self._states.items() if state.trouble]
-        if not self._cache and self._states["store"].trouble == "down":
-            causes.append(STATIC)
-        new = max(causes, default=FULL) if self._on else DISABLED
+        troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
+        new = max((self._causes[one] for one in troubles.items()), default=FULL) if self._on else DISABLED
         if new != self._level:
             old, self._level = self._level, new
-            troubles = {part: state.trouble for part, state in self._states.items() if state.trouble}
             say = logger.warning if new > old else logger.info
             say("degradation level moved", old=old.name, new=new.name, **troubles)
             if self._moved:

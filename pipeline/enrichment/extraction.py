@@ -83,12 +83,10 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
     sentences, question, here = found.sentences, found.question, found.hit.chunk.ord
     if not sentences:
         return []
-    words, headed, elsewhere = {}, {}, set()
+    words, headed = {}, {}
     for s in sentences:
         words[s] = stems(_TARGET.sub(" ", s.text)) & question
-        headed[s.headings] = len(stems(s.headings[-1]) & question) if s.headings else 0
-        if part_of(s.headings) is Part.ELSEWHERE:
-            elsewhere.add(s.headings)
+        headed[s.headings] = len(stems("".join(s.headings[-1:])) & question)
 
     def score(window: Sequence[Sentence]) -> float:
         """How many different words of the question it has, those under a fitting heading a little more."""
@@ -96,7 +94,7 @@ def best_passages(found: FoundDocument, *, most: int) -> list[Excerpt]:
         value = len(had) + 0.5 * headed[first.headings]
         return (
             value
-            * (OF_LINKS if first.headings in elsewhere else 1)
+            * (OF_LINKS if part_of(first.headings) is Part.ELSEWHERE else 1)
             * (OF_THE_HIT if first.ord == here else 1)
         )
 
@@ -247,7 +245,8 @@ def rationale_of(found: FoundDocument) -> list[Sentence]:
             if reasons := _first([replace(sentence, text=because[1])] if because[1] else listed):
                 return reasons
     others = [s for _, s, _ in told if not _PRO_AND_CON.match(s.text) and not _CHOSEN.match(s.text)]
-    return _first(found.parts[Part.RATIONALE]) or _first(others) or _first(found.parts[Part.CONTEXT])
+    whys = (found.parts[Part.RATIONALE], others, found.parts[Part.CONTEXT])
+    return next(filter(None, map(_first, whys)), [])
 
 
 def constraints_of(found: FoundDocument) -> list[Sentence]:

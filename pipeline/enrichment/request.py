@@ -78,7 +78,7 @@ class EnrichmentRequest:
         request = cls(
             pbi=pbi,
             scores=_mapping(own.get("scores") or {}, "scores"),
-            filter=_filter(own.get("filters") or own.get("filter") or {}),
+            filter=_filter(next(filter(None, map(own.get, ("filters", "filter"))), {})),
             numbers=_numbers(plain_keys(_mapping(own.get("options") or {}, "options")) | own),
             exclude=_texts(own.get("exclude") or (), "exclude"),
             project=_text(own, PROJECT_KEYS, "project") or named,

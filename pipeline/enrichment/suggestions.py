@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import PurePosixPath
 
 from pipeline.enrichment.context import Duplicate, PastDecision, RiskHint, Suggestion, TechnicalDoc
@@ -93,10 +93,8 @@ def _duplicates(
 
 def _decisions(past: Sequence[tuple[FoundDocument, PastDecision]], cited: Citations) -> Iterator[Suggestion]:
     """Decisions in force, with what they say; those that no longer hold, with their status line."""
-    for found, decision in past:
+    for found, decision in takewhile(lambda one: one[0].similarity >= SURE, past):
         name = f"“{found.title}” ({found.external_id}"
-        if found.similarity < SURE:
-            return
         if decision.in_force and decision.citations:
             numbers = decision.citations[:1]
             day = f" {decision.date}" if decision.date else ""

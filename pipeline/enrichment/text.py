@@ -179,7 +179,7 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
             if found and block.ord != chunk:
                 # Where a chunk repeats the end of the one before, its first sentence may be a torn one.
                 torn = any(other.text.endswith(part) for other in found[-8:])
-                if not torn and found[-1].ord != block.ord and part.startswith(found[-1].text):
+                if not torn and part.startswith(found[-1].text):
                     found.pop()
             chunk = block.ord
             if torn or (block.headings, part) in seen:
@@ -187,14 +187,17 @@ def sentences_of(chunks: Sequence[Chunk]) -> list[Sentence]:
             else:
                 seen.add((block.headings, part))
                 found.append(sentence)
-    prose, apart = [], 0
-    for sentence in found:
+    return list(_prose(found))
+
+
+def _prose(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
+    """Those of prose, in words; what stood around another one is no longer next to each other."""
+    apart = 0
+    for sentence in sentences:
         if is_prose(sentence.text):
-            place = sentence.paragraph + apart
-            prose.append(replace(sentence, text=worded(sentence.text), paragraph=place))
+            yield replace(sentence, text=worded(sentence.text), paragraph=sentence.paragraph + apart)
         else:
             apart += 1
-    return prose
 
 
 def is_prose(text: str) -> bool:
@@ -270,8 +273,7 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     White space is brought to single blanks; three dots stand where the text goes on.
     """
     line, wanted = flat(content), stems(question)
-    found = [(m.start(), m.end(), stem(m.group())) for m in WORD.finditer(line)]
-    hits = [(start, end, form) for start, end, form in found if form in wanted]
+    hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
     room = length - 8
