@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pty
 import re
@@ -16,6 +18,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+import redis
+from celery import Celery
 
 from workers import embedded
 
@@ -62,6 +66,71 @@ def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(site: 
     finally:
         worker.kill()
         worker.wait()
+
+
+STRANGE_HEADERS: list[dict[str, Any]] = [
+    {"timelimit": "x"},
+    {"timelimit": [1, 2, 3]},
+    {"id": None},
+    {"task": "larder.of.a.newer.release"},
+    {"task": ["larder.pump"]},
+    {"eta": "tomorrow"},
+    {"expires": {"a": 1}},
+    {"retries": "many"},
+]
+
+
+def strange_messages(envelope: dict[str, Any]) -> list[bytes]:
+    """Made of one that a worker understands, each with one fault."""
+    headers = [{**envelope, "headers": {**envelope["headers"], **more}} for more in STRANGE_HEADERS]
+    bodies = [base64.b64encode(body).decode() for body in (b"{", b"[]", b"7", b"\xff", b'[["x"], 3, null]')]
+    kinds: list[dict[str, Any]] = [
+        {"content-type": "application/x-python-serialize"},
+        {"content-encoding": "klingon"},
+        {"headers": None},
+    ]
+    made = [
+        *headers,
+        *({**envelope, "body": body} for body in bodies),
+        *({**envelope, **kind} for kind in kinds),
+    ]
+    return [b"garbage", b"[1]", b"{}", *(json.dumps(one).encode() for one in made)]
+
+
+def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(site: Any) -> None:
+    site.write("larder.yaml", CONFIG)
+    assert site.larder("migrate").code == 0
+    client = redis.Redis.from_url(embedded.ensure(site.data).broker_url)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+    with (site.root / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "workers.cli", "worker", "control", "--concurrency", "1"],
+            cwd=site.root,
+            env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        sender = Celery(broker=str(embedded.ensure(site.data).broker_url))
+        sender.send_task("larder.upkeep.canary", args=["before"], queue="prepared")
+        envelope = json.loads(bytes(client.rpop("prepared")))  # type: ignore[arg-type]
+        strange = strange_messages(envelope)
+        for message in strange:
+            client.lpush("control", message)
+        sender.send_task("larder.upkeep.canary", args=["after"], queue="control")
+        end = time.monotonic() + 25
+        while not query(site, "select 1 from canary where queue = 'after'") and time.monotonic() < end:
+            assert worker.poll() is None, (site.root / "worker.log").read_text()[-3000:]
+            time.sleep(0.2)
+        said = (site.root / "worker.log").read_text()[-3000:]
+        assert query(site, "select 1 from canary where queue = 'after'"), said
+        backlog = json.loads(site.larder("status", "--json").out)["backlog"]
+        assert backlog["set_aside"] >= len(strange) - 4  # tasks that began and failed are none of these
+        assert client.hlen("unacked") == 0
+        assert f"{backlog['set_aside']} messages set aside" in site.larder("status").out
+    finally:
+        worker.terminate()
+        assert worker.wait(40) == 0
 
 
 def test_an_unknown_queue_is_refused_before_anything_starts(site: Any) -> None:

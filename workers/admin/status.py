@@ -59,6 +59,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "database": "ok",
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
+    found["backlog"]["set_aside"] = broker.set_aside(parts.addresses.broker)
     found |= _broker_facts(parts, queues)
     found["next"] = advice(found)
     return found

@@ -151,7 +151,8 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
         f"{q} {n}{_since(' (seen {} ago)', ages.get(q))}" for q, n in (b["queues"] or {}).items()
     )
     unknown = f"[red]unknown: the broker {escape(found.get('broker_error') or 'is away')}[/]"
-    yield "queues", unknown if b["queues"] is None else queues
+    aside = f"   [yellow]{n} messages set aside[/]" if (n := b.get("set_aside")) else ""
+    yield "queues", unknown if b["queues"] is None else queues + aside
     workers = [(escape(w["name"].split("@")[0]), w["age_seconds"]) for w in found["workers"]]
     said = [f"[red]{w} silent {span(age)}[/]" if age > DEAF_SECONDS else w for w, age in workers]
     yield "workers", ", ".join(said) or "none running"

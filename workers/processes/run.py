@@ -21,7 +21,7 @@ from workers.processes.broker_outage import LedgerPoller
 from workers.processes.builder import Building
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
-from workers.queue.app import app, configure, install_qos
+from workers.queue.app import app, configure, harden
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
 from workers.settings.environment import lookup
@@ -72,7 +72,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
-    install_qos()
+    harden()
     if queue == "control":
         app.steps["worker"].add(Building)
     app.steps["worker"].add(Heartbeat)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import wraps
+from queue import Empty
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import InvalidTaskError
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request as CeleryRequest
+from kombu.exceptions import InconsistencyError
 from kombu.transport import redis, virtual
 
+from workers.queue.broker import AWAY, SET_ASIDE
 from workers.queue.celeryconfig import celery_settings
 from workers.settings.queue import QueueSettings
 
@@ -23,6 +32,9 @@ def configure(queue: QueueSettings, broker_url: str, *, send_only: bool = False)
     return app
 
 
+logger = logging.getLogger(__name__)
+
+_BROKERS_OWN = (Empty, InconsistencyError, *AWAY)
 _virtual: Any = virtual.QoS
 """What Kombu keeps of a channel's slots, apart from what the broker knows."""
 
@@ -49,8 +61,62 @@ class QoS(redis.QoS):
         except Exception:
             _virtual.ack(self, delivery_tag)
             raise
+        if not requeue:
+            count_set_aside(self.channel)
 
 
-def install_qos() -> None:
-    """Use it for every channel of this process, whatever the scheme of its URL: a transport of ours would need one."""
-    redis.Channel.QoS = QoS
+def count_set_aside(channel: Any) -> None:
+    """Count a message that nobody will do, for `larder status`; the ledger sends anew what it was about."""
+    with channel.conn_or_acquire() as client:
+        client.incr(SET_ASIDE)
+
+
+def surviving(read: Callable[..., Any]) -> Callable[..., Any]:
+    """`read` of a channel, but a message that cannot be read, or whose taking fails, ends no worker: it is set aside.
+
+    It would otherwise be put back after the worker's death and end the next one. The broker's own errors go their way.
+    """
+
+    @wraps(read)
+    def guarded(channel: Any, **options: Any) -> Any:
+        before = set(channel.qos._delivered) - channel.qos._dirty  # noqa: SLF001 (kombu tells it nowhere else)
+        try:
+            return read(channel, **options)
+        except _BROKERS_OWN:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a stranger wrote there
+            # Neither the message nor the error's text, which may quote it.
+            logger.error("a message is set aside: taking it fails with %s", type(error).__name__)  # noqa: TRY400
+            taken = set(channel.qos._delivered) - before - channel.qos._dirty  # noqa: SLF001
+            for tag in taken:
+                channel.qos.reject(tag)
+            if not taken:
+                count_set_aside(channel)
+            return True
+
+    return guarded
+
+
+class Request(CeleryRequest):  # type: ignore[misc]
+    """A message as a task to be run, refused before it takes a place in the pool, which it would keep."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        limits = self.time_limits
+        pair = isinstance(limits, list | tuple) and len(limits) == len(("hard", "soft"))
+        if not pair or not all(limit is None or type(limit) in (int, float) for limit in limits):
+            raise InvalidTaskError("its time limits are none")
+        if not isinstance(self.id, str):
+            raise InvalidTaskError("its id is none")
+
+
+def harden() -> None:
+    """Use these for every channel of this process, whatever the scheme of its URL; a transport would need its own."""
+    channel: Any = redis.Channel
+    channel.QoS = QoS
+    channel._brpop_read = surviving(channel._brpop_read)  # noqa: SLF001 (what all messages come by)
+    channel._receive = surviving(channel._receive)  # noqa: SLF001 (and all commands)
+    app.Task.Request = Request
+    # Acknowledged, one that cannot be decoded would look like one that was done.
+    consumer: Any = Consumer
+    consumer.on_decode_error = lambda self, message, error: self.on_invalid_task(None, message, error)

@@ -41,6 +41,17 @@ def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
     return None
 
 
+SET_ASIDE = "larder:set-aside"
+"""Where workers count the messages that they could not take."""
+
+
+def set_aside(url: str) -> int | None:
+    """Messages that no worker could take since the broker began to keep anything; None if it is away."""
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        return int(client.get(SET_ASIDE) or 0)
+    return None
+
+
 def lists_of(queue: str) -> list[str]:
     """Each step of priority is a list of its own in the broker."""
     return [queue, *(f"{queue}\x06\x16{step}" for step in PRIORITIES if step)]
