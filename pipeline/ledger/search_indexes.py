@@ -206,8 +206,8 @@ def want(connection: Connection, ids: Sequence[UUID]) -> None:
     connection.execute(_WANT_OF, {"ids": list(ids)})
 
 
-SLICE = 20_000
-"""Documents that are compared at once."""
+SLICE = 5_000
+"""Documents that are compared at once, which takes about 20 ms."""
 COMPARED_HOURS = 1.0
 """After so long all are compared once more: what was noted should be all, and nothing proves it."""
 
@@ -217,9 +217,10 @@ _COMPARE = text(f"""
         where not deleted and indexed_version is not null and (tenant_id, id) > (:tenant, :document)
         order by tenant_id, id limit {SLICE}
     ), lacking as materialized (
-        select d.* from slice d left join index_document h
-            on h.tenant_id = d.tenant_id and h.index_id = :index and h.document_id = d.id
-        where greatest(h.version, h.wanted, 0) < d.indexed_version
+        -- Looked up one by one: a join would read what the index holds of all.
+        select d.* from slice d
+        where coalesce((select greatest(h.version, h.wanted) from index_document h where h.tenant_id = d.tenant_id
+                        and h.index_id = :index and h.document_id = d.id), 0) < d.indexed_version
         order by d.tenant_id, d.id limit :most
     ), noted as (
         insert into index_document as x (tenant_id, index_id, document_id, wanted)
