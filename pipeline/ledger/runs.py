@@ -302,7 +302,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     """Close settled runs and write their totals; repeatable.
 
     A scheduled run that found nothing to do, or left all of it to a later one, is removed again: a list of empty
-    runs hides the others.
+    runs hides the others. So are those before that only left out the same items.
     """
     ids = list(run_ids)
     sums = ", ".join(f"{name} = coalesce(c.{name}, 0)" for name in TOTALS)
@@ -314,6 +314,13 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     statement = text("""
         delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
           and queued - superseded + skipped + failed + hidden + deleted + restored = 0""")
+    connection.execute(statement, {"runs": ids})
+    statement = text("""
+        delete from sync_run o using sync_run r
+        where r.id = any(:runs) and r.state = 'finished' and o.source_id = r.source_id and o.id < r.id
+          and o.state = 'finished' and o.trigger not in ('manual', 'reconcile')
+          and o.queued - o.superseded + o.hidden + o.deleted + o.restored = 0
+          and (o.skipped, o.failed, o.problems, o.left_out) = (r.skipped, r.failed, r.problems, r.left_out)""")
     connection.execute(statement, {"runs": ids})
 
 

@@ -17,7 +17,7 @@ from pipeline.ledger import Limits, admission, fills, overview, runs, search_ind
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import indexes
 from tests.pipeline.shelf import LIMITS, Shelf
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.workshop import Workshop, document, problem
 
 MANY = 3000
 WIDE = "document|run_item|index_document"
@@ -257,3 +257,12 @@ def test_documents_of_another_pipeline_are_queued_some_at_a_time(
         with shop.database.tenant(shop.tenant) as connection:
             queued.append(admission.outdate(connection, where))
     assert queued == [2, 2, 1, 0]
+
+
+def test_of_scheduled_runs_that_only_leave_out_the_same_item_the_newest_stays(shop: Workshop) -> None:
+    ids = []
+    for name in ("broken", "broken", "another", "another"):
+        ids.append(shop.open_run(trigger="schedule"))
+        shop.admit_page(Page(cursor={}, failed=(problem(name),)), run=ids[-1])
+        shop.close_run(ids[-1])
+    assert [row["id"] for row in shop.sql("select id from sync_run order by id")] == [ids[1], ids[3]]
