@@ -82,6 +82,10 @@ class ProviderFacts:
         """Whether texts are sent to it over the network."""
         return bool(self.base_url)
 
+    def wants_key(self, base_url: str) -> bool:
+        """Whether nothing can be asked of it without a key; an empty address is its public one."""
+        return self.needs_key == "always" or (self.needs_key == "public" and not base_url)
+
     def named(self, model: str) -> str:
         """The model's full name: the default for an empty one, and with its tag where models have tags."""
         name = model or self.model
@@ -144,8 +148,7 @@ def misfits(options: EmbeddingOptions) -> list[Misfit]:
     if options.batch_size is not None and options.batch_size > facts.most_texts:
         expected = f"at most {facts.most_texts}, the most texts that {facts.title} takes in one call"
         wrong.append(Misfit(key="batch_size", expected=expected))
-    wants_key = facts.needs_key == "always" or (facts.needs_key == "public" and not options.base_url)
-    if wants_key and not options.api_key.strip():
+    if facts.wants_key(options.base_url) and not options.api_key.strip():
         fix = f"set the variable {facts.variable}, or write apiKey: ${{NAME}} with the variable that holds it"
         wrong.append(Misfit(key="api_key", expected=f"the key of {facts.title}", fix=fix))
     return wrong

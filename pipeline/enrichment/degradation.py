@@ -108,7 +108,7 @@ class _State:
     """The last call was fine."""
 
     def count(self, *, ok: bool, late: bool) -> None:
-        """One more call; one that fails says nothing of how slow the part is."""
+        """One more call; one that fails in time says nothing of how slow the part is."""
         self.well = ok and not late
         self.failed = 0 if ok else self.failed + 1
         self.slow = self.slow + 1 if late else 0 if ok else self.slow

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any, Literal
@@ -112,17 +112,18 @@ def _page(item: Json) -> Iterator[str]:
         yield f"> {trouble}"
     yield from _asked(item["pbi"])
     # What to do, what went wrong before, and what is much the same.
-    details = found.get("suggestion_details") or ()
     yield from _section(
-        "Suggestions", (f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}" for s in details)
+        "Suggestions",
+        found.get("suggestion_details"),
+        lambda s: f"[ ] {_safe(s['text'])}{_cited(s['citations'], sources)}",
     )
-    hints = found.get("risk_hints") or ()
     yield from _section(
         "Risk hints",
-        (f"{_badge(h['severity'])} {_safe(h['message'])}{_cited([h['citation']], sources)}" for h in hints),
+        found.get("risk_hints"),
+        lambda h: f"{_badge(h['severity'])} {_safe(h['message'])}{_cited([h['citation']], sources)}",
     )
-    twins = found.get("likely_duplicates") or ()
-    yield from _section("Likely duplicates", (f"{_linked(named(t), t)} {_facts(*_ended(t))}" for t in twins))
+    twins = found.get("likely_duplicates")
+    yield from _section("Likely duplicates", twins, lambda t: f"{_linked(named(t), t)} {_facts(*_ended(t))}")
     if not found.get("error") and found.get("degradation_level", 0) < STATIC:
         yield from _found(found, sources)
 
@@ -271,8 +272,8 @@ def _facts(*facts: str) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def _section(heading: str, entries: Iterable[str]) -> Iterator[str]:
-    if lines := _list(entries):
+def _section(heading: str, entries: Iterable[Json] | None, show: Callable[[Json], str]) -> Iterator[str]:
+    if lines := _list(map(show, entries or ())):
         yield f"## {heading}"
         yield lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain, islice, takewhile
 from pathlib import PurePosixPath
@@ -121,16 +122,21 @@ def _criteria(
             continue
         told = (replace(s, text=_NUMBER.sub("", s.text)) for s in found.parts[Part.CRITERIA])
         for sentence in sorted(told, key=found.fits, reverse=True):
-            words = stems(sentence.text)
-            lacks = len(words & own) >= SHARED and covered(words, own) < HAD
-            new = all(word_similarity(words, one) < ALIKE for one in had)
-            if lacks and new and not _EVERYWHERE.search(sentence.text):
+            if _is_lacking(sentence.text, own, had):
                 quoted = clipped(sentence.text, SHORT)
                 text = f"Add what {named(found)} asked for and this item lacks: “{quoted}”"
                 numbers = cited.cite(found, shortened(sentence))
                 yield Suggestion(
                     kind="acceptance_criterion", ref=found.external_id, text=text, citations=numbers
                 )
+
+
+def _is_lacking(criterion: str, own: AbstractSet[str], had: Sequence[AbstractSet[str]]) -> bool:
+    """It fits the item of these words, neither they nor its criteria say it, and it does not go for any item."""
+    words = stems(criterion)
+    lacks = len(words & own) >= SHARED and covered(words, own) < HAD
+    new = all(word_similarity(words, one) < ALIKE for one in had)
+    return lacks and new and not _EVERYWHERE.search(criterion)
 
 
 def _documents(docs: Sequence[tuple[FoundDocument, TechnicalDoc]]) -> Iterator[Suggestion]:

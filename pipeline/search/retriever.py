@@ -125,16 +125,10 @@ class Retriever:
                 raise
             return found
 
-    def _searched(self, request: SearchRequest, level: int) -> SearchResults:
-        question = request.text.replace("\x00", " ").encode("utf-8", "replace").decode()
-        snapshot = cache.fresh_snapshot(self.database, self.tenant)
-        if snapshot is None:
-            with self.watch("store"):
-                snapshot = cache.read_snapshot(self.database, self.tenant)
-        if snapshot is None or not question.strip():
-            return SearchResults(model=snapshot.index.model if snapshot else "", degradation_level=level)
+    def _asked(self, question: str, request: SearchRequest, level: int) -> _Asked:
+        """What the options make of a request at a level."""
         mode: Mode = "keyword" if level >= KEYWORD_ONLY else request.mode
-        asked = _Asked(
+        return _Asked(
             request=request,
             text=question,
             words=" ".join([question, *self.options.synonyms.added_to(question)]),
@@ -143,6 +137,16 @@ class Retriever:
             k=max(0, min(self.options.top_k if request.k is None else request.k, self.options.max_top_k)),
             reranks=self.rerank.enabled and mode == "hybrid" and level == FULL,
         )
+
+    def _searched(self, request: SearchRequest, level: int) -> SearchResults:
+        question = request.text.replace("\x00", " ").encode("utf-8", "replace").decode()
+        snapshot = cache.fresh_snapshot(self.database, self.tenant)
+        if snapshot is None:
+            with self.watch("store"):
+                snapshot = cache.read_snapshot(self.database, self.tenant)
+        if snapshot is None or not question.strip():
+            return SearchResults(model=snapshot.index.model if snapshot else "", degradation_level=level)
+        asked = self._asked(question, request, level)
         while True:
             asked = self._embedded(snapshot.index, asked)
             with self.watch("store"):
