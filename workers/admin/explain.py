@@ -93,13 +93,7 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:
-            shown, e = len(found.hits), hit.explanation
-            remarks = (hit.outdated and f"lowered: {hit.outdated}") or remark(hit.document)
-            told = "".join(f" ({said})" for said in (remarks, e.feedback_why if e else "") if said)
-            score = f"score {hit.score:.3f}{told}"
-            if rank <= shown:
-                return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
-            return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
+            return _ranked(hit, rank, len(found.hits))
     for hit in found.below:
         if hit.document.id == document and (e := hit.explanation):
             said = (
@@ -108,6 +102,16 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
             )
             return _verdict("below", said, hit)
     return _outside(parts, tenant, document, request, found)
+
+
+def _ranked(hit: Hit, rank: int, shown: int) -> Json:
+    e = hit.explanation
+    remarks = (hit.outdated and f"lowered: {hit.outdated}") or remark(hit.document)
+    told = "".join(f" ({said})" for said in (remarks, e.feedback_why if e else "") if said)
+    score = f"score {hit.score:.3f}{told}"
+    if rank <= shown:
+        return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
+    return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
 
 
 def _not_searchable(facts: Json) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ def mark(
     """
     given = {"item": item, "ref": ref, "verdict": verdict, "by": by, "project": project, "source": source}
     for name, value in given.items():
-        if not isinstance(value, str) and (value is not None or name not in ("project", "source")):
+        if not isinstance(value, str | None if name in ("project", "source") else str):
             raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
@@ -173,7 +173,7 @@ def _document(
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
     raise ConfigurationError(
         f"no document{where} has the external id or id {told}",
-        fix=f"{hint}; like it are {', '.join(like)}" if like else hint,
+        fix="; like it are ".join(filter(None, (hint, ", ".join(like)))),
     )
 
 
@@ -198,11 +198,7 @@ def export(connection: Connection, folder: Path) -> Json:
             "nobody has marked a document that is still searchable",
             fix="mark some: `larder feedback ITEM REF useful`",
         )
-    items = {row["key"]: row for row in said if "text" not in row["question"]}
-    times = Counter(row["item"] for row in items.values())
-    names = {row["key"]: f"q-{row['key'][:12]}" for row in said}
-    for key, row in items.items():
-        names[key] = f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
+    names = _names(said)
     queries = {row["key"]: _query(row, names[row["key"]]) for row in said}
     graded = sorted(
         (names[row["key"]], SECTIONS[Kind(row["kind"])], refs[row["document_id"]], GRADES[row["verdict"]])
@@ -219,6 +215,16 @@ def export(connection: Connection, folder: Path) -> Json:
         counts=counts,
     )
     return counts
+
+
+def _names(said: list[Json]) -> dict[str, str]:
+    """Key -> what the set calls the question: an item by its id, with its project if several have that id."""
+    items = {row["key"]: row for row in said if "text" not in row["question"]}
+    times = Counter(row["item"] for row in items.values())
+    names = {row["key"]: f"q-{row['key'][:12]}" for row in said}
+    for key, row in items.items():
+        names[key] = f"{row['project']}:{row['item']}" if times[row["item"]] > 1 else row["item"]
+    return names
 
 
 def _query(said: Json, name: str) -> Json:

@@ -40,17 +40,18 @@ def status(parts: Runtime) -> Json:
         found = indexes(connection)
         told = [_figures(connection, index) for index in found]
     active = next((i for i in found if i.status == "active"), None)
-    building = next((i for i in told if i["status"] == "building"), None)
+    oldest = {i["status"]: i for i in reversed(told)}
+    building = oldest.get("building")
     other, reasons = mismatch(parts, active), _lacking(building) if building else []
     advice = ""
     if building is not None:
         advice = "wait until it is full" if reasons else "larder reindex switch"
     elif other:
-        kept = any(i.status == "retired" for i in found)
-        advice = f"{other}: run larder reindex{', or larder reindex rollback' if kept else ''}"
+        back = ", or larder reindex rollback" if "retired" in oldest else ""
+        advice = f"{other}: run larder reindex{back}"
     return {
         "configured": str(parts.wanted_index),
-        "active": active.id if active else None,
+        "active": oldest.get("active", {}).get("id"),
         "matches": not other,
         "indexes": told,
         "may_switch": building is not None and not reasons,

@@ -103,10 +103,11 @@ def _give(context: CommandContext, console: Console, made: Any, output: Path | N
     from workers.enrichment import step4_file
 
     text = ""
-    if form == "json" and output is not None:
-        step4_file.write(output, made.document)
-    elif form == "json":
-        text = to_stdout_json(made.document)
+    if form == "json":
+        if output is None:
+            text = to_stdout_json(made.document)
+        else:
+            step4_file.write(output, made.document)
     elif output is None:
         encoding = sys.stdout.encoding or "utf-8"
         text = report.document(made.items, form).encode(encoding, "xmlcharrefreplace").decode(encoding)

@@ -108,7 +108,7 @@ def evaluate(
     options.check_places()
     dataset = read(folder, options.limit)
     items = list(dataset.queries if options.step4 else dataset.context)
-    if (options.answers or options.ungraded) and not items:
+    if not items and any((options.answers, options.ungraded)):
         raise ConfigurationError("no question is judged for Step 4", fix="add --step4 to enrich all of them")
     baseline = options.fail_if_worse
     before = measuring.baseline(baseline, dataset, mode, items) if baseline else None
@@ -124,10 +124,11 @@ def evaluate(
         }
     _write(options, first)
     context.answer(told, *_report(told, dataset.queries))
-    for part in _against(told["baseline"]) if before is not None else ():
-        context.console.print(part)
-    if before is not None and told["baseline"]["worse"]:
-        raise typer.Exit(FAILED)
+    if before is not None:
+        for part in _against(told["baseline"]):
+            context.console.print(part)
+        if told["baseline"]["worse"]:
+            raise typer.Exit(FAILED)
     if told["failed"]:
         raise typer.Exit(PARTLY)
 
@@ -220,15 +221,16 @@ def _report(told: Json, questions: Mapping[str, str]) -> Iterator[RenderableType
 
 
 def _scores(told: Json) -> Iterator[RenderableType]:
-    rows = [("first", told), ("second", told["second"])] if "comparison" in told else [("", told)]
+    rows, found = [("", told)], []
+    if "comparison" in told:
+        rows = [("first", told), ("second", told["second"])]
+        found = [told["comparison"][m] for m in MEASURES]
     cells = [
         [name, *(f"{one['scores'][m]:.3f}" for m in MEASURES), f"{one['seconds']['p50'] * 1000:.0f}"]
         for name, one in rows
     ]
-    found = [told["comparison"][m] for m in MEASURES] if "comparison" in told else []
-    if found:
-        for name, key in (("difference", "difference"), ("  95 % from", "low"), ("  95 % to", "high")):
-            cells.append([name, *(f"{one[key]:+.3f}" for one in found)])
+    ends = (("difference", "difference"), ("  95 % from", "low"), ("  95 % to", "high"))
+    cells += [[name, *(f"{one[key]:+.3f}" for one in found)] for name, key in ends if found]
     figures = (*MEASURES.values(), "ms")
     yield table(("", *figures), cells, right=figures)
     if found:

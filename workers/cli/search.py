@@ -87,7 +87,6 @@ class SearchOptions:
             ConfigurationError: a word means nothing; the message says which and what is known.
         """
         from pipeline.database.tenancy import project_id
-        from pipeline.ledger import sources
         from pipeline.search.records import Filter
         from workers.search import names_in
 
@@ -100,26 +99,30 @@ class SearchOptions:
                 fix="change one of them",
             )
         if self.source:
-            with parts.database.tenant(tenant) as connection:
-                known = [row.name for row in sources.listed(connection)]
-            for name in self.source:
-                if name not in known:
-                    listed = ", ".join(known) or "no source is known yet"
-                    raise ConfigurationError(
-                        f"--source: there is no source {name!r}", fix=f"known are: {listed}"
-                    )
+            _refuse_unknown(parts, tenant, self.source)
         return Filter(
             source_types=_each("--source-type", self.source_type, SourceType.parse),
             kinds=_each("--kind", self.kind, _kind),
-            tags=tuple(self.tag or ()),
-            sources=tuple(self.source or ()),
+            tags=_each("--tag", self.tag, str),
+            sources=_each("--source", self.source, str),
             projects=tuple(sorted({project_id(tenant, name) for name in names_in(self.project or ())})),
             since=since,
             until=until,
             texts=_each("--metadata", self.metadata, _pair),
-            security_levels=tuple(self.security_level or ()),
+            security_levels=_each("--security-level", self.security_level, str),
             exclude=_each("--exclude", self.exclude, _id),
         )
+
+
+def _refuse_unknown(parts: Runtime, tenant: UUID, names: Iterable[str]) -> None:
+    from pipeline.ledger import sources
+
+    with parts.database.tenant(tenant) as connection:
+        known = [row.name for row in sources.listed(connection)]
+    for name in names:
+        if name not in known:
+            listed = ", ".join(known) or "no source is known yet"
+            raise ConfigurationError(f"--source: there is no source {name!r}", fix=f"known are: {listed}")
 
 
 def _each(option: str, words: Iterable[str] | None, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
@@ -320,9 +323,9 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     yield "title", d["title"]
     yield "source", f"{d['source']}/{d['kind']}  {d['external_id']}"
     yield "link", d["url"]
-    reasons = [name for name in ("deleted", "hidden") if d[name]]
-    reasons += ["not indexed yet"] if d["indexed_version"] is None else []
-    yield "searchable", "no: " + ", ".join(reasons) if reasons else "yes"
+    states = {**d, "not indexed yet": d["indexed_version"] is None}
+    reasons = ", ".join(name for name in ("deleted", "hidden", "not indexed yet") if states[name])
+    yield "searchable", f"no: {reasons}" if reasons else "yes"
     yield "state", f"{d['state']}, stage {d['stage']}"
     yield "version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"
     wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]
@@ -330,9 +333,8 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     cut = d["chunks_cut"]
     unread = f", {cut} longer than the model reads: their ends are found by their words only"
     yield "chunks", f"{d['chunk_count']}{unread if cut else ''}"
-    for i in d["indexes"]:
-        if i["status"] != "active":
-            yield f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}"
+    for i in filter(lambda i: i["status"] != "active", d["indexes"]):
+        yield f"index {i['index']}", f"{i['model']}, {i['status']}: version {i['version'] or 'none'}"
     yield "indexed", d["last_indexed"]
     crashes = f", {d['crash_count']} crashes" if d["crash_count"] else ""
     yield "attempts", f"{d['attempts']}{crashes}"

@@ -76,7 +76,7 @@ class RemoteActions:
                 fix="send fewer texts in one call",
             )
         # A question is waited for; a load of texts steps aside for Step 4, which shares the queue.
-        priority = INTERACTIVE if method == "vector_query" else BULK
+        priority = {"vector_query": INTERACTIVE}.get(method, BULK)
         task = f"larder.{NAMES[method][0]}"
         job = self._client.ask(task, arguments, priority=priority, deadline=self._seconds)
         try:

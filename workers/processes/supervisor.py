@@ -183,17 +183,17 @@ class Supervisor:
             return
         running += [(c.name, c.process.pid) for c in self.children if c.process]
         credentials = Credentials.of(self.data)
-        flower = self.flower_port is not None
-        prefix = self.settings.rag.flower.url_prefix
+        flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
+        if self.flower_port is not None:
+            url = f"http://127.0.0.1:{self.flower_port}{self.settings.rag.flower.url_prefix}"
+            flower = {"flower_url": url, "flower_user": "larder", "flower_password": credentials.flower}
         state: dict[str, object] = {
             "database_url": self.where.database,
             "control_database_url": self.where.control,
             "admin_database_url": self.where.admin,
             "broker_url": self.where.broker,
             "api_url": None,
-            "flower_url": f"http://127.0.0.1:{self.flower_port}{prefix}" if flower else None,
-            "flower_user": "larder" if flower else None,
-            "flower_password": credentials.flower if flower else None,
+            **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid in running],

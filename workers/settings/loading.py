@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -117,8 +118,9 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: with everything that is wrong.
     """
-    file = path or Path(environ.get(CONFIG) or FILE)
-    given = bool(path or environ.get(CONFIG)) or file.exists()
+    named = path or environ.get(CONFIG)
+    file = Path(named or FILE)
+    given = bool(named) or file.exists()
     tree = Tree(file="defaults", data={ROOT: {}})
     if given:
         tree = read(file, lookup=lookup(environ), unused=_unused)
@@ -129,7 +131,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         explain(error, tree, ConfigurationFile)
     if tree.problems:
-        raise SettingsError(problem for found in tree.problems.values() for problem in found)
+        raise SettingsError(chain.from_iterable(tree.problems.values()))
     if not rag.embedding.cache.enabled:
         key, why = (ROOT, "embedding", "cache", "enabled"), "embedding hands vectors on through their cache"
         tree.notes.append(f"{tree.place(key)}: {spelled(key)}: not used: {why}")
@@ -148,15 +150,11 @@ def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
     sections |= {("sources", n): source for n, source in enumerate(rag.sources)}
     for path, section in sections.items():
         url = str(getattr(section, "base_url", None) or getattr(section, "place", None) or "")
-        secret = section and any(
-            isinstance(getattr(section, name), SecretStr) for name in type(section).model_fields
-        )
+        fields = getattr(type(section), "model_fields", ())
+        secret = any(isinstance(getattr(section, name), SecretStr) for name in fields)
         host = host_of(url)
-        if (
-            secret
-            and url.startswith("http://")
-            and not (host == "localhost" or host.startswith("127.") or host == "::1")
-        ):
+        here = host in ("localhost", "::1") or host.startswith("127.")
+        if secret and url.startswith("http://") and not here:
             key = (ROOT, *path)
             yield f"{tree.place(key)}: {spelled(key)}: its secret is readable on the way to http://{host}; use https"
 

@@ -278,7 +278,6 @@ class _Reader:
                 self.tree.notes.append(f"{self.line_of(key)}: {spelled(here)}: not used: {reason}")
                 continue
             taken = self.value(value, here)
-            variable = self.tree.variables.get(here)
-            if taken or not (variable and variable.whole):
+            if taken or not getattr(self.tree.variables.get(here), "whole", False):
                 result[str(key.value)] = taken
         return result

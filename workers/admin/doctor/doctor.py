@@ -84,7 +84,7 @@ def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
         if closed and check.needs_database:
             continue
         one = _looked(parts, check)
-        closed = closed or one.status in check.closed_by
+        closed |= one.status in check.closed_by
         if repair and check.repair is not None and one.status != "ok":
             try:
                 check.repair(parts)

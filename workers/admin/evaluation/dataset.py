@@ -189,11 +189,7 @@ def read(folder: Path, limit: int | None = None) -> EvalDataset:
     Raises:
         ConfigurationError: it is no set; the message says which file and line.
     """
-    if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
-    absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
-    if absent:
-        raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
+    _refuse_incomplete(folder)
     rows, asked = _rows(folder / CORPUS, _DocumentRow), _rows(folder / QUERIES, _QuestionRow)
     questions = dict(islice(asked.items(), limit))
     meta = folder / META
@@ -228,6 +224,14 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             raise ConfigurationError(f"{place} is no text in UTF-8", fix="save the file in UTF-8") from None
         if text.strip():
             yield place, text
+
+
+def _refuse_incomplete(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder", fix=_FORM)
+    absent = [name for name in (CORPUS, QUERIES, JUDGEMENTS) if not (folder / name).is_file()]
+    if absent:
+        raise ConfigurationError(f"{folder} has no {' and no '.join(absent)}", fix=_FORM)
 
 
 def _parsed(model: type[_Model], text: str | bytes, place: str) -> _Model:
@@ -288,14 +292,14 @@ def _context(
         item, section, ref, said = (*(cell.strip() for cell in cells), "", "", "")[:4]
         if ref and not said:
             continue
-        grade = GRADES.get(said)
         if item not in questions:
             raise ConfigurationError(f"{place} names no question of {QUERIES}", fix=_CORRECT)
-        if section not in SECTIONS or not ref or grade is None:
+        if not all((section in SECTIONS, ref, said in GRADES)):
             raise ConfigurationError(
                 f"{place} is not {', '.join(CONTEXT_HEADER)} with tabs between them",
                 fix=f"known sections are {', '.join(SECTIONS)}; grades are 0 noise, 1 related, 2 useful",
             )
+        grade = GRADES[said]
         if section in DOCUMENT_SECTIONS and grade:
             _refuse_unknown(place, ref, documents)
         if found.setdefault(item, {}).setdefault((section, flat(ref)), grade) != grade:
