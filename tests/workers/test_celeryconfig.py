@@ -47,3 +47,8 @@ def test_beat_only_ticks_and_no_tick_depends_on_two_clocks() -> None:
 
 def test_configure_points_the_app_at_a_broker() -> None:
     assert configure(QueueSettings(), "redis://127.0.0.1:1/3").conf.broker_url == "redis://127.0.0.1:1/3"
+
+
+def test_the_pump_the_canary_and_upkeep_share_no_process_with_what_reads_or_cuts() -> None:
+    beside = {name for name, queue in ROUTES.items() if queue == ROUTES["larder.pump"]}
+    assert beside == {"larder.pump", *(name for name in ROUTES if name.startswith("larder.upkeep."))}

@@ -35,6 +35,7 @@ def sent(build: Build, tmp_path: Path, broker: redis.Redis) -> Runtime:
     run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
     assert run is not None
     assert sync.sync(parts, one.tenant_id, one.id, run)
+    broker.delete("ingest")
     pump.pump_once(parts)
     assert broker.llen("ingest") == 1
     broker.delete("control")
@@ -66,10 +67,10 @@ def test_a_walk_whose_message_was_lost_goes_on(
     parts = build()
     (one,) = configured_sources(parts.settings).values()
     assert sync.start_run(parts, one.tenant_id, one.id, trigger="manual") is not None
-    broker.delete("control")
+    broker.delete("ingest")
     later(omniscient, pump.LOST_SECONDS)
     pump.pump_once(parts)
-    (message,) = broker.lrange("control", 0, -1)
+    (message,) = broker.lrange("ingest", 0, -1)
     assert b'"larder.sync"' in message
 
 

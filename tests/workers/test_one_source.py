@@ -42,7 +42,7 @@ def test_a_row_of_a_newer_release_is_told_and_skipped_and_the_others_have_their_
     omniscient.execute("update source set next_sync_at = now() where name = 'docs'")
     for _ in range(3):
         pump.pump_once(parts)
-    names = [json.loads(message)["headers"]["task"] for message in broker.lrange("control", 0, -1)]
+    names = [json.loads(message)["headers"]["task"] for message in broker.lrange("ingest", 0, -1)]
     assert names.count("larder.sync") == 1
     told = {s["name"]: s for s in operations.listing(parts)}
     assert "does not understand" in told["newer"]["last_error"]

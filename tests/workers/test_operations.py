@@ -151,7 +151,7 @@ def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
     runs = omniscient.execute("select trigger, walk from sync_run").fetchall()
     assert runs == [("reconcile", True)] * 2
     lengths = broker.lengths(servers.broker_url, QUEUES)
-    assert lengths == {"control": 2, "ingest": 0, "embed": 0, "enrich": 0}
+    assert lengths == {"control": 0, "ingest": 2, "embed": 0, "enrich": 0}
 
 
 def test_a_source_that_is_no_longer_configured_is_not_synced(parts: Runtime, omniscient: SQL) -> None:

@@ -17,12 +17,12 @@ ENRICHING = ("control", "enrich")
 """What somebody waits for needs: the pump looks after lost messages."""
 
 ROUTES = {
-    "larder.sync": "control",
     "larder.pump": "control",
     "larder.upkeep.statistics": "control",
     "larder.upkeep.build": "control",
     "larder.upkeep.trim": "control",
     "larder.upkeep.canary": "control",
+    "larder.sync": "ingest",  # what a source or a file does to its reader must not reach the pump
     "larder.chunk": "ingest",
     "larder.upsert": "ingest",
     "larder.embed": "embed",

@@ -14,9 +14,9 @@ class ConcurrencySettings(ConfigSection):
     """Processes per worker when all run on one machine."""
 
     control: Whole = Field(default=2, ge=1, le=16)
-    """Syncs, the pump and upkeep: one to read while one pumps."""
+    """The pump and upkeep: one to count while one pumps."""
     ingest: Whole = Field(default=2, ge=1, le=256)
-    """Cutting documents and writing chunks."""
+    """Reading sources, cutting documents and writing chunks."""
     embed: Whole = Field(default=1, ge=1, le=256)
     """Embedding; each process holds the model once."""
     enrich: Whole = Field(default=2, ge=1, le=256)
