@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
 import yaml
@@ -72,6 +72,12 @@ MOST_SYNONYM_BYTES = 1_000_000
 _GROUPS = TypeAdapter(list[list[str | int]])
 
 
+def _listed(given: Any) -> Any:
+    if isinstance(given, dict):
+        return [[word, *(more if isinstance(more, list) else [more])] for word, more in given.items()]
+    return given or []
+
+
 def read_synonyms(path: Path) -> Synonyms:
     """The groups in `path`: a list of lists of words, or words with a list of what else they are called.
 
@@ -81,12 +87,8 @@ def read_synonyms(path: Path) -> Synonyms:
     why = f"is larger than {MOST_SYNONYM_BYTES:,} bytes"
     try:
         if path.stat().st_size <= MOST_SYNONYM_BYTES:
-            given = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader) or []  # noqa: S506
-            if isinstance(given, dict):
-                given = [
-                    [word, *(more if isinstance(more, list) else [more])] for word, more in given.items()
-                ]
-            groups = _GROUPS.validate_python(given, strict=True)
+            given = yaml.load(path.read_text(encoding="utf-8"), Loader=BoundedLoader)  # noqa: S506
+            groups = _GROUPS.validate_python(_listed(given), strict=True)
             return Synonyms.of([[str(word) for word in group] for group in groups])
     except OSError as error:
         why = f"cannot be read: {error.strerror}"

@@ -104,15 +104,8 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
     """The question that a person means; an id is looked up, and text is taken as it is."""
     item, asked = words.strip(), _unquoted(words)
     key = None if project is None else key_of("", item, project_id(tenant, project))
-    for known in _known(connection, item) if item else ():
-        found = {one.key: one for one in known if key in (None, one.key)}
-        if len(found) > 1:
-            names = ", ".join(sorted(one.project for one in found.values()))
-            raise ConfigurationError(
-                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
-            )
-        if found:
-            return found.popitem()[1]
+    if item and (known := _looked_up(connection, item, key)):
+        return known
     if asked and key is None and (asked != item or len(asked.split()) > 1):
         return Question(key=key_of(asked), item=asked, asked={"text": asked})
     where = f" of project {clipped(project)!r}" if project else ""
@@ -123,6 +116,19 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
         fix="give the id of a PBI that was enriched (kept for enrichment.resultsKeptHours), the external id of an"
         " indexed document, or the text of a question; a single word in quotes of its own: '\"word\"'",
     )
+
+
+def _looked_up(connection: Connection, item: str, key: str | None) -> Question | None:
+    for known in _known(connection, item):
+        found = {one.key: one for one in known if key in (None, one.key)}
+        if len(found) > 1:
+            names = ", ".join(sorted(one.project for one in found.values()))
+            raise ConfigurationError(
+                f"{clipped(item)!r} is an item of several projects: {names}", fix="say which with --project"
+            )
+        if found:
+            return found.popitem()[1]
+    return None
 
 
 def _known(connection: Connection, item: str) -> Iterator[list[Question]]:

@@ -131,7 +131,7 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
 
 def advice(found: Json) -> str:
     """What to do next: the most urgent thing, as a sentence with its command; empty if all is well."""
-    return next(chain(_of_work(found), _of_content(found)), "")
+    return next(chain(*(part(found) for part in (_of_work, _of_content, _of_indexes, _of_syncs))), "")
 
 
 def _of_work(found: Json) -> Iterator[str]:
@@ -163,16 +163,23 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in (s for s in sources if s["held"]):
         meant = f"if they are meant: larder sources release {s['name']}"
         yield f"{s['held']} deletions of {s['name']} wait for you; {meant}"
-    for s in (s for s in sources if nothing_stored(s)):
+    for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
+
+
+def _of_indexes(found: Json) -> Iterator[str]:
     building = [i for i in found["other_indexes"] if i["status"] == "building"]
     if any(not i["missing"] for i in building):
         yield "the new search index is full: larder reindex switch"
     elif found["index_mismatch"] and not building:
         yield f"{found['index_mismatch']}: run larder reindex"
+
+
+def _of_syncs(found: Json) -> Iterator[str]:
+    sources = found["sources"]
     if not sources:
         yield "no source is known yet: larder config init, then larder index"
     idle = not served(found["workers"])

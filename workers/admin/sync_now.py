@@ -120,6 +120,16 @@ def _await_open(parts: Runtime, one: Configured) -> None:
             dispatch.ring()
 
 
+def _look_again(parts: Runtime, watched: list[Watched]) -> None:
+    for one in watched:
+        if not one.through:
+            with parts.database.tenant(one.source.tenant_id) as connection:
+                oldest = runs.open_of(connection, one.source.id)
+                one.run = runs.get(connection, one.run.id) or one.run
+                one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
+            one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
+
+
 def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
     """Until every run and those before it are closed; `show` is called at each look.
 
@@ -129,13 +139,7 @@ def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]],
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
     for a_second_later in _looks(parts):
-        for one in watched:
-            if not one.through:
-                with parts.database.tenant(one.source.tenant_id) as connection:
-                    oldest = runs.open_of(connection, one.source.id)
-                    one.run = runs.get(connection, one.run.id) or one.run
-                    one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
-                one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
+        _look_again(parts, watched)
         show(watched)
         if all(one.through for one in watched):
             return

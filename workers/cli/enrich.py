@@ -150,27 +150,17 @@ def show(console: Console, items: Sequence[Json]) -> None:
 
 
 def _lines(found: Json) -> Iterator[tuple[str, str]]:
-    from pipeline.enrichment.context import UNKNOWN
     from pipeline.enrichment.degradation import STATIC
     from pipeline.enrichment.report import named
 
     for work in _first(found, "similar_work"):
         same = any(one.get("ref") == work.get("ref") for one in found.get("likely_duplicates") or ())
-        status, outcome = work.get("status"), work.get("outcome")
-        ended = ", ".join(dict.fromkeys(filter(None, (status, outcome))))
-        if work.get("abandoned"):
-            ended = f"given up: {outcome or status}"
-        elif work.get("duplicate_of"):
-            ended = f"closed as duplicate of {work['duplicate_of']}"
-        twin = "possibly the same: " if same else ""
-        yield f"similar {work.get('similarity', 0):>3.0f} %", twin + _named(work, ended, work.get("effort"))
+        said = _named(work, _ended(work), work.get("effort"))
+        yield f"similar {work.get('similarity', 0):>3.0f} %", f"possibly the same: {said}" if same else said
     if effort := found.get("effort_of_similar"):
         yield "effort", str(effort.get("text"))
     for decision in _first(found, "past_decisions"):
-        status = decision.get("status") or UNKNOWN
-        by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
-        stands = ("status unknown" if status == UNKNOWN else status) + by
-        yield "decision", _named(decision, stands, decision.get("assigned_architect"))
+        yield "decision", _named(decision, _standing(decision), decision.get("assigned_architect"))
     for doc in _first(found, "technical_docs"):
         yield "document", ": ".join([named(doc), *_first(doc, "relevant_sections")])
     for hint in _first(found, "risk_hints", MOST):
@@ -180,6 +170,23 @@ def _lines(found: Json) -> Iterator[tuple[str, str]]:
     some = any(map(found.get, ("similar_work", "past_decisions", "technical_docs", "suggestions")))
     if not some and found.get("degradation_level", 0) < STATIC:
         yield "nothing", "no similar work, decision or document is in stock"
+
+
+def _ended(work: Json) -> str:
+    status, outcome = work.get("status"), work.get("outcome")
+    if work.get("abandoned"):
+        return f"given up: {outcome or status}"
+    if work.get("duplicate_of"):
+        return f"closed as duplicate of {work['duplicate_of']}"
+    return ", ".join(dict.fromkeys(filter(None, (status, outcome))))
+
+
+def _standing(decision: Json) -> str:
+    from pipeline.enrichment.context import UNKNOWN
+
+    status = decision.get("status") or UNKNOWN
+    by = f" by {decision['superseded_by']}" if decision.get("superseded_by") else ""
+    return ("status unknown" if status == UNKNOWN else str(status)) + by
 
 
 def _first(found: Json, key: str, most: int = 1) -> Sequence[Any]:

@@ -226,7 +226,7 @@ def search(
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
     """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
     from pipeline.enrichment.text import passage
-    from pipeline.search.validity import age_days, remark
+    from pipeline.search.validity import remark
 
     width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT
     head = Text.assemble((f"{rank:>3}. ", "bold"), (f"{hit.score:.3f}  ", "green"), (d.title, "bold"))
@@ -234,13 +234,8 @@ def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Tex
     for line in (head, against):
         line.truncate(width, overflow="ellipsis")
     yield head
-    day, days = d.updated_at or d.created_at, age_days(d) or 0
-    years = round(days / 365.25)
-    age = f" ({years} year{'s' if years > 1 else ''} old)" if days >= OLD_DAYS else ""
-    link = str(d.url or d.metadata.get("source_path") or "")
-    place = (f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{age}" if day else "", link)
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
-    yield Text(indent + "  ".join(filter(None, place)), style="cyan")
+    yield Text(indent + "  ".join(filter(None, _place(d))), style="cyan")
     if remark(d):
         yield against
     if hit.explanation is not None and hit.explanation.feedback_why:
@@ -253,6 +248,17 @@ def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Tex
     for line in body.wrap(console, room)[:LINES]:
         yield Text(indent).append_text(line)
     yield Text()
+
+
+def _place(d: Any) -> tuple[str, str, str]:
+    """Source and kind, when it was last changed, and its link."""
+    from pipeline.search.validity import age_days
+
+    day, days = d.updated_at or d.created_at, age_days(d) or 0
+    years = round(days / 365.25)
+    age = f" ({years} year{'s' if years > 1 else ''} old)" if days >= OLD_DAYS else ""
+    link = str(d.url or d.metadata.get("source_path") or "")
+    return f"{d.source}/{d.kind}", f"{day:%Y-%m-%d}{age}" if day else "", link
 
 
 SCORE_PARTS = (

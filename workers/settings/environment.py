@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
@@ -77,6 +77,17 @@ def _secret_file(name: str, path: str) -> str:
     raise SettingsError([SettingsProblem(found=found, allowed=allowed, fix=fix)])
 
 
+def _section(tree: Tree, path: KeyPath, name: str) -> Any:
+    """What the tree holds at `path`; sections that it lacks are made, as if the variable had written them."""
+    section = tree.data
+    for end, part in enumerate(path, start=1):
+        if isinstance(section, dict) and section.get(part) is None:
+            section[part] = {}
+            tree.places.setdefault(path[:end], Location(name))
+        section = section[part] if isinstance(section, dict) else None
+    return section
+
+
 def override(tree: Tree, environ: Mapping[str, str]) -> None:
     """Put the variables that are set into the tree, over what the file says; an empty one is not set."""
     read = lookup(environ)
@@ -89,12 +100,7 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
         except SettingsError as error:
             tree.complain(path, *error.problems, at=Location(name))
             continue
-        section = tree.data
-        for end, part in enumerate(path[:-1] if text else (), start=1):
-            if isinstance(section, dict) and section.get(part) is None:
-                section[part] = {}
-                tree.places.setdefault(path[:end], Location(name))
-            section = section[part] if isinstance(section, dict) else None
+        section = _section(tree, path[:-1], name) if text else None
         if text and isinstance(section, dict):  # anything else is a problem of its own
             written = next((k for k in section if to_camel(k) == path[-1]), path[-1])
             # A path is relative to the current folder, as everywhere on a command line.

@@ -77,12 +77,16 @@ def _keys(
             yield f"{indent}{key}: {text_of(value)}"
         else:
             yield f"{indent}{key}:"
-            if inner is SourceSettings:
-                yield from _sources(indent + "  ")
-            elif isinstance(value, tuple):
-                yield from (f"{indent}  - {text_of(item)}" for item in value)
-            else:
-                yield from _keys(inner, {}, indent + "  ")
+            yield from _inside(inner, value, indent + "  ")
+
+
+def _inside(section: type[ConfigSection], value: Any, indent: str) -> Iterator[str]:
+    if section is SourceSettings:
+        yield from _sources(indent)
+    elif isinstance(value, tuple):
+        yield from (f"{indent}- {text_of(item)}" for item in value)
+    else:
+        yield from _keys(section, {}, indent)
 
 
 def _sources(indent: str) -> Iterator[str]:
