@@ -233,11 +233,11 @@ def _fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     for index, line in enumerate(lines):
         cells = line.strip().removeprefix("|").removesuffix("|").split("|")
         under = lines[index + 1 : index + 3]
-        across = cells[2:] or _letters(cells[-1]) in KEYS
-        if cells[1:] and across and under and _RULE.match(under[0]):
+        across = cells[1 if _letters(cells[-1]) in KEYS else 2 :]
+        if across and any(map(_RULE.match, under[:1])):
             yield from zip(cells, under[-1].strip().strip("|").split("|"), strict=False)
         elif line.lstrip().startswith("|"):
-            yield from ((key, value) for key, value in pairwise(cells) if _letters(value) not in KEYS)
+            yield from filter(lambda pair: _letters(pair[1]) not in KEYS, pairwise(cells))
         else:
             # What the line says, or each of its cells; a key without a value has the list below it.
             several = all(map(_FIELD.match, cells))

@@ -56,10 +56,9 @@ class Table:
         rows = [(row, texts) for row, texts in zip(self.rows, self._texts(), strict=True) if any(texts)]
         if not rows:
             return []
-        width = max(len(texts) for _, texts in rows)
-        head_given = self.has_head or all(cell.heads for cell in rows[0][0])
-        head = rows[0][1] if head_given else []
-        body = [texts for _, texts in (rows[1:] if head_given else rows)]
+        body = [texts for _, texts in rows]
+        width = max(map(len, body))
+        head = body.pop(0) if self.has_head or all(cell.heads for cell in rows[0][0]) else []
         lines = [head + [""] * (width - len(head)), ["---"] * width, *body]
         return ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines]
 
@@ -71,7 +70,7 @@ class Table:
         """By column, the text of a cell that reaches down, and how many rows are still to come."""
         for row in self.rows:
             line = {column: text for column, (text, _) in above.items()}
-            room -= sum(len(text) + 3 for text in line.values())
+            room -= sum(map(len, line.values())) + 3 * len(line)
             below = {column: (text, left - 1) for column, (text, left) in above.items() if left > 1}
             column = 0
             for cell in row:
@@ -79,10 +78,10 @@ class Table:
                     column += 1
                 across = min(cell.across, MOST_COLUMNS_SPANNED) if room > 0 else 1
                 room -= (across - 1) * (len(cell.text) + 3)
-                for place in range(column, column + across):
-                    line[place] = cell.text
-                    if cell.down > 1:
-                        below[place] = (cell.text, cell.down - 1)
+                places = range(column, column + across)
+                line |= dict.fromkeys(places, cell.text)
+                if cell.down > 1:
+                    below |= dict.fromkeys(places, (cell.text, cell.down - 1))
             width = max(line, default=-1) + 1
             room -= 3 * (width - len(line))
             above = below if room > 0 else {}
@@ -200,17 +199,16 @@ class Conversion:
             elif node.name in HIDDEN:
                 continue
             elif self.code is None or ":" in node.name or node.name == "time":
-                handler = self._handlers.get(node.name)
-                if handler:
-                    handler(self, node)
-                else:
-                    self.render(node.children)
+                self._handlers.get(node.name, Conversion._within)(self, node)
             elif node.name == "br":
                 self.text("\n")
             else:
                 if node.name in BLOCKS:
                     self.flush(LINE)
                 self.render(node.children)
+
+    def _within(self, element: Element) -> None:
+        self.render(element.children)
 
     # -- running text ------------------------------------------------------------------------------------
 
@@ -242,12 +240,11 @@ class Conversion:
                 self.code.append("\n")
             return
         text = self.inline.take()
-        if text and self.heading and not self._in_cell:
-            self._write([f"{'#' * self.heading} {escape_heading(text)}"], PARAGRAPH)
+        if text and self._in_cell:
+            lines = [" ".join(text.split())] if self.heading else text.split("\n")
+            self._write(list(map(str.strip, lines)))
         elif text and self.heading:
-            self._write([" ".join(text.split())])
-        elif text and self._in_cell:
-            self._write([line.strip() for line in text.split("\n")])
+            self._write([f"{'#' * self.heading} {escape_heading(text)}"], PARAGRAPH)
         elif text:
             self._write(paragraph_lines(text))
         self._gap = max(self._gap, gap)

@@ -243,17 +243,23 @@ def _without_body(page: Conversion, element: Element, macro: Macro) -> None:
         page.text(first("key"))
         page.literal("" if first("key") else inline.code_span(first("jqlquery", "jql")))
     else:
-        target = page.links.target(element.within())
-        if not target.label and macro.name in ("include", "excerpt-include"):
-            space, colon, title = first("", "default-parameter", "pagetitle", "page").rpartition(":")
-            target = page.links.page(title, space if colon else None)
-        elif not target.label and macro.name in _FILES:
-            target = page.links.file(first("diagramname", "diagramdisplayname", "name", "filename", ""))
+        target = _target(page, element, macro)
         if target.label and not macro.inline:
             page.flush(LINE)
         page.link(target.label, target.url)
         if target.label and not macro.inline:
             page.flush(LINE)
+
+
+def _target(page: Conversion, element: Element, macro: Macro) -> inline.Target:
+    """Where such a macro leads: a link in it says so, else its parameters do."""
+    target = page.links.target(element.within())
+    if not target.label and macro.name in ("include", "excerpt-include"):
+        space, colon, title = macro.first("", "default-parameter", "pagetitle", "page").rpartition(":")
+        return page.links.page(title, space if colon else None)
+    if not target.label and macro.name in _FILES:
+        return page.links.file(macro.first("diagramname", "diagramdisplayname", "name", "filename", ""))
+    return target
 
 
 def _adf_extension(page: Conversion, element: Element) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -151,18 +152,17 @@ def pbi_record(item: PbiItem, run: Mapping[str, Any]) -> PbiRecord | None:
         heading: text for heading, keys in TEXTS.items() if (text := _section(heading, _value(pbi, keys)))
     }
     facts = {name: json_able(_value(pbi, keys)) for name, keys in FACTS.items()}
-    for name in SHORT_FACTS:
-        if not 1 <= len(scalar_text(facts[name]).split()) <= MOST_WORDS:
-            facts[name] = None
+    sentences = [name for name in SHORT_FACTS if not 1 <= len(scalar_text(facts[name]).split()) <= MOST_WORDS]
+    facts |= dict.fromkeys(sentences)
     facts |= {"labels": list(labels), **effort_facts(item.pbi), **course_facts(pbi)}
-    facts["duplicate_of"] = _duplicate_of(pbi, own_id, [sections.get(heading, "") for heading in ENDINGS])
+    facts["duplicate_of"] = _duplicate_of(pbi, own_id, filter(None, map(sections.get, ENDINGS)))
     return PbiRecord(
         id=own_id or f"title-{digest[:16]}",
         title=title,
         text="\n\n".join((f"# {title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items()))),
         tags=labels,
-        timestamp=_time(pbi, "created") or _time(run, "created"),
-        updated=_time(pbi, "updated"),
+        timestamp=_time("created", pbi, run),
+        updated=_time("updated", pbi),
         url=_own_url(pbi),
         score=_score((pbi, "score"), (plain_keys(item.scores), "score beside it")),
         facts={name: value for name, value in facts.items() if value not in (None, "", [], {})},
@@ -174,11 +174,15 @@ def _value(pbi: Mapping[str, Any], keys: Iterable[str]) -> Any:
     return next((pbi[key] for key in keys if pbi.get(key) not in (None, "", [], {})), None)
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _section(heading: str, value: Any) -> str:
     if heading == "Comments":
-        return _comments(value if isinstance(value, list) else [value])
+        return _comments(_listed(value))
     if heading == "Acceptance criteria":  # a text has one on each line
-        items = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
+        items = value.split("\n") if isinstance(value, str) else _listed(value)
         texts = (_BULLET.sub("", _inline(item)).strip() for item in items)
         # A criterion of several lines stays one bullet.
         return "\n".join("- " + re.sub(r"\s*\n\s*", "\n  ", text) for text in texts if text)
@@ -210,15 +214,9 @@ def _comments(values: Iterable[Any]) -> str:
     for value in values:
         keys = plain_keys(value) if isinstance(value, Mapping) else {"text": value}
         if text := text_of(keys, FIELDS["text of a comment"]):
-            who = next((keys[key] for key in FIELDS["author"] if keys.get(key)), "")
-            author = (
-                text_of(plain_keys(who), FIELDS["author's name"])
-                if isinstance(who, Mapping)
-                else scalar_text(who)
-            )
-            times = (parse_time(keys.get(key)) for key in FIELDS["time of a comment"])
-            moment = next(filter(None, times), None)
-            found.append((moment.isoformat() if moment else "", " ".join(author.split()), nested(text, 3)))
+            times = filter(None, (parse_time(keys.get(key)) for key in FIELDS["time of a comment"]))
+            at = next(map(datetime.isoformat, times), "")
+            found.append((at, " ".join(_author(keys).split()), nested(text, 3)))
     if all(at for at, _, _ in found):
         found.sort(key=lambda comment: comment[0])
     heads = (
@@ -228,9 +226,14 @@ def _comments(values: Iterable[Any]) -> str:
     return "\n\n".join(f"### {head}\n\n{text}" for head, (_, _, text) in zip(heads, found, strict=True))
 
 
-def _time(facts: Mapping[str, Any], field: str) -> str:
-    """As the file writes it, if it is a time; an epoch number as ISO text."""
-    for value in map(facts.get, FIELDS[field]):
+def _author(comment: Mapping[str, Any]) -> str:
+    who = next((comment[key] for key in FIELDS["author"] if comment.get(key)), "")
+    return text_of(plain_keys(who), FIELDS["author's name"]) if isinstance(who, Mapping) else scalar_text(who)
+
+
+def _time(field: str, *places: Mapping[str, Any]) -> str:
+    """The first that is a time, as the file writes it; an epoch number as ISO text."""
+    for value in (facts.get(key) for facts in places for key in FIELDS[field]):
         if moment := parse_time(value):
             return clean_text(value).strip() if isinstance(value, str) else moment.isoformat()
     return ""
@@ -263,13 +266,12 @@ def _duplicate_of(pbi: Mapping[str, Any], own_id: str, said: Iterable[str]) -> s
     reasons, states = (
         [text for key in FIELDS[f] if (text := scalar_text(pbi.get(key)))] for f in ("reason", "state")
     )
-    repeats = any(_REPEATS.fullmatch(text) for text in (*reasons, *states))
+    repeats = any(map(_REPEATS.fullmatch, (*reasons, *states)))
     found = [*_by_key(pbi, repeats=repeats), *_by_link(pbi, repeats=repeats)]
     is_open = any(_LETTERS.sub("", text.lower()) in _OPEN for text in states)
     if repeats or not (reasons or is_open):
         found += [ref for text in said for ref in reversed(_SAID.findall(text))]
-    refs = (ref.removeprefix("#") for ref in found)
-    return next((ref for ref in refs if ref and ref != own_id), "")
+    return next((ref for one in found if (ref := one.removeprefix("#")) not in ("", own_id)), "")
 
 
 def _by_key(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:
@@ -282,10 +284,9 @@ def _by_key(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:
 
 def _by_link(pbi: Mapping[str, Any], *, repeats: bool) -> Iterator[str]:
     for value in map(pbi.get, FIELDS["links"]):
-        links = value if isinstance(value, list) else []
+        links = _listed(value)
         if isinstance(value, Mapping):
-            targets = ((name, item if isinstance(item, list) else [item]) for name, item in value.items())
-            links = [{"type": name, "target": one} for name, items in targets for one in items]
+            links = [{"type": name, "target": one} for name, item in value.items() for one in _listed(item)]
         for link in links:
             if isinstance(link, Mapping) and _leads_to_master(keys := plain_keys(link), repeats=repeats):
                 yield next((ref for name in FIELDS["target of a link"] if (ref := _ref(keys.get(name)))), "")

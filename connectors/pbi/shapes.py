@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from connectors.documents.values import scalar_text
@@ -70,7 +71,7 @@ def pbi_items(data: Any) -> list[PbiItem] | None:
     """The PBIs of a parsed file; None if it has none and no list for them, an empty list if the list is empty."""
     if isinstance(data, list):
         items = [_item(index, 0, item) for index, item in enumerate(data)]
-        return items if not items or any(_is_named(item.pbi) for item in items) else None
+        return items if not items or any(map(_is_named, map(attrgetter("pbi"), items))) else None
     if not isinstance(data, Mapping):
         return None
     lists = list(_lists(data, 0, MAX_NESTING))
