@@ -94,17 +94,18 @@ class BoardsClient:
             max_page_size=FEED_PAGE,
         )
         # The library's own attributes stay empty; what came is among the additional properties.
-        answer = batch.additional_properties or {}
+        answer = _more(batch)
         values, after, last = map(answer.get, ("values", "continuationToken", "isLastBatch"))
         if not isinstance(values, list) or not isinstance(last, bool):
             raise _shapeless("a feed without its list of revisions")
-        if not last and (not after or after == token):
+        after = after or token
+        if not last and after == token:
             raise _shapeless("a feed that does not move on")
         rows = [row for v in values if isinstance(v, dict) and isinstance(row := v.get("fields"), dict)]
         deleted = {
             row["System.Id"]: row.get("System.IsDeleted") is True for row in rows if "System.Id" in row
         }
-        return FeedPage(deleted=deleted, token=after or token, last=last)
+        return FeedPage(deleted=deleted, token=after, last=last)
 
     def comments(self, project: str, item_id: int) -> list[BoardsComment]:
         """All comments of an item, oldest first, without deleted ones."""
@@ -157,10 +158,14 @@ class BoardsClient:
         )
 
 
+def _more(thing: Any) -> Mapping[str, Any]:
+    """What the library gives without attributes of its own."""
+    return getattr(thing, "additional_properties", None) or {}
+
+
 def _work_item(item: Any) -> WorkItem:
-    formats = (item.additional_properties or {}).get("multilineFieldsFormat")
-    links = getattr(item._links, "additional_properties", None) or {}  # noqa: SLF001 (the library's name for it)
-    html = links.get("html")
+    formats = _more(item).get("multilineFieldsFormat")
+    html = _more(item._links).get("html")  # noqa: SLF001 (the library's name for it)
     return WorkItem(
         id=item.id,
         rev=item.rev if isinstance(item.rev, int) else 0,

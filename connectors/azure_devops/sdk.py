@@ -203,14 +203,17 @@ def _row(error: Exception) -> Row:
     if key is not None and ("Query" in key or text.startswith("TF51")):
         return (WiqlRefused, "does not take the query", "check wiql, areaPaths, states and workItemTypes")
     if (status := _STATUS.search(text)) or "is not registered on" in text:
-        # An answer without an error object in it: another server, or a gateway.
-        code = status[1] if status else "404"
-        if code in {"401", "403"}:
-            return (SourceDenied, f"answered {code}", f"{TOKEN}; {SCOPE}")
-        here = (SourceUnavailable, f"answered {code}", LASTS)
-        elsewhere = (BoardsRefused, "does not offer work items at this address", ADDRESS)
-        return elsewhere if code in {"400", "404", "405", "410"} else here
+        return _answered(status[1] if status else "404")
     if "Cannot deserialize content-type" in text:  # a sign-in page, as the library sees it
         return _CREDENTIALS
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    return next((FOREIGN_ERRORS[name] for name in names if name in FOREIGN_ERRORS), _BROKEN)
+    return next(filter(None, map(FOREIGN_ERRORS.get, names)), _BROKEN)
+
+
+def _answered(code: str) -> Row:
+    """What an answer without an error object in it means: it is of another server, or of a gateway."""
+    if code in {"401", "403"}:
+        return (SourceDenied, f"answered {code}", f"{TOKEN}; {SCOPE}")
+    if code in {"400", "404", "405", "410"}:
+        return (BoardsRefused, "does not offer work items at this address", ADDRESS)
+    return (SourceUnavailable, f"answered {code}", LASTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import chain
 
 from connectors.azure_devops.client import BATCH, BoardsClient, id_ranges, select
 from connectors.azure_devops.options import AzureDevOpsOptions
@@ -271,13 +272,13 @@ def findings(options: AzureDevOpsOptions, client: BoardsClient, project: str) ->
     yield Finding(
         ok=True, subject=f"project {project}", detail=f"{options.organization} lets us in and knows it"
     )
-    known = {kind.casefold() for kind in types}
+    known = set(map(str.casefold, types))
     for wanted in options.work_item_types:
         if wanted.casefold() not in known:
             detail = f"project {project} has no such work item type"
             fix = f"take it out of workItemTypes, or choose among {', '.join(sorted(types)[:SHOWN_TYPES])}"
             yield Finding(ok=False, subject=f"type {wanted}", detail=detail, fix=fix)
-    ids = [n for found in listed(options, client, project) for n in found]
+    ids = list(chain.from_iterable(listed(options, client, project)))
     detail, fix = f"{len(ids)} match{'es' if len(ids) == 1 else ''} the selection", ""
     if not ids:
         detail = "nothing matches the selection"

@@ -187,7 +187,7 @@ class ConfluenceClient:
         cloud = self.deployment.cloud
         path = "api/v2/spaces" if cloud else "rest/api/space"
         params: dict[str, Any] = {"limit": MOST_ROWS}
-        if keys and len(keys) <= MOST_SPACE_KEYS:
+        if 0 < len(keys) <= MOST_SPACE_KEYS:
             params |= {"keys": ",".join(keys)} if cloud else {"spaceKey": list(keys)}
         answer = self.json(path, params)
         rows = new = results_of(answer, "results", PRODUCT)
@@ -195,7 +195,7 @@ class ConfluenceClient:
             answer = self.follow(link) if cloud else self.json(path, {**params, "start": len(rows)})
             new = results_of(answer, "results", PRODUCT)
             rows = rows + new
-        wanted = {key.casefold() for key in keys}
+        wanted = set(map(str.casefold, keys))
         found = {str(row.get("key")): row for row in rows}
         return {key: row for key, row in found.items() if not wanted or key.casefold() in wanted}
 

@@ -145,16 +145,18 @@ class PageReader:
         found: dict[str, list[Content]] = {page: [] for page in pages or ()}
         complete = True
         for kind in self._options.attached_types:
-            expand = FILE if kind != "comment" else COMMENT_FULL if texts else COMMENT_WALK
+            expand = {"comment": COMMENT_FULL if texts else COMMENT_WALK}.get(kind, FILE)
             clauses = [self.filter.clause([kind])]
             if pages is not None:
-                batches = [pages[at : at + IDS_AT_ONCE] for at in range(0, len(pages), IDS_AT_ONCE)]
-                clauses = [f"type = {kind} and container in ({cql_ids(batch)})" for batch in batches]
+                clauses = [
+                    f"type = {kind} and container in ({cql_ids(pages[at : at + IDS_AT_ONCE])})"
+                    for at in range(0, len(pages), IDS_AT_ONCE)
+                ]
             for where in clauses:
                 search = self._client.search(f"{where} order by created asc", expand, key=BY_ID)
                 for content in search.contents() if pages is None else search.all():
                     found.setdefault(content.container, []).append(content)
-                complete = complete and search.complete
+                complete &= search.complete
         return found, complete
 
     # -- requests --------------------------------------------------------------------------------------
@@ -223,15 +225,17 @@ class PageReader:
         page, attached, _ = fetched
         result.rows |= {content.row: content.changed for content in (page, *attached)}
         files = [one for one in attached if one.kind != "comment"]
+        ids = [page.id, *(file.id for file in files)]
         if not qualified:
-            result.deleted += [page.id, *(file.id for file in files)]
+            result.deleted += ids
             return
+        wanted = set(ids) if only is None else only
         layers = self.restrictions.layers(page)
         result.admitted += 1
-        if only is None or page.id in only:
+        if page.id in wanted:
             self._take_page(fetched, layers, result)
         for file in files:
-            if only is None or file.id in only:
+            if file.id in wanted:
                 if file.becomes_document(self._options):
                     self._take_file(file, page, layers, result)
                 else:  # it may have been one before it grew or got another name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import filterfalse, islice
 
 from connectors.confluence.client import (
     PERMISSION,
@@ -111,13 +111,10 @@ class ConfluenceSource:
 
     def _read(self, ids: Sequence[str]) -> Iterator[Page]:
         """What became of each id, a batch a page; the page of each attachment is found first."""
-        pages, owners, problems = list[str](), dict[str, str](), list[Problem]()
-        for key in ids:
+        pages, owners, problems = filter(is_page_id, ids), dict[str, str](), list[Problem]()
+        for key in filterfalse(is_page_id, ids):
             try:
-                if is_page_id(key):
-                    pages.append(key)
-                else:
-                    owners[key] = self._owner(key)
+                owners[key] = self._owner(key)
             except ConfluenceRefused as error:
                 problems.append(left_as_it_is(key, error))
         gone = tuple(key for key, owner in owners.items() if not owner)

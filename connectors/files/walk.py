@@ -125,21 +125,25 @@ class _Walk:
             folder, path = folders.pop()
             for entry in self._entries(folder, path):
                 relative = f"{folder}/{entry.name}" if folder else entry.name
-                wanted, may_hold = bool(self._globs.included(relative)), self._globs.may_hold(relative)
                 try:
-                    if not (wanted or may_hold):
-                        continue
-                    if entry.is_symlink():
-                        self._links.append((relative, entry.path))
-                    elif entry.is_dir(follow_symlinks=False):
-                        if may_hold and entry.path != self._closed:
-                            folders.append((relative, entry.path))
-                    elif wanted:
-                        self._take(relative, entry.path, entry.stat(follow_symlinks=False))
+                    self._look_at(relative, entry, folders)
                 except FileNotFoundError:
                     continue  # gone since the folder was listed
                 except OSError as error:
                     self._fail(relative, f"cannot be looked at: {error.strerror}", present=True)
+
+    def _look_at(self, relative: str, entry: os.DirEntry[str], folders: list[tuple[str, str]]) -> None:
+        """Takes a file that matches; puts off links, and adds to `folders`."""
+        wanted, may_hold = bool(self._globs.included(relative)), self._globs.may_hold(relative)
+        if not (wanted or may_hold):
+            return
+        if entry.is_symlink():
+            self._links.append((relative, entry.path))
+        elif entry.is_dir(follow_symlinks=False):
+            if may_hold and entry.path != self._closed:
+                folders.append((relative, entry.path))
+        elif wanted:
+            self._take(relative, entry.path, entry.stat(follow_symlinks=False))
 
     def _entries(self, relative: str, path: str) -> list[os.DirEntry[str]]:
         try:
@@ -182,7 +186,7 @@ class _Walk:
             reason = f"is a link whose target cannot be reached: {error.strerror}; mend or remove it"
             self._fail(relative, reason, present=wanted)
             # What it led to may have been a folder of files, on a disk that is not there at the moment.
-            self._complete = self._complete and wanted
+            self._complete &= wanted
             return
         folder = stat.S_ISDIR(status.st_mode)
         if (self._closed and _below(real, self._closed)) or not (
