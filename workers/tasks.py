@@ -109,7 +109,7 @@ def vector_query(tenant: str, job: str, **_later: object) -> None:
     enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
 
 
-@app.task(name="larder.upkeep.statistics", soft_time_limit=7000, time_limit=7200)  # type: ignore[untyped-decorator]
+@app.task(name="larder.upkeep.statistics", soft_time_limit=780, time_limit=840)  # type: ignore[untyped-decorator]
 def statistics(every: float = 0.0, **_later: object) -> None:
     """Count lexemes anew where they have changed; the pump then closes the runs that wait for it."""
     if not lately("larder.upkeep.statistics", every):
