@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
-from pipeline.ledger import sources
+from pipeline.ledger import project_id, sources, tenant_id
 from workers import embedded
 from workers.processes import supervisor
 

@@ -15,13 +15,12 @@ from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
-from pipeline.ledger import jobs, sources
+from pipeline.ledger import jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback

@@ -11,11 +11,10 @@ from uuid import UUID
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from connectors.documents.bounds import BoundedLoader
-from pipeline.database.tenancy import ALL, SHARED, project_id
+from connectors.documents.values import BoundedLoader
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import documents, sources
+from pipeline.ledger import ALL, SHARED, documents, project_id, sources
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms

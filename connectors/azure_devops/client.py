@@ -14,7 +14,7 @@ from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import TooManyHits, open_library, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
 from connectors.sections import revealed
-from connectors.web.faults import LASTS
+from connectors.web.answers import LASTS
 from pipeline.errors import SourceUnavailable
 
 BATCH = 200

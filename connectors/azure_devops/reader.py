@@ -11,8 +11,8 @@ from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, s
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import WorkItemMissing
-from connectors.documents.bounds import made
-from connectors.web.faults import AnswerTooLarge
+from connectors.documents.values import made
+from connectors.web.answers import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from connectors.azure_devops.options import PRODUCT
-from connectors.web.faults import FOREIGN, LASTS, translate
+from connectors.web.answers import FOREIGN, LASTS, translate
 from connectors.web.session import Access, guard
 from pipeline.errors import (
     ConfigurationError,

@@ -11,8 +11,8 @@ from connectors.azure_devops.client import BATCH, BoardsClient, id_ranges, selec
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.reader import WorkItemReader, WorkItemResult, conditions
 from connectors.azure_devops.sdk import SCOPE, BoardsRefused
-from connectors.documents.cursors import cursor_json, read_cursor
-from connectors.web.faults import ServerFault
+from connectors.documents.options import cursor_json, read_cursor
+from connectors.web.answers import ServerFault
 from pipeline.documents import Cursor, Finding, Listing, Page, Problem
 from pipeline.errors import LarderError
 

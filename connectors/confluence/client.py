@@ -20,8 +20,7 @@ from requests.auth import HTTPBasicAuth
 from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
 from connectors.sections import revealed
-from connectors.web.answers import is_html, json_of, results_of
-from connectors.web.faults import ServerFault
+from connectors.web.answers import ServerFault, is_html, json_of, results_of
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
 from pipeline.errors import LarderError, SourceDenied, SourceUnavailable, http_date

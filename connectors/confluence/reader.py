@@ -34,9 +34,9 @@ from connectors.confluence.document import (
     readers_of,
 )
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
-from connectors.documents.bounds import made
+from connectors.documents.values import made
 from connectors.files.source import Unreadable, decode
-from connectors.web.faults import AnswerTooLarge, ServerFault
+from connectors.web.answers import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
 from pipeline.errors import DocumentRejected, SourceDenied
 

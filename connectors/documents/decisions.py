@@ -10,8 +10,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-from connectors.documents.globs import include_pattern
-from connectors.documents.options import DecisionRules
+from connectors.documents.options import DecisionRules, include_pattern
 from connectors.documents.values import parse_day, scalar_text
 from pipeline.documents import DECISION_STATUSES, DEFAULT_KIND, Kind, SourceType
 

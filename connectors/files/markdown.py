@@ -15,9 +15,8 @@ from urllib.parse import unquote
 import yaml
 from frontmatter.default_handlers import YAMLHandler
 
-from connectors.documents.bounds import BoundedLoader
 from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_text, title_of
-from connectors.documents.values import json_able, parse_time, scalar_text, tags_of
+from connectors.documents.values import BoundedLoader, json_able, parse_time, scalar_text, tags_of
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, FileText, file_document
 from connectors.files.walk import external_id

@@ -16,10 +16,9 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from connectors.documents.bounds import made
 from connectors.documents.decisions import Evidence, kind_and_facts
-from connectors.documents.globs import Globs
-from connectors.documents.values import from_epoch
+from connectors.documents.options import Globs
+from connectors.documents.values import from_epoch, made
 from connectors.files.options import FileOptions
 from connectors.files.walk import FileListing, FoundFile, Skipped, list_files
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType

@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from operator import attrgetter
 
-from connectors.documents.globs import Globs, Pattern
+from connectors.documents.options import Globs, Pattern
 from connectors.files.options import FileOptions
 from pipeline.documents import Problem
 from pipeline.errors import ConfigurationError, IndexingError, SourceDenied, SourceUnavailable

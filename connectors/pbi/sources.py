@@ -12,10 +12,11 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from connectors.documents.bounds import bounded, made
 from connectors.documents.decisions import Evidence, plain_text
 from connectors.documents.values import (
+    bounded,
     json_text,
+    made,
     parse_json,
     parse_time,
     scalar_text,

@@ -13,8 +13,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from connectors.web.answers import Origin, elsewhere, judge
-from connectors.web.faults import FOREIGN, LASTS, AnswerTooLarge, translate
+from connectors.web.answers import FOREIGN, LASTS, AnswerTooLarge, Origin, elsewhere, judge, translate
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceUnavailable, pause_of
 

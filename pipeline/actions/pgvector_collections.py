@@ -21,9 +21,8 @@ from pipeline.actions.collections import (
 )
 from pipeline.actions.filters import Condition
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Json
-from pipeline.ledger import sources
+from pipeline.ledger import project_id, sources, tenant_id
 
 # The row is locked until the end of the transaction: two who write to one collection wait for each other. The first
 # model that is known stays.

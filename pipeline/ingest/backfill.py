@@ -23,8 +23,8 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, embed_missing, giving_back, missing, write_each
 from pipeline.ingest.steps import Decide, cut, held_of
+from pipeline.ingest.work_in_progress import SHARED_SECONDS, embed_missing, giving_back, missing, write_each
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex

@@ -19,7 +19,14 @@ from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
 from pipeline.errors import DocumentRejected, LarderError, StoreUnavailable, TextRejected
 from pipeline.ingest import work_in_progress
-from pipeline.ingest.embed import SHARED_SECONDS, Terms, embed_missing, giving_back, missing, write_each
+from pipeline.ingest.work_in_progress import (
+    SHARED_SECONDS,
+    Terms,
+    embed_missing,
+    giving_back,
+    missing,
+    write_each,
+)
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument

@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
 from pipeline.documents import Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
-from pipeline.search.question import searchable  # noqa: E402
+from pipeline.search.chunk_store import searchable  # noqa: E402
 from tests.benchmarks import enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402

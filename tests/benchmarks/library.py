@@ -21,10 +21,9 @@ from sqlalchemy import text
 
 from pipeline.database import migrations
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import Chunk, Kind, SourceType
 from pipeline.embedding import Vectors
-from pipeline.ledger import document_id, search_indexes, source_id, sources
+from pipeline.ledger import document_id, project_id, search_indexes, source_id, sources, tenant_id
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index
 from pipeline.search.records import Filter, Replacement, StoredDocument

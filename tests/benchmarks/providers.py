@@ -32,8 +32,8 @@ from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions, open_embedder
-from pipeline.ingest.embed import Terms
 from pipeline.ingest.steps import Indexer
+from pipeline.ingest.work_in_progress import Terms
 from pipeline.ledger import Item, Stage
 from tests.fakes import gemini_embedding, huggingface_server, ollama_server, openai_server
 from tests.fakes.messages import Answer, Seen

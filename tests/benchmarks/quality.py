@@ -28,12 +28,11 @@ sys.path.insert(0, str(ROOT))
 from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
 from pipeline.database import migrations  # noqa: E402
 from pipeline.database.engine import Database  # noqa: E402
-from pipeline.database.tenancy import project_id, tenant_id  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind  # noqa: E402
 from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder  # noqa: E402
 from pipeline.embedding.calls import embed_checked, embed_query_checked  # noqa: E402
 from pipeline.ingest.steps import centroid, cut  # noqa: E402
-from pipeline.ledger import document_id, search_indexes, source_id, sources  # noqa: E402
+from pipeline.ledger import document_id, project_id, search_indexes, source_id, sources, tenant_id  # noqa: E402  # noqa: E402
 from pipeline.search import (  # noqa: E402
     Retriever,
     SearchRequest,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from pgvector.psycopg import register_vector
 
-from pipeline.database.tenancy import tenant_id
 from pipeline.documents import Chunk
 from pipeline.embedding import EmbeddingOptions, open_embedder
+from pipeline.ledger import tenant_id
 from pipeline.search import SearchRequest, SearchResults
 from workers import search
 from workers.embedded.locating import open_runtime

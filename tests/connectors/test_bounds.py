@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connectors.documents import bounds
-from connectors.documents.bounds import bounded, made
+from connectors.documents import values
+from connectors.documents.values import bounded, made
 from connectors.markup import to_markdown
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import PbiItem
@@ -112,14 +112,14 @@ def for_ever_in_spite_of_errors() -> None:
 def test_a_document_that_takes_too_long_is_stopped(
     spin: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(values, "MOST_SECONDS", 0.2)
     for _ in range(2):  # the bounds hold for the next one as well
         with pytest.raises(DocumentRejected, match=r"x\.md takes more than 0\.2 seconds"), bounded("x.md"):
             spin()
 
 
 def test_a_document_that_takes_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_BYTES", 50 * 1024**2)
+    monkeypatch.setattr(values, "MOST_BYTES", 50 * 1024**2)
 
     def hoard() -> None:
         taken = []
@@ -131,7 +131,7 @@ def test_a_document_that_takes_too_much_memory_is_stopped(monkeypatch: pytest.Mo
 
 
 def test_what_waits_or_is_quick_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(values, "MOST_SECONDS", 0.1)
     for _ in range(5):
         with bounded("x.md"):
             time.sleep(0.05)
@@ -186,7 +186,7 @@ def test_bounds_in_a_thread_tell_errors_all_the_same() -> None:
 
 
 def test_bounds_within_bounds_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(values, "MOST_SECONDS", 0.2)
 
     def outlast_the_inner() -> None:
         with bounded("inner"):

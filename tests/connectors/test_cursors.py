@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.documents.cursors import cursor_json, read_cursor
+from connectors.documents.options import cursor_json, read_cursor
 
 
 @dataclass(frozen=True, kw_only=True)

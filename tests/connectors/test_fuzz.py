@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from kombu.transport.virtual import Message
 
-from connectors.documents.bounds import made
+from connectors.documents.values import made
 from connectors.files.markdown import markdown_document
 from connectors.files.options import MarkdownOptions
 from connectors.files.source import FileText

@@ -24,7 +24,7 @@ from pipeline.errors import (
     ModelMissing,
     TextRejected,
 )
-from pipeline.ingest.embed import Terms
+from pipeline.ingest.work_in_progress import Terms
 from pipeline.ledger import Limits, embedding_use, work
 from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky

@@ -13,7 +13,7 @@ import pytest
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
-from pipeline.ingest import embed
+from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decision
 from pipeline.ledger import dead, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
@@ -59,7 +59,7 @@ def test_a_database_short_of_memory_costs_a_wait_and_no_crash(
     shelf: Shelf, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """It takes neither what was filled nor the documents back, for a while."""
-    monkeypatch.setattr(embed, "GIVE_BACK_SECONDS", 0.05)
+    monkeypatch.setattr(work_in_progress, "GIVE_BACK_SECONDS", 0.05)
     due = shelf.due()
     omniscient.execute(f"""
         create sequence tries; grant usage on sequence tries to public;

@@ -10,7 +10,7 @@ import pytest
 from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
-from pipeline.ingest import embed
+from pipeline.ingest import work_in_progress
 from pipeline.ledger import Stage, search_indexes, work
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
@@ -228,7 +228,7 @@ class TestAHinderedDatabase:
     def test_documents_that_could_not_be_given_back_at_once_have_not_crashed(
         self, alone: Workshop, omniscient: SQL, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(embed, "GIVE_BACK_SECONDS", 0.05)
+        monkeypatch.setattr(work_in_progress, "GIVE_BACK_SECONDS", 0.05)
         alone.admit(document("a"))
         through(alone, "embed")
         omniscient.execute("""

@@ -42,7 +42,7 @@ def cache(shop: Workshop, hashes: list[bytes], texts: list[str], model: str = MO
 
 def missing(shop: Workshop, hashes: list[bytes], model: str = MODEL) -> set[bytes]:
     with shop.database.tenant(shop.tenant) as connection:
-        return work_in_progress.missing(connection, shop.tenant, model, hashes)
+        return work_in_progress.uncached(connection, shop.tenant, model, hashes)
 
 
 class TestBodies:

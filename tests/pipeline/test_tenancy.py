@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.database.tenancy import project_id, searched, tenant_id
 from pipeline.errors import ConfigurationError
+from pipeline.ledger import project_id, searched, tenant_id
 
 NAMES = st.text().filter(lambda text: text.strip() not in ("", "default", "shared"))
 

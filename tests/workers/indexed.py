@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from pipeline.ledger import work
 from workers.control import maintenance, pump, steps, sync
+from workers.control.sync import configured_sources
 from workers.runtime import Runtime
-from workers.sources import configured_sources
 
 Build = Callable[..., Runtime]
 """The fixture `build`."""

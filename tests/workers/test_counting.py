@@ -14,8 +14,8 @@ from pipeline.database.engine import Database
 from pipeline.ledger import work
 from tests.workers.indexed import Build
 from workers.control import maintenance, pump, steps, sync
+from workers.control.sync import configured_sources
 from workers.runtime import Runtime
-from workers.sources import configured_sources
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import redis
 
 from tests.workers.indexed import Build, write_pages
 from workers.control import pump, sync
+from workers.control.sync import configured_sources
 from workers.queue import dispatch
 from workers.queue.app import app
 from workers.runtime import Runtime
-from workers.sources import configured_sources
 
 
 @pytest.fixture

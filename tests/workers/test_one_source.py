@@ -13,8 +13,8 @@ from pipeline.ledger import admission, runs, sources
 from tests.workers.indexed import Build, write_pages
 from workers.admin import operations
 from workers.control import pump, sync
+from workers.control.sync import configured_source
 from workers.runtime import Runtime
-from workers.sources import configured_source
 
 SQL = psycopg.Connection[Any]
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.errors import ConfigurationError, StoreError, StoreUnavailable
+from pipeline.ledger import project_id, tenant_id
 from pipeline.ledger import sources as ledger
 from tests.conftest import Addresses
 from tests.workers.installed import installed, without_messages

@@ -23,12 +23,12 @@ from workers import embedded, search
 from workers.cli.search import SearchOptions
 from workers.client import Client
 from workers.control import sync
+from workers.control.sync import configured_sources
 from workers.enrichment import job as enriching
 from workers.enrichment import step4_file
 from workers.enrichment.step4_file import ProjectScope
 from workers.runtime import Runtime
 from workers.settings import load
-from workers.sources import configured_sources
 
 PROJECTS = ("shop", "billing", "shared")
 CONFIG = """

@@ -22,8 +22,8 @@ from workers.admin import explain, operations, reindex
 from workers.admin import status as statuses
 from workers.admin.doctor import doctor
 from workers.control import steps, sync
+from workers.control.sync import configured_sources
 from workers.runtime import Runtime
-from workers.sources import configured_sources
 
 SQL = psycopg.Connection[Any]
 

@@ -13,9 +13,9 @@ from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import Build
 from workers.admin import sync_now
 from workers.admin.sync_now import sources_of_folder
+from workers.control.sync import open_source
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
-from workers.sources import open_source
 
 
 def read(folder: Path) -> dict[str, list[str]]:

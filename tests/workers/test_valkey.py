@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from workers import embedded
-from workers.limits.valkey import Scripts
-from workers.queue.broker import AWAY
+from workers.queue.broker import AWAY, Scripts
 
 ADD = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 GET = "return redis.call('GET', KEYS[1])"
@@ -138,7 +137,7 @@ def test_nobody_there_is_one_of_those_that_mean_away() -> None:
 def test_after_a_fork_each_process_has_its_own(servers: embedded.Servers, scripts: Scripts, key: str) -> None:
     code = f"""
 import os, sys
-from workers.limits.valkey import Scripts
+from workers.queue.broker import Scripts
 scripts = Scripts(sys.argv[1], "test:")
 add = lambda: scripts.run({ADD!r}, sys.argv[2], "n", 1)
 add()

@@ -11,12 +11,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
-from pipeline.database.tenancy import project_id
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, RequestRejected
-from pipeline.ledger import clean, documents, jobs, upkeep
+from pipeline.ledger import clean, documents, jobs, project_id, upkeep
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 from pipeline.search.question import key_of

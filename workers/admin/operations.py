@@ -17,10 +17,9 @@ from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
 from workers.control.maintenance import refresh_tenant
-from workers.control.sync import start_run
+from workers.control.sync import configured_sources, open_source, source_of_row, start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime
-from workers.sources import configured_sources, open_source, source_of_row
 
 
 class LedgerSource(NamedTuple):

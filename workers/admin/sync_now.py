@@ -19,13 +19,12 @@ from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, embedding_use, overview, runs, sources, work
 from workers.control import sync
-from workers.control.sync import start_run
+from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
-from workers.sources import Configured, configured_source, configured_sources, open_source
 
 POLL_SECONDS = 0.2
 TURNS_A_SECOND, TURNS_A_LOOK = 5, 25

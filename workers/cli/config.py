@@ -56,8 +56,8 @@ def check(context: CommandContext) -> None:
     """Report everything that is wrong at once; else what was understood."""
     from connectors import FileOptions
     from workers import search
+    from workers.control.sync import configured_sources, open_source
     from workers.runtime import Addresses, Runtime
-    from workers.sources import configured_sources, open_source
 
     settings = context.settings
     parts = Runtime(settings, Addresses())

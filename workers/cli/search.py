@@ -86,7 +86,7 @@ class SearchOptions:
         Raises:
             ConfigurationError: a word means nothing; the message says which and what is known.
         """
-        from pipeline.database.tenancy import project_id
+        from pipeline.ledger import project_id
         from pipeline.search.records import Filter
         from workers.search import names_in
 

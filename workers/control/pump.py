@@ -11,10 +11,9 @@ from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import steps
-from workers.control.sync import start_run, unexpected
+from workers.control.sync import Configured, open_source, source_of_row, start_run, unexpected
 from workers.queue import broker, dispatch
 from workers.runtime import Runtime
-from workers.sources import Configured, open_source, source_of_row
 
 LOST_SECONDS = 5.0
 """Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""

@@ -109,8 +109,8 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         SearchError: the request itself is wrong.
         ConfigurationError: the configuration is.
     """
-    from pipeline.database.tenancy import project_id, searched
     from pipeline.enrichment import DocumentTexts, Enricher, EnrichmentRequest, static_context
+    from pipeline.ledger import project_id, searched
     from workers.search import retriever
 
     fallback = str(project or parts.settings.project)

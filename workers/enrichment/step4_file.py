@@ -13,11 +13,10 @@ from typing import Any, Self
 
 from connectors.documents.values import parse_json
 from connectors.pbi.shapes import pbi_items, top_level
-from pipeline.database.tenancy import ALL, project_id, searched
 from pipeline.documents import Json, in_words
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.ledger import sources
+from pipeline.ledger import ALL, project_id, searched, sources
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from pipeline.step4 import INPUTS, EnrichContextStep, Outcome, StepOptions, pbi_id, project_of, scored_of
 from workers.client import Client

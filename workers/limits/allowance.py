@@ -17,7 +17,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
-from pipeline.ingest.embed import Terms
+from pipeline.ingest.work_in_progress import Terms
 from pipeline.ledger import embedding_use
 from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from connectors.web.limiter import BUSY_SECONDS, TICKET_SECONDS, RequestLimits, refusal
 from pipeline.errors import SourceUnavailable
-from workers.limits.valkey import CLOSING, FIX, Scripts
-from workers.queue.broker import AWAY
+from workers.queue.broker import AWAY, CLOSING, FIX, Scripts
 
 PREFIX = "larder:requests:"
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers.limits.valkey import CLOSING, FIX, Scripts
-from workers.queue.broker import AWAY
+from workers.queue.broker import AWAY, CLOSING, FIX, Scripts
 
 PREFIX = "larder:embed:"
 AWAY_SECONDS = 5.0

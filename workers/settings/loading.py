@@ -14,8 +14,8 @@ from pydantic.alias_generators import to_camel
 
 from connectors import SourceContext
 from connectors.sections import host_of, revealed
-from pipeline.database.tenancy import project_id, tenant_id
 from pipeline.documents import as_metadata
+from pipeline.ledger import project_id, tenant_id
 from workers.settings.diagnosis import explain
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def tenant(self) -> str:
-        """Id or name of the tenant of everything without its own; see `pipeline.database.tenancy`."""
+        """Id or name of the tenant of everything without its own; see `pipeline.ledger`."""
         return self.rag.tenant
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from connectors.documents.bounds import BoundedLoader
+from connectors.documents.values import BoundedLoader
 from pipeline.errors import ConfigurationError
 
 MOST_VALUES = 50_000

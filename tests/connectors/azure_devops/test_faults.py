@@ -19,7 +19,7 @@ from connectors.azure_devops.sdk import (
     WorkItemMissing,
     translated,
 )
-from connectors.web.faults import FOREIGN
+from connectors.web.answers import FOREIGN
 from connectors.web.session import Access
 from pipeline.errors import LarderError, RateLimited, SourceDenied, SourceUnavailable
 from tests.connectors.azure_devops.world import PAT, Store, options_for, source_for, truth

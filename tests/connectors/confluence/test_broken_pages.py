@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.web.faults import ServerFault
+from connectors.web.answers import ServerFault
 from pipeline.errors import SourceUnavailable
 from tests.connectors.confluence.world import Store, source_for, truth
 from tests.fakes.confluence import FakeConfluence

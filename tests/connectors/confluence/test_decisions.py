@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from connectors.confluence.client import next_address
-from connectors.confluence.walk import OVERLAP, ConfluenceCursor, minute, since
-from connectors.documents.cursors import cursor_json, read_cursor
+from connectors.confluence.source import OVERLAP, ConfluenceCursor, minute, since
+from connectors.documents.options import cursor_json, read_cursor
 
 
 @pytest.mark.parametrize("zone", ["Etc/GMT+12", "America/New_York", "Asia/Kathmandu", "Pacific/Kiritimati"])

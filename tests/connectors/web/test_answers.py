@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from connectors.web import session as sessions
-from connectors.web.faults import ServerFault
+from connectors.web.answers import ServerFault
 from connectors.web.limiter import LocalRequestLimiter, RequestLimits
 from connectors.web.session import GuardedSession
 from pipeline.errors import RateLimited, SourceDenied

@@ -12,7 +12,7 @@ import requests
 import urllib3.exceptions
 from urllib3.connectionpool import HTTPSConnectionPool
 
-from connectors.web.faults import ServerFault, translate
+from connectors.web.answers import ServerFault, translate
 from pipeline.errors import ConfigurationError, LarderError, SourceDenied, SourceUnavailable
 
 

@@ -11,7 +11,7 @@ import pytest
 import requests
 from urllib3.util.retry import Retry
 
-from connectors.web.faults import AnswerTooLarge, ServerFault
+from connectors.web.answers import AnswerTooLarge, ServerFault
 from connectors.web.session import Access, GuardedSession, guard
 from pipeline.errors import SourceDenied, SourceUnavailable
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
-from pipeline.ledger import Item, Stage, dead, document_id, source_id, sources, work
+from pipeline.ledger import Item, Stage, dead, document_id, project_id, source_id, sources, tenant_id, work
 
 SQL = psycopg.Connection[Any]
 

@@ -12,8 +12,7 @@ import psycopg
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id, tenant_id
-from pipeline.ledger import overview, runs, source_id, sources
+from pipeline.ledger import overview, project_id, runs, source_id, sources, tenant_id
 
 SQL = psycopg.Connection[Any]
 

@@ -15,7 +15,8 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
-from pipeline.search.question import MOST_READ, searchable
+from pipeline.search.chunk_store import searchable
+from pipeline.search.question import MOST_READ
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(

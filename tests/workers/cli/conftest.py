@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import tenant_id
 from pipeline.documents import Kind, SourceType
+from pipeline.ledger import tenant_id
 from tests.conftest import Addresses
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
 from pipeline.errors import LarderError, RequestRejected
-from pipeline.ledger import jobs
+from pipeline.ledger import jobs, project_id
 from pipeline.search.question import key_of
 from pipeline.search.records import Explanation
 from tests.conftest import Addresses

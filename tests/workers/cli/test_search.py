@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from pipeline.database.engine import Database
-from pipeline.database.tenancy import project_id
 from pipeline.documents import Kind
+from pipeline.ledger import project_id
 from tests.pipeline.stores.depot import Depot
 from tests.workers.cli.asking import CONFIG, Run, found, titles
 

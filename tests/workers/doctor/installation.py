@@ -12,9 +12,9 @@ from pipeline.ledger import Item, Stage
 from workers.admin.doctor import doctor
 from workers.control import maintenance, pump, steps
 from workers.control import sync as control
+from workers.control.sync import configured_sources
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime
-from workers.sources import configured_sources
 
 CONFIG = """
 rag:

@@ -9,8 +9,8 @@ from tests.workers.doctor.installation import SQL, Store
 from workers import embedded
 from workers.admin.doctor import doctor
 from workers.control import maintenance, sync
+from workers.control.sync import configured_sources
 from workers.queue.celeryconfig import QUEUES
-from workers.sources import configured_sources
 
 WAITING = {
     "never sent": "update document set state = 'pending', stage = 'fetched', due_at = now() - interval '1 hour'",

@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from pipeline.database.tenancy import project_id
 from pipeline.documents import Document, Page, SourceType, as_metadata
 from pipeline.errors import IndexingError
-from pipeline.ledger import Item, admission, document_id, documents, runs, source_id, sources
+from pipeline.ledger import Item, admission, document_id, documents, project_id, runs, source_id, sources
 from workers import embedded
 from workers.admin.evaluation.dataset import EvalDataset
 from workers.admin.evaluation.measures import DEPTH
