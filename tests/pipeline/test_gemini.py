@@ -16,6 +16,7 @@ from google.genai import errors as foreign
 
 from pipeline.embedding.providers import gemini
 from pipeline.errors import (
+    AnswerMalformed,
     ConfigurationError,
     EmbedderRefused,
     EmbedderUnavailable,
@@ -89,19 +90,19 @@ def test_a_call_carries_the_key_in_a_header_and_a_time(fake: FakeGeminiEmbedding
         (Fault.status(503, headers={"Retry-After": "9"}), EmbedderUnavailable, 9.0),
         (Fault.status(408), EmbedderUnavailable, None),
         (Fault.status(502), EmbedderUnavailable, None),
-        (Fault.html(), EmbedderUnavailable, None),
+        (Fault.html(), AnswerMalformed, None),
         (Fault.html(203), EmbedderUnavailable, None),
         (Fault.redirect("http://127.0.0.1:9/v1"), EmbedderRefused, None),
         (Fault.reset(), EmbedderUnavailable, None),
         (Fault.reset_in_body(), EmbedderUnavailable, None),
         (Fault.cut_body(), EmbedderUnavailable, None),
-        (Fault.truncated(), EmbedderUnavailable, None),
+        (Fault.truncated(), AnswerMalformed, None),
         (
             Fault.status(200, body='{"embeddings": 7}', content_type="application/json"),
-            EmbedderUnavailable,
+            AnswerMalformed,
             None,
         ),
-        (Fault.status(200, body=b"\xff\xfe", content_type="application/json"), EmbedderUnavailable, None),
+        (Fault.status(200, body=b"\xff\xfe", content_type="application/json"), AnswerMalformed, None),
         (
             Fault.status(429, body='["no", "object"]', content_type="application/json"),
             EmbedderUnavailable,

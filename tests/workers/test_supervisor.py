@@ -33,10 +33,10 @@ def boss(tmp_path: Path) -> Iterator[Supervisor]:
         "    broker: {url: 'redis://127.0.0.1:1/0'}\n"
     )
     where = Addresses(
-        database="postgresql://app:a1@h/d",
-        control="postgresql://control:c1@h/d",
-        admin="postgresql://owner:o1@h/d",
-        broker="redis://:b1@h/0",
+        database="postgresql://app:pw-of-app@h/d",
+        control="postgresql://control:pw-of-control@h/d",
+        admin="postgresql://owner:pw-of-owner@h/d",
+        broker="redis://:pw-of-broker@h/0",
     )
     made = Supervisor(settings=load(tmp_path / "larder.yaml", {}), where=where, lends=True)
     yield made
@@ -104,7 +104,7 @@ def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> 
         "flower",
     }
     assert not [c for c in boss.children if "postgresql" in " ".join(c.command)]
-    assert boss.environment("worker-embed")["LARDER_DATABASE_URL"] == "postgresql://app:a1@h/d"
+    assert boss.environment("worker-embed")["LARDER_DATABASE_URL"] == "postgresql://app:pw-of-app@h/d"
     assert boss.environment("worker-embed")["REMAP_SIGTERM"] == "SIGQUIT"
     boss.children = []
 
@@ -112,18 +112,24 @@ def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> 
 def test_each_child_is_told_only_the_passwords_it_needs(
     boss: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL", "postgresql://owner:o1@h/d")
-    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL_FILE", "/run/secrets/o1")
+    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL", "postgresql://owner:pw-of-owner@h/d")
+    monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL_FILE", "/run/secrets/pw-of-owner")
     boss.flower_port = 5555
     boss.plan()
     known = {
-        child.name: {word for word in ("a1", "c1", "o1", "b1") if word in str(boss.environment(child.name))}
+        child.name: {
+            word
+            for word in ("pw-of-app", "pw-of-control", "pw-of-owner", "pw-of-broker")
+            if word in str(boss.environment(child.name))
+        }
         for child in boss.children
     }
     boss.children = []
     workers = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich")
-    assert {name: known.pop(name) for name in workers} == {name: {"a1", "c1", "b1"} for name in workers}
-    assert known == {"beat": {"b1"}, "flower": {"b1"}}
+    assert {name: known.pop(name) for name in workers} == {
+        name: {"pw-of-app", "pw-of-control", "pw-of-broker"} for name in workers
+    }
+    assert known == {"beat": {"pw-of-broker"}, "flower": {"pw-of-broker"}}
     given = ("WIKI_TOKEN", "LARDER_EMBEDDING_API_KEY")
     for variable in given:
         monkeypatch.setenv(variable, f"secret of {variable}")
