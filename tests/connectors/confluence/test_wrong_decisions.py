@@ -43,10 +43,10 @@ WRONG: dict[str, Mapping[str, object]] = {
     "the next link loses the context": {"client.next_address": _host_root},
     "the next link is encoded twice": {"client.next_address": _encoded_again},
     "fewer than asked for is the end": {"client.is_last": _fewer_is_the_end},
-    "no overlap": {"walk.OVERLAP": timedelta(0)},
-    "a time that is late in some zones": {"walk.FARTHEST_WEST": timedelta(hours=-6)},
-    "our clock": {"walk.reached": _our_clock},
-    "the cursor is ignored": {"walk.read_cursor": _from_the_start},
+    "no overlap": {"source.OVERLAP": timedelta(0)},
+    "a time that is late in some zones": {"source.FARTHEST_WEST": timedelta(hours=-6)},
+    "our clock": {"source.reached": _our_clock},
+    "the cursor is ignored": {"source.read_cursor": _from_the_start},
     "no look whether the list moved": {"client.ROWS_AGAIN": 0},
 }
 """Module and name below `connectors.confluence` -> what stands there instead."""
