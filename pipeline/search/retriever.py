@@ -48,7 +48,7 @@ _UNWATCHED = nullcontext()
 
 SPARE = 5
 """Hits read beyond those wanted, in place of such as no longer hold or are marked as noise."""
-CHUNKS_PER_DOCUMENT = 4
+CHUNKS_PER_DOCUMENT = 2
 """Chunks that the vector index is followed to for each document wanted, in a search by meaning alone."""
 CHUNKS_PER_HIT = 2
 """The same if each chunk is a hit: an index that goes on for a filter does not keep the order to the last."""
