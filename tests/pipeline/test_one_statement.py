@@ -226,9 +226,9 @@ def by_meaning(depot: Depot, database: Database, vector: Vectors, **request: Any
 def test_it_goes_on_for_a_document_that_has_all_of_the_nearest(
     shared_database: Database, counting: Counting
 ) -> None:
-    """Of 4 x 5 chunks looked at, 16 belong to one document; then of 100, 90."""
+    """Of 2 x 5 chunks looked at, 6 belong to one document; then of 100, 90."""
     (vector,) = rows(1, 4)
-    for long, statements in ((16, 1), (90, 2)):
+    for long, statements in ((6, 1), (90, 2)):
         depot = Depot(shared_database)
         near = unit(vector + 0.01 * rows(long, 5))
         depot.put(*[f"long {n}" for n in range(long)], title="long", vectors=near)
