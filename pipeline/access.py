@@ -1,0 +1,56 @@
+"""Who asks, what they may do, and which documents they may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from pipeline.errors import RequestRejected
+
+LEVELS = ("public", "internal", "confidential", "restricted")
+"""Security levels of documents, lowest first; whoever may see one may see those before it."""
+READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
+"""What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
+EVERYTHING = "*"
+"""Among the projects of a caller: all of the tenant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Somebody who was let in, with the rights that were proved."""
+
+    tenant: UUID
+    tenant_name: str
+    subject: str
+    """User id; never empty."""
+    projects: tuple[str, ...] = ()
+    """Ids or names; EVERYTHING is all."""
+    permissions: frozenset[str] = frozenset({READ})
+    level: str = "internal"
+    """Highest security level of documents that they may see."""
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong: Mapping[str, object] = {
+            "sub": "" if self.subject else "a user id",
+            "security_level": "" if self.level in LEVELS else f"one of {', '.join(LEVELS)}",
+            "permissions": "" if self.permissions <= {*PERMISSIONS} else f"of {', '.join(PERMISSIONS)}",
+        }
+        for claim, expected in wrong.items():
+            if expected:
+                raise RequestRejected(f"{claim} must be {expected}")
+
+    def may(self, permission: str) -> bool:
+        """True if they may do what needs this permission."""
+        return permission in self.permissions or ADMIN in self.permissions
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Security levels of documents that they may see; one of another name is never seen."""
+        return LEVELS[: LEVELS.index(self.level) + 1]
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """What they are called in a document's `acl`: of each of its layers one must be among these."""
+        return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups))
