@@ -193,6 +193,11 @@ def release(connection: Connection, source_id: UUID, token: UUID) -> None:
     connection.execute(_RELEASE, {"id": source_id, "token": token})
 
 
+_NEXT = """least(:next, case when next_sync_at > (select max(started_at) from sync_run where source_id = :id)
+                                        then next_sync_at end)"""
+"""The next time by the schedule, or now if the source was made due while it was walked: configured anew, resumed."""
+
+
 def completed(
     connection: Connection,
     source_id: UUID,
@@ -205,9 +210,9 @@ def completed(
     left_out: Mapping[str, int] | None = None,
 ) -> None:
     """Note a sync that reached its end; `walked` if it ended with an id walk, which saw `left_out` in all."""
-    statement = text("""
+    statement = text(f"""
         update source set last_sync_at = now(), last_error = null, failures = 0, retry_at = null, stamp = :stamp,
-               pipeline_version = :pipeline, next_sync_at = :next,
+               pipeline_version = :pipeline, next_sync_at = {_NEXT},
                left_out = case when :walked then cast(:left_out as jsonb) else left_out end,
                next_walk_at = case when :walked or next_walk_at is null then :walk else next_walk_at end
         where id = :id""")
@@ -220,8 +225,8 @@ def completed(
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:
     """Note a sync that ended with an error: the source is left alone, for a minute first and an hour at most."""
-    statement = text("""
-        update source set last_error = :error, failures = failures + 1, next_sync_at = :next,
+    statement = text(f"""
+        update source set last_error = :error, failures = failures + 1, next_sync_at = {_NEXT},
                retry_at = now() + make_interval(secs => least(3600, 60 * power(2, least(failures, 6))))
         where id = :id""")
     connection.execute(statement, {"id": source_id, "error": error, "next": next_sync_at})

@@ -179,6 +179,15 @@ class TestSlices:
             pass
         assert shop.value("select stamp from source") == "stamp-6" != source.stamp()
 
+    def test_who_made_it_due_during_the_walk_is_not_forgotten(self, shop: Workshop) -> None:
+        source, run = shelf(6, walks_all=True), shop.open_run()
+        shop.sql("update source set next_sync_at = now() + interval '2 hours'")
+        made_due = "update source set next_sync_at = now()"
+        assert go_on(shop, source, run, after_page=lambda: shop.sql(made_due))
+        assert shop.value("select next_sync_at <= now() from source")
+        assert go_on(shop, source, shop.open_run())
+        assert shop.value("select next_sync_at from source") == LATER
+
     def test_nothing_is_done_for_a_run_that_is_over(self, shop: Workshop) -> None:
         source, run = shelf(2), shop.open_run()
         with shop.database.tenant(shop.tenant) as connection:
