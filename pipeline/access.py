@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from pipeline.errors import RequestRejected
+from sqlalchemy import Connection
+
+from pipeline.errors import Forbidden, NotFound, RequestRejected
+from pipeline.ledger import ALL, SHARED, project_id, sources
+from pipeline.search.records import Filter
 
 LEVELS = ("public", "internal", "confidential", "restricted")
 """Security levels of documents, lowest first; whoever may see one may see those before it."""
 READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
 """What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
-EVERYTHING = "*"
-"""Among the projects of a caller: all of the tenant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class Caller:
     subject: str
     """User id; never empty."""
     projects: tuple[str, ...] = ()
-    """Ids or names; EVERYTHING is all."""
+    """Ids or names; `*` is all of the tenant."""
     permissions: frozenset[str] = frozenset({READ})
     level: str = "internal"
     """Highest security level of documents that they may see."""
@@ -54,3 +56,23 @@ class Caller:
     def readers(self) -> tuple[str, ...]:
         """What they are called in a document's `acl`: of each of its layers one must be among these."""
         return (f"user:{self.subject}", *(f"group:{name}" for name in self.groups))
+
+    @property
+    def sight(self) -> Filter:
+        """What a search for them is limited to, whatever project it is about."""
+        return Filter(security_levels=self.levels, readers=self.readers)
+
+    def project(self, connection: Connection, named: str) -> UUID:
+        """The id of a project of theirs, given as id or name.
+
+        Raises:
+            NotFound: the tenant has none of this name; those of other tenants are not told apart.
+            Forbidden: it is not among theirs.
+        """
+        wanted = project_id(self.tenant, named)
+        if not sources.has_project(connection, wanted):
+            raise NotFound("there is no such project")
+        own = {project_id(self.tenant, name) for name in (SHARED, *self.projects) if name != ALL}
+        if ALL not in self.projects and wanted not in own:
+            raise Forbidden("the project is not among those of the token")
+        return wanted

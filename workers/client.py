@@ -19,7 +19,7 @@ from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped
-from pipeline.errors import ConfigurationError, LarderError, SearchError, StoreUnavailable
+from pipeline.errors import ConfigurationError, LarderError, NotFound, SearchError, StoreUnavailable
 from pipeline.ledger import jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
@@ -56,7 +56,7 @@ class NoAnswerYet(SearchError):
     transient = True
 
 
-class UnknownJob(SearchError):
+class UnknownJob(NotFound):
     """There is no such enrichment, or no longer."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -12,6 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from connectors.documents.values import BoundedLoader
+from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
@@ -120,6 +122,19 @@ def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResult
     if not parts.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
     return retriever(parts, tenant).search(request)
+
+
+def query(parts: Runtime, caller: Caller, project: str, text: str, k: int | None = None) -> SearchResults:
+    """What one project of the caller holds on a question, as far as they may see it.
+
+    Raises:
+        NotFound: there is no such project.
+        Forbidden: it is not the caller's.
+    """
+    with parts.database.tenant(caller.tenant) as connection:
+        wanted = caller.project(connection, project)
+    request = SearchRequest(text=text, k=k, filter=replace(caller.sight, projects=(wanted,)), dedupe=False)
+    return search(parts, caller.tenant, request)
 
 
 def holds_documents(parts: Runtime, tenant: UUID) -> bool:

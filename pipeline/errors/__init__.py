@@ -23,7 +23,10 @@
     |  |- DocumentRejected                   permanent   this one document cannot be indexed
     |  `- LeaseLost                          transient   somebody else owns this work now
     `- SearchError                     E004              a query that cannot be answered
-       `- RequestRejected                    permanent   ... because it is none: a field is missing or wrong
+       |- RequestRejected                    permanent   ... because it is none: a field is missing or wrong
+       |- TokenRefused                       permanent   ... because nobody knows who asks
+       |- Forbidden                          permanent   ... because whoever asks may not
+       `- NotFound                           permanent   ... because there is no such project, document or job
 
 `workers/queue/retry.py` asks for the marks and `retry_after`, never for a class.
 """
@@ -197,6 +200,18 @@ class SearchError(LarderError):
 
 class RequestRejected(SearchError):
     """The request itself is wrong; no server could answer it."""
+
+
+class TokenRefused(SearchError):
+    """There is no token, or it proves nothing."""
+
+
+class Forbidden(SearchError):
+    """Whoever asks may not do this."""
+
+
+class NotFound(SearchError):
+    """There is no such thing, or none that the caller may know of."""
 
 
 LEAST_SECONDS = 0.1

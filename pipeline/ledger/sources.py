@@ -117,6 +117,12 @@ def projects(connection: Connection) -> dict[UUID, str]:
     return {row.id: row.name for row in rows}
 
 
+def has_project(connection: Connection, project_id: UUID) -> bool:
+    """True if the tenant has this project."""
+    statement = text("select exists (select from project where id = :id)")
+    return bool(connection.execute(statement, {"id": project_id}).scalar())
+
+
 def tenant_names(connection: Connection) -> dict[UUID, str]:
     """Every tenant there is."""
     return {row.id: row.name for row in connection.execute(text("select id, name from tenant"))}

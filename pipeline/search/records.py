@@ -79,6 +79,8 @@ class Filter:
     """No other documents than these."""
     security_levels: tuple[str, ...] = ()
     """The document's is one of these: what the caller may see."""
+    readers: tuple[str, ...] = ()
+    """Each layer of the document's `acl` names one of these; empty: whoever asks sees all."""
 
 
 MEASURED_THRESHOLDS: Mapping[str, float] = {

@@ -41,6 +41,8 @@ for command in (
     processes.down,
     processes.worker,
     processes.beat,
+    processes.api,
+    processes.token,
     processes.flower,
     processes.migrate,
     processes.health,

@@ -1,4 +1,4 @@
-"""Commands that run processes: up, down, worker, beat, flower, migrate, health."""
+"""Commands that run processes: up, down, worker, beat, api, flower, migrate, health."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY_SECONDS = 120.0
 def up(
     context: CommandContext,
     detach: Annotated[bool, Option("--detach", help="Return when everything runs.")] = False,
-    no_api: Annotated[bool, Option("--no-api", help="Without the HTTP API; there is none yet.")] = False,
+    no_api: Annotated[bool, Option("--no-api", help="Without the HTTP API.")] = False,
     no_flower: Annotated[bool, Option("--no-flower", help="Without Flower.")] = False,
 ) -> None:
     """Start servers, workers, beat and Flower on this machine, and look after them."""
@@ -36,13 +36,11 @@ def up(
     from workers.processes import supervisor
 
     settings = context.settings
-    if no_api:
-        print("this version has no HTTP API yet, so --no-api leaves nothing out", file=sys.stderr)
     if "supervisor" in supervisor.running(settings.data):
         raise supervisor.already(settings.data)
     if detach:
         try:
-            _tell(context, _detach(context, no_flower=no_flower))
+            _tell(context, _detach(context, no_api=no_api, no_flower=no_flower))
         except KeyboardInterrupt:
             print("stopping what has been started", file=sys.stderr)
             supervisor.shut_down(settings.data)
@@ -54,7 +52,8 @@ def up(
         sync.register(context.parts)
         context.parts.database.close()
         port = None if no_flower else settings.rag.flower.port or embedded.free_port()
-        boss = supervisor.Supervisor(settings=settings, where=where, flower_port=port)
+        api = None if no_api else settings.rag.api.port or embedded.free_port()
+        boss = supervisor.Supervisor(settings=settings, where=where, flower_port=port, api_port=api)
         boss.run(
             lambda: _tell(context, supervisor.read_state(settings.data) or {}),
             lambda: print("stopping: within half a minute all have ended what they are at", file=sys.stderr),
@@ -63,7 +62,7 @@ def up(
             raise typer.Exit(INTERRUPTED)
 
 
-def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:
+def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[str, Any]:
     """Start the supervisor as a process of its own; its state once workers listen."""
     from workers import embedded
     from workers.processes import supervisor
@@ -74,7 +73,7 @@ def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
     command += ["--config", str(context.settings.path)] if context.settings.path else []
-    command += ["--no-flower"] if no_flower else []
+    command += ["--no-api"] * no_api + ["--no-flower"] * no_flower
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
@@ -89,7 +88,8 @@ def _detach(context: CommandContext, *, no_flower: bool) -> dict[str, Any]:
         state = supervisor.read_state(folder)
         ages = liveness.ages(folder / "heartbeat")
         mine = supervisor.running(folder).get("supervisor") == process.pid
-        listening = all(ages.get(f"worker-{q}", 99) < liveness.DEAF_SECONDS for q in QUEUES)
+        awaited = [f"worker-{q}" for q in QUEUES] + ["api"] * (not no_api)
+        listening = all(ages.get(name, 99) < liveness.DEAF_SECONDS for name in awaited)
         if mine and listening and state and "database_url" in state:
             return state
         if process.poll() is not None:
@@ -108,6 +108,8 @@ def _tell(context: CommandContext, state: dict[str, Any]) -> None:
         f"running:  {', '.join(p['name'] for p in state.get('processes', []))}",
         f"database  {state['database_url'].rsplit('@', 1)[-1]}",
     ]
+    if state.get("api_url"):
+        said.append(f"api       {state['api_url']}  (larder token makes a token)")
     if state.get("flower_url"):
         said.append(f"flower    {state['flower_url']}  (user {state['flower_user']})")
     said.append(f"state     {context.settings.data / 'state.json'}  (addresses and passwords)")
@@ -158,6 +160,54 @@ def beat(context: CommandContext) -> None:
 
     _log_as_configured(context)
     processes.run_beat(context.parts)
+
+
+@command(answer_timeout=None, without={"as_json"})
+def api(
+    context: CommandContext,
+    port: Annotated[
+        int | None, Option(min=1, max=65535, help="TCP port. [default: api.port, else 8000]")
+    ] = None,
+    host: Annotated[str | None, Option(help="Address to listen on. [default: api.host]")] = None,
+) -> None:
+    """Run the HTTP API in the foreground."""
+    from workers.processes import run as processes
+
+    _log_as_configured(context)
+    s = context.settings.rag.api
+    processes.run_api(context.parts, host or s.host, port or s.port or 8000)
+
+
+@command()
+def token(
+    context: CommandContext,
+    user: Annotated[str, Option(help="Whom it names.")] = "developer",
+    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None,
+    permission: Annotated[
+        list[str] | None, Option(help="read, write, operate, admin; may be repeated. [default: read]")
+    ] = None,
+    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None,
+    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
+    tenant: Annotated[str | None, Option(help="[default: that of the configuration]")] = None,
+    hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
+) -> None:
+    """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
+    from pipeline.access import Caller
+    from pipeline.ledger import tenant_id
+    from workers.admin import tokens
+
+    name = tenant or context.settings.tenant
+    caller = Caller(
+        tenant=tenant_id(name),
+        tenant_name=name,
+        subject=user,
+        projects=tuple(project or ["*"]),
+        permissions=frozenset(permission or ["read"]),
+        level=level,
+        groups=tuple(group or ()),
+    )
+    made = tokens.mint(context.settings, caller, hours=hours)
+    context.answer({"token": made}, made)
 
 
 @command(answer_timeout=None, without={"as_json"})

@@ -1,4 +1,4 @@
-"""Running one process of the fleet: a worker, the beat, Flower."""
+"""Running one process of the fleet: a worker, the beat, the API, Flower."""
 
 from __future__ import annotations
 
@@ -95,6 +95,25 @@ def run_beat(parts: Runtime) -> None:
     _prepare(parts)
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)
     app.Beat(loglevel=parts.rag.monitoring.logging.level).run()
+
+
+def run_api(parts: Runtime, host: str, port: int) -> None:
+    """Answer over HTTP until a signal comes; requests under way are finished then."""
+    import uvicorn  # by this process alone
+
+    from workers.api.app import create_app
+
+    _prepare(parts)
+    uvicorn.run(
+        create_app(parts),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,  # it would tell what is asked for in addresses
+        server_header=False,
+        timeout_graceful_shutdown=20,
+        h11_max_incomplete_event_size=64_000,
+    )
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:

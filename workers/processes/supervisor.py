@@ -57,6 +57,7 @@ class Supervisor:
     settings: Settings
     where: Addresses
     flower_port: int | None = None
+    api_port: int | None = None
     queues: Sequence[str] = QUEUES
     """Whose workers to start."""
     lends: bool = False
@@ -78,6 +79,8 @@ class Supervisor:
         base = [sys.executable, "-m", "workers.cli"]
         self.children = [Child(f"worker-{q}", [*base, "worker", q]) for q in self.queues]
         self.children.append(Child("beat", [*base, "beat"]))
+        if self.api_port is not None:
+            self.children.append(Child("api", [*base, "api", "--port", str(self.api_port)]))
         if self.flower_port is not None:
             self.children.append(Child("flower", [*base, "flower", "--port", str(self.flower_port)]))
 
@@ -147,10 +150,10 @@ class Supervisor:
     def environment(self, name: str) -> dict[str, str]:
         """What a child needs to find the same servers and settings; secrets go this way, not on command lines.
 
-        No child migrates, and only workers read tables and ask services: what it does not open is told without the
-        password, and instead of a key there stands a word, since the file may name its variable.
+        No child migrates, and only workers and the API read tables and ask services: what it does not open is told
+        without the password, and instead of a key there stands a word, since the file may name its variable.
         """
-        w, worker = self.where, name.startswith("worker-")
+        w, worker = self.where, name.startswith(("worker-", "api"))
         addresses = {
             "LARDER_DATABASE_URL": w.database if worker else _without_password(w.database),
             "LARDER_CONTROL_DATABASE_URL": w.control if worker else _without_password(w.control),
@@ -192,7 +195,9 @@ class Supervisor:
             "control_database_url": self.where.control,
             "admin_database_url": self.where.admin,
             "broker_url": self.where.broker,
-            "api_url": None,
+            "api_url": None
+            if self.api_port is None
+            else f"http://{self.settings.rag.api.host}:{self.api_port}",
             **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,

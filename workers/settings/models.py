@@ -21,6 +21,7 @@ from connectors.sections import (
     refusal,
 )
 from pipeline.documents import DEFAULT, LANGUAGES
+from workers.settings.api import ApiSettings, AuthSettings
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingSettings
 from workers.settings.monitoring import MonitoringSettings
@@ -231,6 +232,10 @@ class Configuration(ConfigSection):
     """What Larder tells about itself."""
     flower: FlowerSettings = FlowerSettings()
     """The view of the queue."""
+    api: ApiSettings = ApiSettings()
+    """The HTTP API."""
+    auth: AuthSettings = AuthSettings()
+    """Who is let in there."""
 
     @property
     def languages(self) -> tuple[str, ...]:

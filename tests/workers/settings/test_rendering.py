@@ -94,6 +94,7 @@ class TestInitialFile:
             "LARDER_ADMIN_DATABASE_URL": "postgresql://h/c",
             "LARDER_BROKER_URL": "redis://h/0",
             "LARDER_EMBEDDING_API_KEY": "k",
+            "LARDER_JWT_SECRET": "s" * 32,
             "GEMINI_API_KEY": "k",
         }
         (here / "larder.yaml").write_text(text.replace("updateSchedule", "# updateSchedule"))

@@ -1,0 +1,96 @@
+"""Two tenants with documents of several projects and levels, and the API on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from pipeline.access import Caller
+from pipeline.ledger import project_id, sources, tenant_id
+from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop, document
+from tests.workers.installed import installed
+from workers import embedded
+from workers.admin import tokens
+from workers.api.app import create_app
+from workers.runtime import Runtime
+
+CONFIG = """
+rag:
+  tenant: acme
+  embedding: {provider: hashing, dimensions: 32}
+  retrieval: {minSimilarity: 0}
+  api: {requestsPerMinute: 100000, maxBody: 1m}
+  auth: {secret: a-secret-of-the-tests-of-32-bytes-and-more}
+"""
+ACME = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("berth",))
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def parts(
+    tmp_path_factory: pytest.TempPathFactory, shared_addresses: Addresses, servers: embedded.Servers
+) -> Iterator[Runtime]:
+    with installed(tmp_path_factory.mktemp("api"), shared_addresses, servers, CONFIG) as made:
+        for tenant in ("acme", "evil"):
+            for project in ("default", "berth", "empty"):
+                own = tenant_id(tenant)
+                with made.database.tenant(own) as connection:
+                    place = project_id(own, project)
+                    sources.ensure_tenant(connection, own, tenant, place, project)
+                if project != "empty":
+                    fill(Workshop(made.database, own, place, f"notes-{project}"), f"{tenant} {project}")
+        yield made
+
+
+def fill(shop: Workshop, whose: str) -> None:
+    """Twelve documents, of all levels, some for certain readers only."""
+    acl = [[], [["user:ann"]], [["group:harbour"]], [["user:ann", "group:harbour"], ["group:board"]]]
+    levels = ("public", "internal", "confidential")
+    shop.admit(
+        *(
+            document(
+                f"{level}-{n}",
+                f"Mooring lines of {whose}, {level} {n}. They are checked before each tide.",
+                security_level=level,
+                metadata={"acl": layers} if layers else {},
+            )
+            for level in levels
+            for n, layers in enumerate(acl)
+        )
+    )
+    shop.index()
+
+
+@pytest.fixture(scope="module")
+def api(parts: Runtime) -> Iterator[TestClient]:
+    with TestClient(create_app(parts), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def token(parts: Runtime) -> Callable[..., str]:
+    """A token of ann, with changes."""
+    return lambda **changes: tokens.mint(parts.settings, replace(ACME, **changes), hours=1)
+
+
+@pytest.fixture
+def ask(api: TestClient, token: Callable[..., str]) -> Ask:
+    """Post a question of ann, changed as the caller says."""
+
+    def post(
+        text: str = "mooring lines", project: Any = None, *, k: int | None = None, **changes: Any
+    ) -> Any:
+        body = {
+            "project_id": str(project or project_id(ACME.tenant, "berth")),
+            "query_text": text,
+            **({} if k is None else {"top_k": k}),
+        }
+        headers = {"Authorization": f"Bearer {token(**changes)}"}
+        return api.post("/api/v1/rag/query", json=body, headers=headers)
+
+    return post

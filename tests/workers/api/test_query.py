@@ -1,0 +1,149 @@
+"""A question over HTTP: what comes back, whose it is, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+
+from pipeline.ledger import project_id, tenant_id
+from tests.workers.api.conftest import ACME, Ask
+from workers.runtime import Runtime
+
+BERTH = project_id(ACME.tenant, "berth")
+
+
+def found(answer: Any) -> set[str]:
+    """The external ids of the documents that came back."""
+    assert answer.status_code == 200, answer.text
+    return {one["metadata"]["external_id"] for one in answer.json()["results"]}
+
+
+@pytest.mark.req("004-001", "004-002", "004-003", "004-008", "004-009", "004-010")
+def test_an_answer_has_the_form_that_is_promised(ask: Ask) -> None:
+    answer = ask("mooring lines", k=2)
+    body = answer.json()
+    assert (answer.status_code, body["total_results"], len(body["results"])) == (200, 2, 2)
+    UUID(body["query_id"])
+    for one in body["results"]:
+        assert {UUID(one["id"]), UUID(one["document_id"])}
+        assert "Mooring lines of acme berth" in one["chunk_text"]
+        assert one["metadata"]["source"] == "notes-berth"
+    scores = [one["similarity_score"] for one in body["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < score <= 1 for score in scores)
+    assert ask("mooring lines", k=2).json()["results"] == body["results"], "ids are the same every time"
+
+
+@pytest.mark.req("004-004", "004-013", "001-117", "001-119", "001-120")
+def test_only_what_the_project_holds_is_found(ask: Ask, parts: Runtime) -> None:
+    for project in ("berth", "default"):
+        answer = ask(project=project_id(ACME.tenant, project), k=50)
+        assert {one["metadata"]["source"] for one in answer.json()["results"]} == {f"notes-{project}"}
+
+
+@pytest.mark.req("004-005", "004-011", "004-007")
+def test_as_many_as_are_asked_for(ask: Ask, parts: Runtime) -> None:
+    assert len(found(ask(level="confidential", groups=("harbour", "board")))) == 5
+    assert len(found(ask(k=3, level="confidential", groups=("harbour", "board")))) == 3
+    everything = found(ask(k=10**6, level="confidential", groups=("harbour", "board")))
+    assert len(everything) == 12, "more than the most is cut, not refused"
+
+
+@pytest.mark.req("004-015")
+def test_an_empty_project_has_nothing(ask: Ask) -> None:
+    answer = ask(project=project_id(ACME.tenant, "empty"), projects=("*",))
+    assert (answer.status_code, answer.json()["results"]) == (200, [])
+
+
+@pytest.mark.req("004-017", "004-018", "004-023")
+@pytest.mark.parametrize(
+    ("project", "status"),
+    [
+        (uuid4(), 404),
+        (project_id(ACME.tenant, "empty"), 403),
+        (project_id(tenant_id("evil"), "berth"), 404),  # nobody is told that it is there
+    ],
+)
+def test_other_projects_are_closed(ask: Ask, project: UUID, status: int) -> None:
+    answer = ask(project=project)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
+    assert answer.json()["status"] == status
+    assert str(project) not in answer.text
+
+
+@pytest.mark.req("001-115")
+def test_levels_and_readers_limit_what_is_seen(ask: Ask) -> None:
+    assert found(ask(k=50, subject="bob")) == {"public-0", "internal-0"}
+    assert found(ask(k=50, subject="bob", level="public")) == {"public-0"}
+    assert found(ask(k=50, level="public")) == {"public-0", "public-1"}
+    assert found(ask(k=50, level="public", groups=("harbour",))) == {"public-0", "public-1", "public-2"}
+    assert "public-3" not in found(ask(k=50, level="public", subject="bob", groups=("board",)))
+    assert "public-3" in found(ask(k=50, level="public", groups=("board",)))
+    confidential = found(ask(k=50, subject="bob", level="confidential"))
+    assert confidential == {"public-0", "internal-0", "confidential-0"}
+
+
+@pytest.mark.req("004-018", "004-025")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"query_text": "x"}, "body.project_id"),
+        ({"project_id": str(BERTH)}, "body.query_text"),
+        ({"project_id": str(BERTH), "query_text": ""}, "body.query_text"),
+        ({"project_id": str(BERTH), "query_text": "x" * 10_001}, "body.query_text"),
+        ({"project_id": "berth", "query_text": "x"}, "body.project_id"),
+        ({"project_id": str(BERTH), "query_text": "x", "top_k": 0}, "body.top_k"),
+        ({"project_id": str(BERTH), "query_text": "x", "top_k": "many"}, "body.top_k"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    api: TestClient, token: Callable[..., str], body: dict[str, Any], field: str
+) -> None:
+    answer = api.post("/api/v1/rag/query", json=body, headers={"Authorization": f"Bearer {token()}"})
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert "xxxx" not in answer.text, "what was sent is not said again"
+
+
+def test_a_body_that_is_no_json_or_too_large(api: TestClient, token: Callable[..., str]) -> None:
+    headers = {"Authorization": f"Bearer {token()}", "Content-Type": "application/json"}
+    assert api.post("/api/v1/rag/query", content=b"{", headers=headers).status_code == 422
+    assert api.post("/api/v1/rag/query", content=b"[" * 100_000, headers=headers).status_code in (400, 422)
+    large = api.post("/api/v1/rag/query", content=b" " * 1_200_000, headers=headers)
+    assert (large.status_code, large.json()["title"]) == (413, "Request Entity Too Large")
+    pieces = (b" " * 100_000 for _ in range(20))  # sent without its length
+    assert api.post("/api/v1/rag/query", content=pieces, headers=headers).status_code == 413
+
+
+def test_a_request_has_an_id(api: TestClient) -> None:
+    assert api.get("/health/live", headers={"X-Request-Id": "a-1"}).headers["X-Request-Id"] == "a-1"
+    made = api.get("/nowhere", headers={"X-Request-Id": "a b" * 40})
+    assert made.headers["X-Request-Id"] == made.json()["request_id"] != ""
+    assert made.headers["X-Content-Type-Options"] == "nosniff"
+    assert api.put("/health/live").json()["status"] == 405
+
+
+def test_what_is_unforeseen_is_a_problem_without_words(
+    api: TestClient, ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "a secret sentence"
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError(words)
+
+    monkeypatch.setattr("workers.api.knowledge.query", broken)
+    answer = ask()
+    assert (answer.status_code, answer.headers["Content-Type"]) == (500, "application/problem+json")
+    assert "ZeroDivisionError" in caplog.text
+    assert "secret sentence" not in answer.text + caplog.text
+
+
+def test_health_needs_no_token(api: TestClient) -> None:
+    health = api.get("/health/rag").json()
+    assert health["store"] == health["broker"] == "ok"
+    assert api.get("/health/live").json() == {"status": "ok"}
+    assert "larder_degradation_level" in api.get("/metrics").text

@@ -1,0 +1,186 @@
+"""Who is let in: every trick with a token ends with 401."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, RSAKey
+
+from pipeline.errors import TokenRefused
+from pipeline.ledger import project_id, tenant_id
+from tests.workers.api.conftest import ACME
+from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, Verifier
+from workers.settings import load
+
+SECRET = "a-secret-of-the-tests-of-32-bytes-and-more"
+NOW = int(time.time())
+CLAIMS = {
+    "iss": "larder",
+    "aud": "larder",
+    "sub": "ann",
+    "iat": NOW,
+    "exp": NOW + 600,
+    "tenant": "acme",
+    "projects": ["berth"],
+    "permissions": ["read"],
+}
+BODY = {"project_id": str(project_id(ACME.tenant, "berth")), "query_text": "x"}
+
+
+def signed(key: Any = None, alg: Any = "HS256", header: Any = None, **claims: Any) -> str:
+    """A token; a claim that is None is left out."""
+    told = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
+    return jwt.encode({"alg": alg, **(header or {})}, told, key or OctKey.import_key(SECRET), [alg])
+
+
+def part(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def crafted(header: dict[str, Any], claims: Any = None, secret: bytes = SECRET.encode()) -> str:
+    """A token that the secret really signed, whatever its header says."""
+    told = f"{part(header)}.{part(CLAIMS if claims is None else claims)}"
+    mac = hmac.digest(secret, told.encode(), "sha256")
+    return f"{told}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+
+
+RSA, EC = RSAKey.generate_key(2048, {"kid": "r"}), ECKey.generate_key("P-256", {"kid": "e"})
+
+
+def status(api: TestClient, token: str) -> int:
+    answer = api.post("/api/v1/rag/query", json=BODY, headers={"Authorization": f"Bearer {token}"})
+    if answer.status_code == 401:
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert token[:40] not in answer.text
+    return int(answer.status_code)
+
+
+@pytest.mark.req("004-001", "004-018")
+def test_without_a_token_nobody_is_let_in(api: TestClient) -> None:
+    assert api.post("/api/v1/rag/query", json=BODY).status_code == 401
+    for given in ("Basic YTpi", "Bearer", "Bearer ", "bearer"):
+        assert api.post("/api/v1/rag/query", json=BODY, headers={"Authorization": given}).status_code == 401
+
+
+def test_a_good_token_lets_in(api: TestClient) -> None:
+    assert status(api, signed()) == 200
+    assert status(api, signed(exp=int(time.time()) - 5)) == 200, "clocks differ a little"
+
+
+FORGED = {
+    "none": part({"alg": "none"}) + "." + part(CLAIMS) + ".",
+    "None": part({"alg": "None"}) + "." + part(CLAIMS) + ".",
+    "unsigned": part({"alg": "HS256"}) + "." + part(CLAIMS) + ".",
+    "signed none": crafted({"alg": "none"}),
+    "no alg": crafted({"typ": "JWT"}),
+    "alg list": crafted({"alg": ["HS256"]}),
+    "crit": crafted({"alg": "HS256", "crit": ["exp"], "exp": 1}),
+    "kid list": crafted({"alg": "HS256", "kid": ["x"]})[:-4] + "AAAA",
+    "claims list": crafted({"alg": "HS256"}, [1]),
+    "claims text": crafted({"alg": "HS256"}, "x"),
+    "deep": crafted({"alg": "HS256"})[:20] + "[" * 9000,
+    "another secret": signed(OctKey.import_key("another-secret-of-at-least-32-bytes")),
+    "HS512": signed(OctKey.import_key(SECRET * 2), "HS512"),
+    "RS256": signed(RSA, "RS256"),
+    "ES256": signed(EC, "ES256"),
+    "kid path": signed(header={"kid": "../../../../dev/null"})[:-4] + "AAAA",
+    "expired": signed(exp=NOW - 3600),
+    "not yet": signed(nbf=NOW + 3600),
+    "made later": signed(iat=NOW + 3600),
+    "issuer": signed(iss="somebody"),
+    "audience": signed(aud="something"),
+    "audiences": signed(aud=["a", "b"]),
+    **{f"no {name}": signed(**{name: None}) for name in ("iss", "aud", "sub", "iat", "exp", "tenant")},
+    "empty tenant": signed(tenant=""),
+    "tenant list": signed(tenant=["acme"]),
+    "empty user": signed(sub=""),
+    "projects text": signed(projects="berth"),
+    "projects numbers": signed(projects=[1]),
+    "permission": signed(permissions=["root"]),
+    "level": signed(security_level="top"),
+    "level number": signed(security_level=3),
+    "groups": signed(groups={"a": 1}),
+    "exp text": crafted({"alg": "HS256"}, {**CLAIMS, "exp": "tomorrow"}),
+    "x": "x",
+    "dots": "....",
+    "abc": "a.b.c",
+    "empty": "e30.e30.e30",
+    "long": signed(more="x" * 1_000_000),
+}
+
+
+@pytest.mark.parametrize("trick", FORGED)
+def test_tricks_are_refused(api: TestClient, trick: str) -> None:
+    assert status(api, FORGED[trick]) == 401
+
+
+def test_a_permission_is_needed(api: TestClient) -> None:
+    assert status(api, signed(permissions=["write"])) == 403
+    assert status(api, signed(permissions=["admin"])) == 200
+
+
+class TestPublicKeys:
+    @pytest.fixture
+    def verifier(self, tmp_path: Path) -> Verifier:
+        public = {"keys": [RSA.as_dict(private=False), OctKey.import_key(SECRET, {"kid": "o"}).as_dict()]}
+        (tmp_path / "keys.json").write_text(json.dumps(public))
+        (tmp_path / "larder.yaml").write_text("rag:\n  auth: {algorithm: RS256, jwksFile: ./keys.json}\n")
+        return Verifier(load(tmp_path / "larder.yaml", {}))
+
+    def test_the_private_key_signs_and_the_public_one_proves(self, verifier: Verifier) -> None:
+        caller = verifier.caller(signed(RSA, "RS256", {"kid": "r"}))
+        assert (caller.tenant, caller.subject, caller.projects) == (tenant_id("acme"), "ann", ("berth",))
+        assert verifier.caller(signed(RSA, "RS256")).subject == "ann", "one key needs no name"
+
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            crafted({"alg": "HS256", "kid": "r"}, secret=RSA.as_pem(private=False)),
+            signed(OctKey.import_key(SECRET), "HS256", {"kid": "o"}),
+            signed(RSAKey.generate_key(2048), "RS256", {"kid": "r"}),
+            signed(RSA, "RS256", {"kid": "unknown"}),
+            signed(RSA, "PS256", {"kid": "r"}),
+            signed(EC, "ES256", {"kid": "r"}),
+            signed(EC, "ES256", {"jwk": EC.as_dict(private=False)}),
+            signed(EC, "ES256", {"jku": "http://127.0.0.1:1/keys", "kid": "e"}),
+            signed(EC, "ES256", {"x5u": "http://127.0.0.1:1/keys", "kid": "e"}),
+        ],
+        ids=range(9),
+    )
+    def test_confusions_are_refused(self, verifier: Verifier, forged: str) -> None:
+        with pytest.raises(TokenRefused):
+            verifier.caller(forged)
+
+    def test_keys_are_fetched_again_seldom(self) -> None:
+        now, reads = [0.0], []
+        keys: list[Any] = [RSA.as_dict(private=False)]
+
+        def read() -> bytes:
+            reads.append(now[0])
+            return json.dumps({"keys": keys}).encode()
+
+        found = PublicKeys(read, clock=lambda: now[0])
+        assert found.of("r")
+        for _ in range(50):
+            with pytest.raises(TokenRefused):
+                found.of("e")
+        assert len(reads) == 1
+        keys.append(EC.as_dict(private=False))
+        now[0] += REFETCH_SECONDS
+        assert found.of("e")
+        assert len(reads) == 2
+
+    def test_keys_that_cannot_be_read_let_nobody_in(self) -> None:
+        def away() -> bytes:
+            raise OSError
+
+        with pytest.raises(TokenRefused):
+            PublicKeys(away).of("r")

@@ -1,0 +1,1 @@
+"""The HTTP API: it translates and calls one function of the other rooms."""

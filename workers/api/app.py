@@ -1,0 +1,138 @@
+"""The application: what every request meets before and after its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import structlog
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from workers import installed_version
+from workers.admin.tokens import Verifier
+from workers.api import health, knowledge, problems
+from workers.enrichment import job
+from workers.processes.liveness import touch
+from workers.runtime import Runtime
+
+NAME = "api"
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+}
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+logger = logging.getLogger(__name__)
+
+
+class Envelope:
+    """Gives each request an id and a largest body, and each answer its headers; what is unforeseen is a problem.
+
+    Written for ASGI itself, which is asynchronous: handlers are not.
+    """
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self.app = app
+        self.most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers, taken, begun = Headers(scope=scope), 0, False
+        given = headers.get("X-Request-Id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def receive_bounded() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self.most_bytes:
+                raise HTTPException(413, f"the body is larger than {self.most_bytes:,} bytes")
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                answer = MutableHeaders(scope=message)
+                for name, value in {"X-Request-Id": request_id, **HEADERS}.items():
+                    answer.setdefault(name, value)
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request=request_id):
+            try:
+                length = headers.get("Content-Length", "0")
+                if length.isascii() and length.isdigit() and int(length[:20]) > self.most_bytes:
+                    too_large = f"the body is larger than {self.most_bytes:,} bytes"
+                    await problems.problem(scope, 413, too_large)(scope, receive, send_with_headers)
+                    return
+                await self.app(scope, receive_bounded, send_with_headers)
+            except Exception as error:  # noqa: BLE001 (whatever it is, whoever asked must be told)
+                # Where it happened, without its words: they may hold a text.
+                where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+                logger.error("a request failed with %s\n%s", type(error).__name__, where)  # noqa: TRY400
+                if not begun:
+                    said = "it failed unexpectedly; the log has the request id"
+                    await problems.problem(scope, 500, said)(scope, receive, send_with_headers)
+
+
+def create_app(parts: Runtime) -> FastAPI:
+    """The application on these parts; it loads its model while it starts, and says so at `/health/rag`.
+
+    Raises:
+        ConfigurationError: there is nothing to prove tokens with.
+    """
+    settings = parts.rag.api
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async def live() -> None:
+            await run_in_threadpool(job.warm, parts)
+            app.state.ready = True
+            while True:
+                touch(parts.heartbeat_folder, NAME)
+                await asyncio.sleep(1.0)
+
+        life = asyncio.create_task(live())
+        yield
+        life.cancel()
+
+    app = FastAPI(
+        title="Larder",
+        version=installed_version(),
+        summary="What the team already built, decided and wrote down.",
+        root_path=settings.root_path,
+        lifespan=lifespan,
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        responses=problems.responses(),
+    )
+    app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
+    problems.install(app)
+    for router in (health.router, knowledge.router):
+        app.include_router(router)
+    app.add_middleware(Envelope, most_bytes=int(settings.max_body))
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Prefer", "X-Request-Id"],
+            expose_headers=["X-Request-Id", "Location", "Retry-After"],
+        )
+    return app

@@ -1,0 +1,123 @@
+"""Errors as problem details (RFC 9457): a sentence and a request id, never a traceback, a text or a secret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from pipeline.documents import Json
+from pipeline.errors import (
+    Forbidden,
+    LarderError,
+    NotFound,
+    RateLimited,
+    RequestRejected,
+    TokenRefused,
+)
+
+MEDIA_TYPE = "application/problem+json"
+STATUS: Mapping[type[LarderError], int] = {
+    TokenRefused: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    RequestRejected: 422,
+    RateLimited: 429,
+}
+"""Class of an error -> status; others are 503 if they pass, else 500."""
+SERVER_ERROR = 500
+
+
+class FieldProblem(BaseModel):
+    """One wrong field of a request."""
+
+    field: str = Field(examples=["body.query_text"])
+    problem: str = Field(examples=["String should have at least 1 character"])
+
+
+class Problem(BaseModel):
+    """Why there is no answer (RFC 9457)."""
+
+    type: str = Field(examples=["about:blank"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["there is no such project"])
+    instance: str = Field(examples=["/api/v1/rag/query"])
+    request_id: str = Field(description="Is in the log, too.", examples=["5f1c9f0e2b7d4a06"])
+    code: str | None = Field(default=None, description="E001 to E005.", examples=["E004"])
+    errors: list[FieldProblem] | None = Field(default=None, description="With 422: the fields.")
+
+
+def problem(
+    scope: Mapping[str, Any],
+    status: int,
+    detail: str = "",
+    *,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    errors: Sequence[Json] | None = None,
+) -> JSONResponse:
+    """The response; what it lacks is left out."""
+    found = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail or HTTPStatus(status).description or HTTPStatus(status).phrase,
+        "instance": str(scope.get("path", "")),
+        "request_id": scope.get("state", {}).get("request_id", ""),
+        **{key: value for key, value in (("code", code), ("errors", errors)) if value},
+    }
+    return JSONResponse(found, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What the description of an address says of its errors."""
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in sorted({400, 401, 403, 413, 422, 429, 500, 503, *statuses})
+    }
+
+
+def _ours(request: Request, error: Any) -> JSONResponse:
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 0)
+    status = status or (503 if error.transient else SERVER_ERROR)
+    headers = {}
+    if status == STATUS[TokenRefused]:
+        headers["WWW-Authenticate"] = 'Bearer realm="larder"'
+    if error.retry_after is not None or status == 503:  # noqa: PLR2004 (Service Unavailable)
+        headers["Retry-After"] = str(math.ceil(error.retry_after or 5))
+    # What to do about the installation is for its operator, and may name its folders.
+    detail = str(error) if status < SERVER_ERROR else error.message
+    return problem(request.scope, status, detail, code=error.code, headers=headers)
+
+
+def _invalid(request: Request, error: Any) -> JSONResponse:
+    errors = [{"field": _place(e["loc"]), "problem": str(e["msg"])} for e in error.errors()[:20]]
+    return problem(request.scope, 422, "the request is wrong: see errors", code="E004", errors=errors)
+
+
+def _place(parts: Iterable[Any]) -> str:
+    # A key that the caller made up is no place of ours, and may be long.
+    return ".".join(str(part)[:40] for part in parts)
+
+
+def _http(request: Request, error: Any) -> JSONResponse:
+    said = error.detail if error.detail != HTTPStatus(error.status_code).phrase else ""
+    return problem(request.scope, error.status_code, said, headers=error.headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application this way; `workers.api.app.Envelope` does so for what is unforeseen."""
+    app.add_exception_handler(LarderError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
