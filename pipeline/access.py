@@ -62,6 +62,16 @@ class Caller:
         """What a search for them is limited to, whatever project it is about."""
         return Filter(security_levels=self.levels, readers=self.readers)
 
+    @property
+    def own_projects(self) -> tuple[UUID, ...]:
+        """Those they may look into, with what all of the tenant share; empty: all."""
+        names = (SHARED, *self.projects)
+        return () if ALL in names else tuple(sorted({project_id(self.tenant, name) for name in names}))
+
+    def knows(self, project: UUID) -> bool:
+        """True if they may look into this project."""
+        return not self.own_projects or project in self.own_projects
+
     def project(self, connection: Connection, named: str) -> UUID:
         """The id of a project of theirs, given as id or name.
 
@@ -69,10 +79,9 @@ class Caller:
             NotFound: the tenant has none of this name; those of other tenants are not told apart.
             Forbidden: it is not among theirs.
         """
-        wanted = project_id(self.tenant, named)
-        if not sources.has_project(connection, wanted):
+        wanted = project_id(self.tenant, named) if named.strip() else None
+        if wanted is None or not sources.has_project(connection, wanted):
             raise NotFound("there is no such project")
-        own = {project_id(self.tenant, name) for name in (SHARED, *self.projects) if name != ALL}
-        if ALL not in self.projects and wanted not in own:
+        if not self.knows(wanted):
             raise Forbidden("the project is not among those of the token")
         return wanted

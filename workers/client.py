@@ -14,13 +14,21 @@ from uuid import UUID
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
+from pipeline.access import LEVELS, Caller
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
 from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import clipped
-from pipeline.errors import ConfigurationError, LarderError, NotFound, SearchError, StoreUnavailable
-from pipeline.ledger import jobs, project_id, sources, tenant_id
+from pipeline.errors import (
+    ConfigurationError,
+    LarderError,
+    NotFound,
+    RequestRejected,
+    SearchError,
+    StoreUnavailable,
+)
+from pipeline.ledger import ALL, jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
@@ -77,11 +85,14 @@ class Client:
         deadline: float = 120.0,
         answer_timeout: float = 5.0,
         answers: MemoryCache[str] | None = None,
+        database: Database | None = None,
+        publisher: JobPublisher | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
         `answer_timeout` is how many seconds the database may say nothing at all until it counts as gone. `answers`
-        holds what `enrich` gives again when there is no other answer.
+        holds what `enrich` gives again when there is no other answer. `database` and `publisher` are those of a process
+        that serves many tenants; they are not closed with the client.
 
         Raises:
             ConfigurationError: `database_url` is no address of a PostgreSQL.
@@ -98,13 +109,14 @@ class Client:
         self._answers = answers or MemoryCache()
         self._names = (tenant, project)
         self._known = self._closed = False
-        self._database = Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
+        self._shared = database is not None
+        self._database = database or Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
         self._answer_timeout = answer_timeout
         self._resting_until = 0.0
         self._notifications = JobNotifications(
             self._database, self.tenant, database_url, answer_timeout=answer_timeout
         )
-        self._publisher = JobPublisher(broker_url) if broker_url else None
+        self._publisher = publisher or (JobPublisher(broker_url) if broker_url else None)
 
     @classmethod
     def of(cls, settings: Settings, database: str | None = None, broker: str | None = None) -> Self:
@@ -139,6 +151,7 @@ class Client:
         projects: Sequence[str] = (),
         priority: int = INTERACTIVE,
         deadline: float | None = None,
+        caller: Caller | None = None,
     ) -> UUID:
         """Ask; the id to fetch the answer with. The same question asked again costs nothing.
 
@@ -148,25 +161,43 @@ class Client:
 
         The answer comes from the documents of one project and from those that the tenant shares, which are the
         project `default`. It is `project`, else the one that the request names, else the client's own; `projects` are
-        searched besides, and `*` is all of the tenant.
+        searched besides, and `*` is all of the tenant. With a `caller` it holds what they may see, and all projects are
+        theirs.
 
         Raises:
             RequestRejected: it is none; the message names the field, and nothing was asked.
+            NotFound: there is no such project.
+            Forbidden: it is not the caller's.
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
-        checked = self._request(request, project, projects)
+        checked = self._request(request, project, projects, caller)
         return self.ask(ENRICH, checked, project=checked["project"], priority=priority, deadline=deadline)
 
-    def _request(self, request: Mapping[str, Any], project: str | None, projects: Sequence[str]) -> Json:
-        """The request, checked and in one form, with the project that it is about."""
+    def _request(
+        self,
+        request: Mapping[str, Any],
+        project: str | None,
+        projects: Sequence[str],
+        caller: Caller | None = None,
+    ) -> Json:
+        """The request, checked and in one form, with the project that it is about and the rights of the caller."""
         asked = EnrichmentRequest.from_json(request)
         where = {
             "project": project or asked.project or self._names[1],
             "projects": projects or asked.projects,
         }
         named = EnrichmentRequest.from_json({"pbi": asked.pbi, **where})
-        return replace(asked, project=named.project, projects=named.projects).to_json()
+        found = replace(asked, project=named.project, projects=named.projects)
+        if caller is None:
+            return found.to_json()
+        with self._store() as connection:
+            for name in {found.project, *found.projects} - {ALL}:
+                caller.project(connection, name)
+        more = caller.projects if ALL in found.projects else found.projects
+        s = caller.sight
+        limited = replace(found.filter, security_levels=s.security_levels, readers=s.readers)
+        return replace(found, projects=more, filter=limited).to_json()
 
     def ask(
         self,
@@ -209,8 +240,8 @@ class Client:
                 self._resting_until = time.monotonic() + REST_SECONDS
             raise
 
-    def job(self, job_id: UUID | str) -> JobRow:
-        """How a job stands.
+    def job(self, job_id: UUID | str, *, caller: Caller | None = None) -> JobRow:
+        """How a job stands; with a `caller` one that was asked with no more rights than theirs.
 
         Raises:
             UnknownJob: there is none of this id for this tenant, or its answer was kept long enough.
@@ -223,7 +254,7 @@ class Client:
             raise UnknownJob(what, fix="give the id that submit gave") from None
         with self._store() as connection:
             found = jobs.get(connection, wanted)
-        if found is None:
+        if found is None or not (caller is None or _may_read(caller, found)):
             fix = "ids are those that submit gave; answers are kept for enrichment.resultsKeptHours"
             raise UnknownJob(f"there is no enrichment {wanted}", fix=fix)
         return found
@@ -338,6 +369,8 @@ class Client:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
         self._closed = True
         self._notifications.close()
+        if self._shared:
+            return
         if self._publisher is not None:
             self._publisher.close()
         self._database.close()
@@ -347,6 +380,22 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _may_read(caller: Caller, job: JobRow) -> bool:
+    """Whether an answer holds nothing that the caller may not see; one that was asked without a caller may."""
+    try:
+        rights = EnrichmentRequest.from_json(job.request).filter
+    except RequestRejected:  # a job of an action
+        return False
+    theirs = caller.sight
+    return (
+        caller.knows(job.project_id)
+        and set(rights.security_levels or LEVELS) <= set(theirs.security_levels)
+        and bool(rights.readers)
+        and set(rights.readers) <= set(theirs.readers)
+        and all(caller.knows(project_id(caller.tenant, name)) for name in job.request.get("projects", ()))
+    )
 
 
 def _answer_of(job: JobRow) -> Json:

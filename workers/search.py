@@ -15,12 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from connectors.documents.values import BoundedLoader
 from pipeline.access import Caller
 from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, LarderError
+from pipeline.errors import ConfigurationError, LarderError, NotFound
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Mode
+from pipeline.search.retriever import read_document
 from pipeline.search.validity import age_days, remark
 from workers.runtime import Runtime
 from workers.settings.values import options_from
@@ -124,17 +125,35 @@ def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResult
     return retriever(parts, tenant).search(request)
 
 
-def query(parts: Runtime, caller: Caller, project: str, text: str, k: int | None = None) -> SearchResults:
-    """What one project of the caller holds on a question, as far as they may see it.
+def search_as(
+    parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
+) -> SearchResults:
+    """The answer as far as the caller may see it, from these projects; from all of theirs if none is named.
 
     Raises:
         NotFound: there is no such project.
         Forbidden: it is not the caller's.
     """
-    with parts.database.tenant(caller.tenant) as connection:
-        wanted = caller.project(connection, project)
-    request = SearchRequest(text=text, k=k, filter=replace(caller.sight, projects=(wanted,)), dedupe=False)
-    return search(parts, caller.tenant, request)
+    wanted = caller.own_projects
+    if projects:
+        with parts.database.tenant(caller.tenant) as connection:
+            wanted = tuple(sorted({caller.project(connection, name) for name in projects}))
+    s = caller.sight
+    limited = replace(request.filter, security_levels=s.security_levels, readers=s.readers, projects=wanted)
+    return search(parts, caller.tenant, replace(request, filter=limited))
+
+
+def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
+    """A document with its whole text, if the caller may see it; its columns are those of `read_document`.
+
+    Raises:
+        NotFound: there is none that they may know of.
+    """
+    wanted = replace(caller.sight, only=(document,), projects=caller.own_projects)
+    found = read_document(parts.database, caller.tenant, wanted)
+    if found is None:
+        raise NotFound("there is no such document")
+    return found
 
 
 def holds_documents(parts: Runtime, tenant: UUID) -> bool:

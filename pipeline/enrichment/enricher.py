@@ -121,7 +121,9 @@ class Enricher:
         level = max(found.degradation_level for found in answers.values())
         texts: Mapping[UUID, DocumentText] = {}
         try:
-            texts = self.texts.of({one.hit.document.id for ones in best.values() for one in ones})
+            texts = self.texts.of(
+                {one.hit.document.id for ones in best.values() for one in ones}, wanted.filter
+            )
         except StoreUnavailable:
             level = max(level, CACHED)  # the hits came from a cache: their own chunks have to do
         documents = {

@@ -26,7 +26,8 @@ from pipeline.enrichment.text import (
     stems,
     word_similarity,
 )
-from pipeline.search import Hit, SearchResults
+from pipeline.search import Hit, SearchResults, statement
+from pipeline.search.records import Filter
 from pipeline.search.validity import repeats
 
 CANDIDATES = 15
@@ -181,28 +182,31 @@ class DocumentTexts:
         self.database = database
         self.tenant = tenant
 
-    def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
+    def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:
         """Chunks of these documents in order, by one statement; a document that is gone meanwhile is left out.
+
+        So is one that the asker may no longer see: `wanted` is the filter that it was found with.
 
         Raises:
             StoreUnavailable: the store does not answer.
         """
         if not document_ids:
             return {}
-        with self.database.tenant(self.tenant) as connection:
-            rows = connection.execute(
-                text("""
-                    select d.id, d.external_id, c.ord, c.content, c.context
-                    from document d join chunk c on c.document_id = d.id
-                    where c.index_id = (select id from search_index where status = 'active')
-                      and d.id = any(:ids) and not d.hidden and not d.deleted and c.ord < :most
-                    order by d.id, c.ord"""),
-                {"ids": list(document_ids), "most": MOST_CHUNKS},
-            )
-            read: dict[UUID, DocumentText] = {}
-            for row in rows:
-                chunk = Chunk(ord=row.ord, content=row.content, context=row.context)
-                read.setdefault(row.id, DocumentText(row.external_id, [])).chunks.append(chunk)
+        limits = Filter(
+            only=tuple(document_ids), security_levels=wanted.security_levels, readers=wanted.readers
+        )
+        names = statement.names_of(limits)
+        chunks = f"""
+            select d.id, d.external_id, c.ord, c.content, c.context
+            from document d join chunk c on c.document_id = d.id
+            where c.index_id = (select id from search_index where status = 'active')
+              and {statement.visible(names)} and c.ord < %(most)s
+            order by d.id, c.ord"""
+        values = {**statement.values_of(limits, names), "most": MOST_CHUNKS}
+        read: dict[UUID, DocumentText] = {}
+        for document, external_id, ord_, content, context in self.database.ask(self.tenant, chunks, values):
+            chunk = Chunk(ord=ord_, content=content, context=context)
+            read.setdefault(document, DocumentText(external_id, [])).chunks.append(chunk)
         return read
 
     def ids(self, refs: Collection[str], projects: Collection[UUID] = ()) -> Sequence[UUID]:

@@ -39,7 +39,9 @@ PROJECT_KEYS = ("project", "projectid")
 _TYPE_KEYS = ("sourcetypes", "sourcetype")
 _NUMBER_KEYS = ("topk", "numbers")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_FILTER_KEYS = (*_TYPE_KEYS, "tags", "since", "until", "daterange", "metadata")
+_RIGHTS = ("securitylevels", "readers")
+"""Set by whoever knows who asks, over what a request says itself; they only narrow what is found."""
+_FILTER_KEYS = (*_TYPE_KEYS, "tags", "since", "until", "daterange", "metadata", *_RIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,8 @@ class EnrichmentRequest:
             "since": f.since and f.since.isoformat(),
             "until": f.until and f.until.isoformat(),
             "metadata": f.metadata,
+            "security_levels": f.security_levels,
+            "readers": f.readers,
         }
         plain = {
             "pbi": self.pbi,
@@ -226,6 +230,8 @@ def _filter(value: Any) -> Filter:
         since=_moment(keys.get("since") or days.get("start"), "filters.since"),
         until=_moment(keys.get("until") or days.get("end"), "filters.until", end=True),
         metadata=_mapping(keys.get("metadata") or {}, "filters.metadata"),
+        security_levels=_texts(keys.get("securitylevels") or (), "filters.security_levels"),
+        readers=_texts(keys.get("readers") or (), "filters.readers"),
     )
 
 

@@ -60,14 +60,14 @@ def document_id(source: UUID, external_id: str) -> UUID:
     return uuid5(source, external_id)
 
 
-def clean(value: Any) -> Any:
+def clean(value: Any, nul: str = "") -> Any:
     """`value` without NUL characters, lone surrogates and numbers that JSON lacks, at any depth of JSON."""
     if isinstance(value, str):
-        return value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+        return value.replace("\x00", nul).encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
-        return {clean(str(k)): clean(v) for k, v in value.items()}
+        return {clean(str(k), nul): clean(v, nul) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(v) for v in value]
+        return [clean(v, nul) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -75,6 +75,8 @@ class JobRow:
     """A job as its asker sees it."""
 
     id: UUID
+    project_id: UUID
+    request: Json
     state: State
     result: Json | None
     degradation_level: int | None

@@ -39,6 +39,7 @@ class RunRow(Counts):
     """A run and its counts."""
 
     id: int
+    source_id: UUID
     state: str
     force: bool
     walk: bool
@@ -107,6 +108,13 @@ def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
     """The oldest open run of a source, if it has one."""
     oldest = "id = (select min(id) from sync_run where source_id = :id and finished_at is null)"
     return _one(connection, oldest, source_id)
+
+
+def of_source(connection: Connection, source_id: UUID, most: int) -> list[RunRow]:
+    """The newest runs of a source."""
+    statement = text(f"select {_COLUMNS} from sync_run where source_id = :id order by id desc limit :most")
+    rows = connection.execute(statement, {"id": source_id, "most": most})
+    return [RunRow(**row) for row in rows.mappings()]
 
 
 def is_walked(connection: Connection, source_id: UUID) -> bool:

@@ -117,6 +117,28 @@ def projects(connection: Connection) -> dict[UUID, str]:
     return {row.id: row.name for row in rows}
 
 
+def project_name(connection: Connection, project_id: UUID) -> str:
+    """The name of a project that is there."""
+    return str(
+        connection.execute(text("select name from project where id = :id"), {"id": project_id}).scalar_one()
+    )
+
+
+def every_project(connection: Connection) -> dict[UUID, str]:
+    """Those of the tenant with their names, by name."""
+    rows = connection.execute(text("select id, name from project order by name, id"))
+    return {row.id: row.name for row in rows}
+
+
+def uploaded_to(connection: Connection, document_id: UUID, origin: str) -> UUID | None:
+    """The project of a document whose source has this origin; None if there is no such document."""
+    statement = text("""
+        select d.project_id from document d join source s on s.id = d.source_id
+        where d.id = :id and s.origin = :origin and not d.deleted""")
+    found: UUID | None = connection.execute(statement, {"id": document_id, "origin": origin}).scalar()
+    return found
+
+
 def has_project(connection: Connection, project_id: UUID) -> bool:
     """True if the tenant has this project."""
     statement = text("select exists (select from project where id = :id)")

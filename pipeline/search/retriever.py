@@ -14,7 +14,7 @@ from uuid import UUID
 from pgvector import HalfVector
 
 from pipeline.database.engine import Database
-from pipeline.documents import Chunk, Kind, SourceType
+from pipeline.documents import Chunk, Json, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.enrichment.degradation import Part
@@ -32,6 +32,7 @@ from pipeline.search.records import (
     NO_RERANKING,
     STATIC_ONLY,
     Explanation,
+    Filter,
     Hit,
     Mode,
     RetrievalOptions,
@@ -353,6 +354,32 @@ def _unexplained(answer: SearchResults) -> SearchResults:
 
 def _hash(words: str) -> str:
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_DOCUMENT = """
+    select d.id, d.external_id, d.title, d.url, d.source_type, d.kind, d.tags, d.metadata, d.project_id, d.updated_at,
+           s.name, b.body
+    from document d join source s on s.id = d.source_id
+    left join document_body b on b.document_id = d.id and b.version = d.desired_version
+    where {visible}"""
+_DOCUMENT_COLUMNS = (
+    "document_id", "external_id", "title", "url", "source_type", "kind", "tags", "metadata", "project_id",
+    "updated_at", "source", "text",
+)  # fmt: skip
+
+
+def read_document(database: Database, tenant: UUID, wanted: Filter) -> Json | None:
+    """The first document that a filter lets through, with its whole text; None if there is none.
+
+    The columns of `_DOCUMENT_COLUMNS`, as the database gives them.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    names = statement.of_documents(statement.names_of(wanted))
+    asked = _DOCUMENT.format(visible=statement.visible(names)) + " limit 1"
+    rows = database.ask(tenant, asked, statement.values_of(wanted, names))
+    return dict(zip(_DOCUMENT_COLUMNS, rows[0], strict=True)) if rows else None
 
 
 # -- what moves hits after they were found ----------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import cast, get_args
@@ -11,15 +11,18 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
+from pipeline.access import Caller
 from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
-from pipeline.errors import ConfigurationError, RequestRejected
+from pipeline.errors import ConfigurationError, NotFound, RequestRejected
 from pipeline.ledger import clean, documents, jobs, project_id, upkeep
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 from pipeline.search.question import key_of
 from workers.admin.evaluation import dataset
+from workers.runtime import Runtime
+from workers.search import document_as
 
 UNDO = "undo"
 MOST_NAMED = 5
@@ -36,11 +39,13 @@ def mark(
     project: str | None = None,
     source: str | None = None,
     by: str,
+    visible: Callable[[UUID], bool] | None = None,
 ) -> Json:
     """Say of a document what it is for a question: `useful`, `noise`, or `undo` for nothing any more.
 
     `item` is the id of a PBI that Step 4 was asked about or of an indexed document, or a question's text; `ref` is a
-    document's external id or its id. `project` is the item's, if several have one of that id.
+    document's external id or its id. `project` is the item's, if several have one of that id. A document that is not
+    `visible` is one that is not there.
 
     Raises:
         ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
@@ -54,7 +59,7 @@ def mark(
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = clean(by), source and clean(source)
     question = _question(connection, tenant, clean(item), project)
-    document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO)
+    document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO, visible=visible)
     if verdict != UNDO:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     elif (before := feedback.undo(connection, question.key, document.id)) is None:
@@ -76,6 +81,32 @@ def mark(
         "verdict": None if verdict == UNDO else verdict,
         "before": before,
     }
+
+
+def mark_as(parts: Runtime, caller: Caller, said: Json) -> Json:
+    """What a caller says of a document that they may see, with the words of `mark`.
+
+    An item is looked for in the named project alone; without one `item` is a question's text.
+
+    Raises:
+        NotFound: there is no such item or document that they may know of.
+        Forbidden: the project is not theirs.
+    """
+
+    def visible(document: UUID) -> bool:
+        with suppress(NotFound):
+            return bool(document_as(parts, caller, document))
+        return False
+
+    with parts.database.tenant(caller.tenant) as connection:
+        if said["project"]:
+            said = {**said, "project": str(caller.project(connection, said["project"]))}
+        else:
+            said = {**said, "item": f'"{said["item"]}"'}
+        try:
+            return mark(connection, caller.tenant, by=caller.subject, visible=visible, **said)
+        except ConfigurationError as error:
+            raise NotFound(error.message) from None
 
 
 def listed(connection: Connection, item: str | None = None) -> list[Json]:
@@ -157,10 +188,17 @@ def _known(connection: Connection, item: str) -> Iterator[list[Question]]:
 
 
 def _document(
-    connection: Connection, ref: str, source: str | None, *, removed: bool
+    connection: Connection,
+    ref: str,
+    source: str | None,
+    *,
+    removed: bool,
+    visible: Callable[[UUID], bool] | None,
 ) -> Row[tuple[UUID, str]]:
     """The one document that a person means."""
     rows = documents.with_ref(connection, ref, source)
+    if visible:
+        rows = [row for row in rows if visible(row.id)]
     there = [row for row in rows if not row.deleted] or (list(rows) if removed else [])
     if len(there) == 1:
         return there[0]
@@ -174,7 +212,7 @@ def _document(
             fix="mark one that a search finds",
         )
     where = f" of source {clipped(source)!r}" if source else ""
-    like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref else ()
+    like = documents.similar_refs(connection, ref, most=MOST_NAMED) if ref and not visible else ()
     hint = "give the ref of an answer, or metadata.external_id of a result of `larder search --json`"
     raise ConfigurationError(
         f"no document{where} has the external id or id {told}",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, StoreRefused
-from pipeline.ledger import embedding_use, overview, work
+from pipeline.errors import LarderError, NotFound, StoreRefused
+from pipeline.ledger import embedding_use, overview, runs, sources, work
 from pipeline.search.chunk_store import active_index
 from workers.admin import reindex
 from workers.admin.sync_now import served
@@ -186,3 +190,59 @@ def _of_syncs(found: Json) -> Iterator[str]:
     for s in (s for s in sources if idle and not s["paused"] and not s["removed"]):
         if s["freshness_seconds"] is None:
             yield f"{s['name']} was never synced: larder index"
+
+
+# What a caller may know -----------------------------------------------------------------------------
+
+
+def projects_of(parts: Runtime, caller: Caller) -> dict[UUID, str]:
+    """The projects that the caller may look into, with their names."""
+    with parts.database.tenant(caller.tenant) as connection:
+        return {key: name for key, name in sources.every_project(connection).items() if caller.knows(key)}
+
+
+def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
+    """The sources of those projects; how many documents they hold is not told."""
+    with parts.database.tenant(caller.tenant) as connection:
+        rows = [row for row in sources.listed(connection) if caller.knows(row.project_id)]
+    return [
+        {
+            "name": row.name,
+            "type": row.kind,
+            "project_id": row.project_id,
+            "state": "removed" if row.removed_at else "paused" if row.paused_at else "active",
+            "last_sync": row.last_sync_at,
+            "next_sync": row.next_sync_at,
+            "last_error": row.last_error,
+        }
+        for row in rows
+    ]
+
+
+def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.RunRow]:
+    """The newest runs of a source.
+
+    Raises:
+        NotFound: none of the caller's is called so.
+    """
+    with parts.database.tenant(caller.tenant) as connection:
+        for row in sources.listed(connection):
+            if row.name == name and caller.knows(row.project_id):
+                return runs.of_source(connection, row.id, most)
+    raise NotFound("there is no such source")
+
+
+def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
+    """A run of a source of the caller's; an open one has the counts of this moment.
+
+    Raises:
+        NotFound: there is none of this number.
+    """
+    with parts.database.tenant(caller.tenant) as connection:
+        run = runs.get(connection, run_id)
+        row = sources.get(connection, run.source_id) if run else None
+        if run is None or row is None or not caller.knows(row.project_id):
+            raise NotFound("there is no such run")
+        live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
+    counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
+    return replace(run, **counts)

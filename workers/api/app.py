@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers import installed_version
 from workers.admin.tokens import Verifier
-from workers.api import health, knowledge, problems
+from workers.api import enrichment, health, knowledge, problems
 from workers.enrichment import job
+from workers.enrichment.messaging import JobPublisher
 from workers.processes.liveness import touch
 from workers.runtime import Runtime
 
@@ -123,9 +124,10 @@ def create_app(parts: Runtime) -> FastAPI:
         responses=problems.responses(),
     )
     app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
+    app.state.publisher = JobPublisher(parts.addresses.broker)
     problems.install(app)
-    for router in (health.router, knowledge.router):
-        app.include_router(router)
+    for module in (health, knowledge, enrichment):
+        app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:
         app.add_middleware(

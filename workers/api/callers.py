@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, model_validator
 
 from connectors.web.limiter import RequestLimits
 from pipeline.access import READ, Caller
 from pipeline.errors import Forbidden, RateLimited, SourceUnavailable, TokenRefused
+from pipeline.ledger import clean
 from workers.runtime import Runtime
+
+
+class RequestBody(BaseModel):
+    """What is sent, without the characters that a database does not take."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, value: Any) -> Any:
+        return clean(value, nul="\ufffd")
 
 
 def parts_of(request: Request) -> Runtime:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from pipeline.documents import Json
 from pipeline.errors import (
+    DocumentRejected,
     Forbidden,
     LarderError,
     NotFound,
@@ -29,6 +30,7 @@ STATUS: Mapping[type[LarderError], int] = {
     Forbidden: 403,
     NotFound: 404,
     RequestRejected: 422,
+    DocumentRejected: 422,
     RateLimited: 429,
 }
 """Class of an error -> status; others are 503 if they pass, else 500."""
@@ -42,7 +44,7 @@ class FieldProblem(BaseModel):
     problem: str = Field(examples=["String should have at least 1 character"])
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """Why there is no answer (RFC 9457)."""
 
     type: str = Field(examples=["about:blank"])
@@ -82,7 +84,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }
         for status in sorted({400, 401, 403, 413, 422, 429, 500, 503, *statuses})
     }
@@ -121,3 +123,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(LarderError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    plain = app.openapi
+
+    def described() -> Json:
+        found = plain()
+        own = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+        found["components"]["schemas"] |= {**own.pop("$defs"), "ProblemDetails": own}
+        return found
+
+    app.openapi = described  # type: ignore[method-assign]

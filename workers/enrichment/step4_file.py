@@ -96,7 +96,15 @@ def read_backlog(path: Path) -> BacklogFile:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"
         ) from None
-    data = _parsed(path, content)
+    return backlog_of(path, _parsed(path, content))
+
+
+def backlog_of(path: Path, data: Any) -> BacklogFile:
+    """The PBIs of such a file's content, which is called `path` in messages.
+
+    Raises:
+        DocumentRejected: it holds no PBIs; the message names file and field.
+    """
     if isinstance(data, Mapping):
         for key in INPUTS:
             inner = data.get(key)

@@ -12,7 +12,7 @@ from pipeline.enrichment.found import DocumentText, DocumentTexts
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit, SearchRequest, SearchResults
-from pipeline.search.records import Explanation, StoredDocument
+from pipeline.search.records import Explanation, Filter, StoredDocument
 from pipeline.search.validity import outdated
 from tests.pipeline.enrichment.library import NOW, sound
 
@@ -86,7 +86,7 @@ class Stock(DocumentTexts):
         ]
         return SearchResults(hits=hits, model=self.model, degradation_level=self.level)
 
-    def of(self, document_ids: Collection[UUID]) -> Mapping[UUID, DocumentText]:
+    def of(self, document_ids: Collection[UUID], wanted: Filter) -> Mapping[UUID, DocumentText]:  # noqa: ARG002 (all are seen here)
         if self.away:
             raise StoreUnavailable("no answer")
         return {

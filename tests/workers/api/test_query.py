@@ -135,7 +135,7 @@ def test_what_is_unforeseen_is_a_problem_without_words(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError(words)
 
-    monkeypatch.setattr("workers.api.knowledge.query", broken)
+    monkeypatch.setattr("workers.api.knowledge.search_as", broken)
     answer = ask()
     assert (answer.status_code, answer.headers["Content-Type"]) == (500, "application/problem+json")
     assert "ZeroDivisionError" in caplog.text

@@ -1,0 +1,150 @@
+"""Step 4 over HTTP: asked, waited for, watched, and never told to whom may not see it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from pipeline.ledger import project_id
+from tests.workers.api.conftest import ACME
+from workers.enrichment import job
+from workers.runtime import Runtime
+
+PBI = {"id": "PBI-1", "title": "Check mooring lines before each tide", "project": "berth"}
+
+
+@pytest.fixture
+def call(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
+    def send(method: str, path: str, body: Any = None, *, headers: Any = None, **changes: Any) -> Any:
+        told = {"Authorization": f"Bearer {token(**changes)}", **(headers or {})}
+        return api.request(method, path, json=body, headers=told)
+
+    return send
+
+
+@pytest.fixture
+def worker(parts: Runtime) -> Iterator[None]:
+    """A thread that answers what is asked."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.05):
+            with parts.database.tenant(ACME.tenant) as connection:
+                waiting = connection.execute(text("select id from enrichment_job where state = 'queued'"))
+                ids: list[UUID] = list(waiting.scalars())
+            for one in ids:
+                job.run(parts, ACME.tenant, one)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def test_an_answer_is_fetched_at_its_address(call: Callable[..., Any], parts: Runtime) -> None:
+    asked = call("POST", "/api/v1/enrich", {"pbi": PBI})
+    assert asked.status_code == 202, asked.text
+    (one,) = asked.json()["jobs"]
+    assert (one["state"], asked.headers["Location"]) == ("queued", one["url"])
+    job.run(parts, ACME.tenant, UUID(one["id"]))
+    found = call("GET", one["url"]).json()
+    assert found["state"] == "done"
+    assert found["context"]["technical_docs"], "the notes are found"
+
+
+@pytest.mark.usefixtures("worker")
+def test_who_prefers_to_wait_gets_the_answer_at_once(call: Callable[..., Any]) -> None:
+    prefer = {"Prefer": "respond-async, wait=20"}
+    items = [{**PBI, "id": f"PBI-{n}"} for n in range(3)]
+    for body in (
+        {**PBI, "id": "PBI-7"},
+        items,
+        {"scored_pbis": [{"pbi": one, "scores": {}} for one in items]},
+    ):
+        answer = call("POST", "/api/v1/enrich", body, headers=prefer)
+        assert (answer.status_code, answer.headers["Preference-Applied"]) == (200, "wait=20")
+        assert all(one["context"]["technical_docs"] for one in answer.json()["jobs"])
+
+
+@pytest.mark.usefixtures("worker")
+def test_its_states_come_as_events(call: Callable[..., Any]) -> None:
+    url = call("POST", "/api/v1/enrich", {**PBI, "id": "PBI-8"}).json()["jobs"][0]["url"]
+    answer = call("GET", url, headers={"Accept": "text/event-stream"})
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    events = [block.split("\n")[0] for block in answer.text.strip().split("\n\n")]
+    assert events[-1] == "event: done"
+    assert events.count("event: done") == 1
+    assert '"technical_docs"' in answer.text
+
+
+def cited(answer: Any) -> set[str]:
+    (one,) = answer.json()["jobs"]
+    return {item["ref"] for item in one["context"]["technical_docs"]}
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.req("001-115")
+def test_an_answer_holds_what_its_asker_may_see(call: Callable[..., Any]) -> None:
+    def ask(**changes: Any) -> Any:
+        body = {
+            "pbi": PBI,
+            "topK": 20,
+            "filters": {"readers": ["group:board"], "security_levels": ["restricted"]},
+        }
+        return call("POST", "/api/v1/enrich", body, headers={"Prefer": "wait=20"}, **changes)
+
+    assert cited(ask(subject="bob")) <= {"public-0", "internal-0"}
+    assert cited(ask(subject="bob", level="public")) <= {"public-0"}
+    ann = ask(level="confidential", groups=("harbour", "board"))
+    assert cited(ann) - {"public-0", "internal-0"}, "who may see more gets more"
+    url = ann.json()["jobs"][0]["url"]
+    assert call("GET", url, level="confidential", groups=("harbour", "board")).status_code == 200
+    for fewer in ({"subject": "bob"}, {"level": "internal"}, {"groups": ()}, {"projects": ("empty",)}):
+        rights = {"level": "confidential", "groups": ("harbour", "board"), **fewer}
+        assert call("GET", url, **rights).status_code == 404, fewer
+
+
+def test_what_is_wrong_is_said(call: Callable[..., Any]) -> None:
+    path = "/api/v1/enrich"
+    assert call("GET", f"{path}/{uuid4()}").status_code == 404
+    assert call("GET", f"{path}/x").status_code == 422
+    wrong: tuple[Any, ...] = (
+        {},
+        [],
+        "text",
+        3,
+        {"pbi": {}},
+        [{"title": ""}],
+        {"pbi": {"title": 3}, "topK": "x"},
+    )
+    for body in wrong:
+        answer = call("POST", path, body)
+        assert answer.status_code == 422, (body, answer.text)
+        assert answer.json()["detail"]
+    assert call("POST", path, [PBI] * 201).status_code == 422
+    assert call("POST", path, {"pbi": {**PBI, "project": "empty"}}).status_code == 403
+    assert call("POST", path, {"pbi": {**PBI, "project": "nowhere"}}).status_code == 404
+    assert call("POST", path, {"pbi": PBI, "projects": ["empty"]}).status_code == 403
+    everywhere = call("POST", path, {"pbi": PBI, "projects": ["*"]})
+    assert everywhere.status_code == 202, "all of one's own"
+
+
+def test_feedback_is_about_what_one_sees(call: Callable[..., Any], parts: Runtime) -> None:
+    said = {"item": "how are lines checked", "ref": "public-0", "verdict": "useful", "source": "notes-berth"}
+    write = {"permissions": frozenset({"read", "write"})}
+    assert call("POST", "/api/v1/feedback", said).status_code == 403
+    marked = call("POST", "/api/v1/feedback", said, **write)
+    assert (marked.status_code, marked.json()["verdict"]) == (200, "useful"), marked.text
+    hidden = call("POST", "/api/v1/feedback", {**said, "ref": "confidential-0"}, **write)
+    unknown = call("POST", "/api/v1/feedback", {**said, "ref": "confidential-9"}, **write)
+    assert hidden.status_code == unknown.status_code == 404
+    assert hidden.json()["detail"] == unknown.json()["detail"].replace("-9", "-0")
+    elsewhere = {**said, "item": "PBI-1", "project": str(project_id(ACME.tenant, "empty"))}
+    assert call("POST", "/api/v1/feedback", elsewhere, **write).status_code == 403

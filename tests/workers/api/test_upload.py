@@ -1,0 +1,180 @@
+"""What is sent to a project: found when it is done, replaced when it is sent again, refused with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from pipeline.ledger import project_id, tenant_id, work
+from tests.workers.api.conftest import ACME, Ask
+from workers.control import maintenance, pump, steps
+from workers.runtime import Runtime
+
+BERTH = project_id(ACME.tenant, "berth")
+Files = list[tuple[str, tuple[str, bytes]]]
+
+
+def files(**named: bytes | str) -> Files:
+    return [
+        ("files", (name, body if isinstance(body, bytes) else body.encode())) for name, body in named.items()
+    ]
+
+
+@pytest.fixture
+def send(api: TestClient, token: Callable[..., str]) -> Callable[..., Any]:
+    def post(sent: Files, project: UUID = BERTH, **changes: Any) -> Any:
+        headers = {
+            "Authorization": f"Bearer {token(**{'permissions': frozenset({'read', 'write'})} | changes)}"
+        }
+        data = {"project_id": str(project)}
+        return api.post("/api/v1/knowledge/upload", data=data, files=sent, headers=headers)
+
+    return post
+
+
+def work_off(parts: Runtime) -> None:
+    """What the workers would do."""
+    indexer = steps.indexer(parts, ACME.tenant)
+    for step in (indexer.chunk, indexer.embed, indexer.upsert):
+        with parts.database.control() as connection:
+            connection.execute(text("update document set enqueued_at = null where state = 'pending'"))
+            found = work.pump_once(connection, steps.limits(parts.rag))
+        for batch in found.batches if found else ():
+            step(batch.tenant_id, batch.items)
+    maintenance.refresh_statistics(parts)
+    pump.pump_once(parts)
+
+
+def run_of(api: TestClient, token: Callable[..., str], answer: Any) -> Any:
+    headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write'}))}"}
+    return api.get(answer.headers["Location"], headers=headers).json()
+
+
+@pytest.mark.req("004-006", "004-027", "002-002", "002-003", "002-004", "002-011")
+def test_what_is_sent_is_found_and_what_is_sent_again_replaces_it(
+    api: TestClient, parts: Runtime, ask: Ask, send: Callable[..., Any], token: Callable[..., str]
+) -> None:
+    page = "---\ntags: [quay]\ncategory: guide\n---\n# Fenders\n\nThe zephyrine fender is hung at {}.\n"
+    pbi = json.dumps(
+        {"pbis": [{"id": "PBI-9", "title": "Zephyrine fender alarm", "description": "Sound it."}]}
+    )
+    sent = files(**{"guide/fenders.md": page.format("dawn"), "note.txt": "A zephyrine note.", "b.json": pbi})
+    answer = send(sent)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["rejected"] == []
+    ids = {one["external_id"]: one["document_id"] for one in answer.json()["documents"]}
+    assert set(ids) == {"guide/fenders.md", "note.txt", "PBI-9"}
+    assert run_of(api, token, answer)["state"] == "processing"
+    work_off(parts)
+    done = run_of(api, token, answer)
+    assert (done["state"], done["queued"], done["indexed"]) == ("finished", 3, 3)
+    found = {one["document_id"]: one for one in ask("zephyrine", k=50).json()["results"]}
+    assert set(ids.values()) <= set(found)
+    guide = found[ids["guide/fenders.md"]]
+    assert "hung at dawn" in guide["chunk_text"]
+    assert (guide["metadata"]["tags"], guide["metadata"]["url"]) == (["quay"], "")
+    assert guide["metadata"]["source"] == "upload:berth"
+
+    again = send(sent)
+    assert (run_of(api, token, again)["unchanged"], run_of(api, token, again)["queued"]) == (3, 0)
+    send(files(**{"guide/fenders.md": page.format("dusk")}))
+    work_off(parts)
+    texts = [one["chunk_text"] for one in ask("zephyrine", k=50).json()["results"]]
+    assert sum("hung at" in text for text in texts) == sum("hung at dusk" in text for text in texts) == 1
+
+    headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write', 'read'}))}"}
+    gone = f"/api/v1/knowledge/documents/{ids['note.txt']}"
+    assert (
+        api.get(f"/api/v1/documents/{ids['note.txt']}", headers=headers).json()["text"] == "A zephyrine note."
+    )
+    assert [api.delete(gone, headers=headers).status_code for _ in range(2)] == [204, 404]
+    assert api.get(f"/api/v1/documents/{ids['note.txt']}", headers=headers).status_code == 404
+    assert not any("zephyrine note" in one["chunk_text"] for one in ask("zephyrine", k=50).json()["results"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("../evil.md", b"# x", "no path below a folder"),
+        ("/etc/x.md", b"# x", "no path below a folder"),
+        ("a//b.md", b"# x", "no path below a folder"),
+        ("x" * 600 + ".md", b"# x", "longer than 500 bytes"),
+        ("a.exe", b"MZ", "ends with none of"),
+        ("a.md", b"PK\x03\x04\x00\x00", "binary file"),
+        ("empty.md", b"", "holds no text"),
+        ("latin.md", b"\xff\xfe\xfa\x00\x81", "not valid"),
+        ("deep.json", b"[" * 100_000, "deep"),
+        ("bad.json", b"{", ""),
+    ],
+)
+def test_what_cannot_be_taken_is_named(send: Callable[..., Any], name: str, content: bytes, why: str) -> None:
+    answer = send([("files", (name, content)), ("files", ("good.md", b"# Good\n\nA good page."))])
+    assert answer.status_code == 202, answer.text
+    (rejected,) = answer.json()["rejected"]
+    assert why in rejected["reason"]
+    assert "larder-upload" not in answer.text, "folders of ours are nobody's business"
+    assert [one["external_id"] for one in answer.json()["documents"]] == ["good.md"]
+
+
+def test_documents_are_taken_as_json(
+    api: TestClient, parts: Runtime, ask: Ask, token: Callable[..., str]
+) -> None:
+    headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write'}))}"}
+    one = {
+        "title": "Quince",
+        "text": "The quincefold rule.",
+        "tags": ["rule"],
+        "url": "https://example.com/q",
+    }
+    sent = {
+        "project_id": str(BERTH),
+        "documents": [one, {**one, "title": "Secret", "security_level": "restricted"}],
+    }
+    assert api.post("/api/v1/knowledge/documents", json=sent, headers=headers).status_code == 202
+    work_off(parts)
+    found = ask("quincefold", k=50).json()["results"]
+    told = [r["metadata"]["title"] for r in found if "quincefold" in r["chunk_text"]]
+    assert told == ["Quince"], "what is restricted is for those who may see it"
+    script = {**sent, "documents": [{**one, "url": "javascript:alert(1)"}]}
+    assert api.post("/api/v1/knowledge/documents", json=script, headers=headers).status_code == 422
+
+
+def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> None:
+    page = files(**{"a.md": "# A\n\nText."})
+    assert send(page, permissions=frozenset({"read"})).status_code == 403
+    assert send(page, project_id(ACME.tenant, "empty")).status_code == 403
+    assert send(page, project_id(tenant_id("evil"), "berth")).status_code == 404
+    assert send([]).status_code == 422
+    assert send(files(**{f"{n}.md": "x" for n in range(501)})).status_code == 422
+
+
+def test_projects_are_made_by_who_may(api: TestClient, token: Callable[..., str]) -> None:
+    def post(**changes: Any) -> Any:
+        headers = {"Authorization": f"Bearer {token(**changes)}"}
+        return api.post("/api/v1/projects", json={"name": "dredging"}, headers=headers)
+
+    assert post().status_code == 403
+    made = post(permissions=frozenset({"admin"}))
+    assert (made.status_code, made.json()["id"]) == (201, str(project_id(ACME.tenant, "dredging")))
+    seen = api.get("/api/v1/projects", headers={"Authorization": f"Bearer {token()}"}).json()
+    assert [one["name"] for one in seen] == ["berth", "default"]
+
+
+def test_sources_and_runs_of_ones_own_projects(api: TestClient, token: Callable[..., str]) -> None:
+    def get(path: str, **changes: Any) -> Any:
+        return api.get(path, headers={"Authorization": f"Bearer {token(**changes)}"})
+
+    names = {one["name"] for one in get("/api/v1/sources").json()}
+    assert {"notes-berth", "notes-default"} <= names
+    assert {one["name"] for one in get("/api/v1/sources", projects=()).json()} == {"notes-default"}
+    operator = {"permissions": frozenset({"operate"})}
+    assert get("/api/v1/sources/notes-berth/runs").status_code == 403
+    assert get("/api/v1/sources/notes-berth/runs", **operator).json()[0]["queued"] == 12
+    assert get("/api/v1/sources/notes-berth/runs", projects=(), **operator).status_code == 404
+    assert get("/api/v1/runs/999999", permissions=frozenset({"write"})).status_code == 404

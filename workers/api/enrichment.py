@@ -1,0 +1,211 @@
+"""Step 4 over HTTP: items in, an address to fetch the answer from, and what people say of an answer.
+
+Whoever waits for an answer waits in the event loop: a thread for each would leave none for those who ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from pipeline.access import WRITE, Caller
+from pipeline.errors import DocumentRejected, RequestRejected
+from pipeline.ledger import clean
+from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
+from workers.admin.feedback import mark_as
+from workers.api import problems
+from workers.api.callers import Parts, Reader, RequestBody, may
+from workers.client import Client
+from workers.enrichment.messaging import JobPublisher
+from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
+
+router = APIRouter(prefix="/api/v1", tags=["enrichment"])
+
+MOST_ITEMS = 200
+LONGEST_WAIT = 60.0
+"""Seconds, whatever is preferred."""
+FIRST_LOOK, LAST_LOOK = 0.05, 1.0
+"""Seconds between two looks at a job; each is half as long again as the one before."""
+KEEP_ALIVE = 15.0
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})", re.IGNORECASE)
+
+
+class Job(BaseModel):
+    """An item that was asked about."""
+
+    id: UUID
+    state: Literal["queued", "running", "done", "failed", "expired"]
+    degradation_level: int | None = None
+    context: dict[str, Any] | None = Field(default=None, description="The answer, once it is done.")
+    error: str | None = None
+    url: str
+
+
+class Jobs(BaseModel):
+    """What was asked, in the order of the items."""
+
+    jobs: list[Job]
+
+
+def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
+    """What asks for the caller's tenant, on the connections of this process."""
+    publisher: JobPublisher = request.app.state.publisher
+    return Client(
+        parts.addresses.database,
+        tenant=caller.tenant_name,
+        project=parts.settings.project,
+        deadline=parts.rag.enrichment.deadline_seconds,
+        database=parts.database,
+        publisher=publisher,
+    )
+
+
+Asking = Annotated[Client, Depends(client_of)]
+
+
+def _told(request: Request, job: JobRow) -> Job:
+    url = str(request.url_for("enrichment", job_id=job.id).path)
+    done = job.state == "done"
+    return Job(
+        id=job.id,
+        state=job.state,
+        degradation_level=job.degradation_level,
+        context=job.result if done else None,
+        error=None if done else job.error,
+        url=url,
+    )
+
+
+def _items(given: Any) -> list[Mapping[str, Any]]:
+    """Requests out of a PBI, a list of them, or what Step 3 wrote."""
+    if isinstance(given, Mapping) and not any(isinstance(value, list | dict) for value in given.values()):
+        return [given]
+    if isinstance(given, Mapping) and isinstance(given.get("pbi"), Mapping):
+        return [given]
+    try:
+        found = backlog_of(Path("body"), given).context
+    except DocumentRejected:
+        if isinstance(given, Mapping):
+            return [given]
+        raise
+    for inner in found.values():
+        if isinstance(inner, Mapping) and isinstance(inner.get("scored_pbis"), list):
+            return [item if "pbi" in item else {"pbi": item} for item in inner["scored_pbis"]]
+    raise RequestRejected("the body holds no items")
+
+
+@router.post("/enrich", status_code=202, responses=problems.responses(404))
+async def enrich(
+    given: Annotated[Any, Body(examples=[{"pbi": {"id": "PBI-7", "title": "Show tide gates on the chart"}}])],
+    request: Request,
+    response: Response,
+    client: Asking,
+    caller: Reader,
+    project: Annotated[str | None, Query(description="Id or name; else the item's own.")] = None,
+    prefer: Annotated[
+        str | None, Header(description="`wait=20`: answer within that time, if there is one.")
+    ] = None,
+) -> Jobs:
+    """Ask for the context of one backlog item or many; 200 with the answers if they came while you waited."""
+    items = _items(clean(given))
+    if not 0 < len(items) <= MOST_ITEMS:
+        raise RequestRejected(f"send 1 to {MOST_ITEMS} items at once, not {len(items)}")
+    priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK
+
+    def submit() -> list[UUID]:
+        ask = client.submit
+        return [ask(item, project=project, priority=priority, caller=caller) for item in items]
+
+    ids = await run_in_threadpool(submit)
+    asked = _WAIT.search(prefer or "")
+    wait = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
+    rows, pause, end = [], FIRST_LOOK, asyncio.get_running_loop().time() + wait
+    while True:
+        rows = await run_in_threadpool(lambda: [client.job(one, caller=caller) for one in ids])
+        left = end - asyncio.get_running_loop().time()
+        if left <= 0 or all(row.ended for row in rows):
+            break
+        await asyncio.sleep(min(pause, left))
+        pause = min(LAST_LOOK, pause * 1.5)
+    told = [_told(request, row) for row in rows]
+    if asked and all(row.ended for row in rows):
+        response.status_code = 200
+        response.headers["Preference-Applied"] = f"wait={asked[1]}"
+    if len(told) == 1:
+        response.headers["Location"] = told[0].url
+    return Jobs(jobs=told)
+
+
+@router.get(
+    "/enrich/{job_id}",
+    response_model=Job,
+    responses={
+        **problems.responses(404),
+        200: {"content": {"text/event-stream": {}}, "description": "How it stands, or its states as events"},
+    },
+)
+async def enrichment(
+    job_id: UUID,
+    request: Request,
+    client: Asking,
+    caller: Reader,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Any:
+    """How a request stands, with its answer once it is done; as events until then if `text/event-stream` is asked."""
+    row = await run_in_threadpool(client.job, job_id, caller=caller)
+    if "text/event-stream" not in accept:
+        return _told(request, row)
+    return StreamingResponse(_events(request, client, caller, row), media_type="text/event-stream")
+
+
+async def _events(request: Request, client: Client, caller: Caller, row: JobRow) -> AsyncIterator[str]:
+    """Each state of the job, the last one with its answer."""
+    told, pause, silent = "", FIRST_LOOK, 0.0
+    while not await request.is_disconnected():
+        if row.state != told:
+            told, silent = row.state, 0.0
+            yield f"event: {row.state}\ndata: {_told(request, row).model_dump_json()}\n\n"
+        if row.ended:
+            return
+        await asyncio.sleep(pause)
+        silent, pause = silent + pause, min(LAST_LOOK, pause * 1.5)
+        if silent >= KEEP_ALIVE:
+            silent = 0.0
+            yield ": still there\n\n"
+        row = await run_in_threadpool(client.job, row.id, caller=caller)
+
+
+class Verdict(RequestBody):
+    """What somebody says of a document for an item or a question."""
+
+    item: Annotated[str, Field(min_length=1, max_length=10_000, description="Id of an item, or a question.")]
+    ref: Annotated[
+        str, Field(min_length=1, max_length=1000, description="`ref` or `document_id` of an answer.")
+    ]
+    verdict: Literal["useful", "noise", "undo"]
+    project: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    source: Annotated[str, Field(max_length=200)] | None = None
+
+
+class Marked(BaseModel):
+    """What is said of it now."""
+
+    ref: str
+    document_id: UUID
+    verdict: str | None
+    before: str | None
+
+
+@router.post("/feedback", responses=problems.responses(404))
+def feedback(said: Verdict, parts: Parts, caller: Annotated[Caller, Depends(may(WRITE))]) -> Marked:
+    """Say that a document is useful or noise for an item; later answers honour it."""
+    return Marked.model_validate(mark_as(parts, caller, said.model_dump()))

@@ -1,0 +1,230 @@
+"""What somebody sends becomes documents of a project, by the same readers as files and through the same ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+import connectors
+from connectors.documents.values import made
+from connectors.web.limiter import LocalRequestLimiter
+from pipeline.access import Caller
+from pipeline.documents import Document, Json, Kind, Page, Problem, SourceType
+from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
+from pipeline.ledger import admission, document_id, project_id, runs, source_id, sources, upkeep
+from workers.admin.sync_now import SUFFIXES
+from workers.control import steps
+from workers.queue import dispatch
+from workers.runtime import Runtime
+from workers.settings import SOURCE_TYPES, Settings
+
+ORIGIN = "upload"
+MOST_FILES = 500
+MOST_SECONDS = 60.0
+"""For reading what is sent at once."""
+LONGEST_NAME = 500
+"""Bytes of a file's name with its folders."""
+
+
+def upload(
+    parts: Runtime,
+    caller: Caller,
+    project: str,
+    files: Sequence[tuple[str, bytes]] = (),
+    documents: Sequence[Mapping[str, object]] = (),
+) -> Json:
+    """Take files (name, content) and documents into the ledger; what is there under the same name is replaced.
+
+    A document has `title` and `text`, and may have `external_id` (else the title is it), `url`, `tags`, `metadata`
+    and `security_level`. The answer is `{"run", "documents": [{"external_id", "document_id"}], "rejected":
+    [{"item", "reason"}]}`; what is wrong with one keeps none of the others.
+
+    Raises:
+        NotFound: there is no such project.
+        Forbidden: it is not the caller's.
+        RequestRejected: there is nothing, or too much, to take.
+    """
+    if not 0 < len(files) + len(documents) <= MOST_FILES:
+        raise RequestRejected(
+            f"send 1 to {MOST_FILES} files or documents at once, not {len(files) + len(documents)}"
+        )
+    with parts.database.tenant(caller.tenant) as connection:
+        place = caller.project(connection, project)  # before anything is read
+    found = _read_apart(parts.settings, files, documents)
+    taken = {one.external_id: one for one in found if isinstance(one, Document)}
+    rejected = [one for one in found if isinstance(one, Problem)]
+    with parts.database.tenant(caller.tenant) as connection:
+        own = _registered(connection, caller, place)
+        run = runs.open_run(connection, caller.tenant, own, trigger="manual")
+        if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
+            raise StoreUnavailable("another upload to this project is under way", retry_after=1)
+        where = admission.Admission(
+            tenant_id=caller.tenant,
+            project_id=place,
+            source_id=own,
+            run_id=run,
+            pipeline_version=f"upload-1|{steps.chunkers(parts)(ORIGIN, None).version}",
+        )
+        page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
+        runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
+        runs.discovered(connection, run)
+        sources.completed(
+            connection, own, pipeline_version=where.pipeline_version, stamp=None, next_sync_at=None,
+            next_walk_at=None, walked=False,
+        )  # fmt: skip
+        told = {"run": run, "taken": len(taken), "rejected": len(rejected)}
+        upkeep.append_audit(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
+    dispatch.ring(seldom=True)
+    return {
+        "run": run,
+        "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
+        "rejected": [{"item": one.external_id, "reason": one.reason} for one in rejected],
+    }
+
+
+def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
+    """The source that uploads of a project belong to; no configured one can be called so, for it has a colon."""
+    name = f"{ORIGIN}:{sources.project_name(connection, project)}"
+    own = source_id(caller.tenant, name)
+    there = sources.Registration(
+        id=own,
+        tenant_id=caller.tenant,
+        project_id=project,
+        name=name,
+        kind=ORIGIN,
+        config_hash="",
+        origin=ORIGIN,
+    )
+    sources.register(connection, [there])
+    return own
+
+
+def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
+    """Delete a document that was uploaded to a project of the caller.
+
+    Raises:
+        NotFound: there is none.
+    """
+    with parts.database.tenant(caller.tenant) as connection:
+        place = sources.uploaded_to(connection, document, ORIGIN)
+        if place is None or not caller.knows(place) or not admission.remove(connection, [document]):
+            raise NotFound("there is no uploaded document of this id")
+        told = {"document": str(document)}
+        upkeep.append_audit(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
+
+
+@cache
+def _reader() -> ProcessPoolExecutor:
+    # Bounds on time and memory hold in the main thread of a process, and requests are answered in others.
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=100)
+
+
+def _read_apart(
+    settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
+) -> list[Document | Problem]:
+    """What was sent, read by a process of its own that an evil one cannot hold up for long."""
+    reader = _reader()
+    try:
+        return reader.submit(read, settings, files, documents).result(MOST_SECONDS)
+    except (BrokenProcessPool, TimeoutError):
+        _reader.cache_clear()
+        for process in list((reader._processes or {}).values()):  # noqa: SLF001 (there is no other way to end it)
+            process.kill()
+        reader.shutdown(wait=False, cancel_futures=True)
+        raise RequestRejected(f"this takes more than {MOST_SECONDS:g} s to read; send less at once") from None
+
+
+def read(
+    settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
+) -> list[Document | Problem]:
+    """Files, as the connectors read them from a folder, and documents that are sent as such."""
+    return [*_files(settings, files), *(_document(given, n) for n, given in enumerate(documents))]
+
+
+def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:
+    with TemporaryDirectory(prefix="larder-upload-") as folder:
+        present = set()
+        for name, content in files:
+            kind = next((k for k, ends in SUFFIXES.items() if name.lower().endswith(ends)), "")
+            if why := _refused(name, kind):
+                yield Problem(external_id=name[:200], reason=why)
+                continue
+            path = Path(folder, kind, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            present.add(kind)
+        for kind in sorted(present):
+            yield from _converted(settings, kind, Path(folder, kind))
+
+
+def _refused(name: str, kind: str) -> str:
+    path = PurePosixPath(name)
+    if len(name.encode()) > LONGEST_NAME or not name.isprintable() or "\\" in name:
+        return f"its name is longer than {LONGEST_NAME} bytes or has characters that names of files lack"
+    if path.is_absolute() or ".." in path.parts or str(path) != name:
+        return "its name is no path below a folder; send it without .. and without a slash at its start"
+    endings = ", ".join(end for ends in SUFFIXES.values() for end in ends)
+    return "" if kind else f"its name ends with none of {endings}"
+
+
+def _converted(settings: Settings, kind: str, folder: Path) -> Iterator[Document | Problem]:
+    section = SOURCE_TYPES[kind].model_validate(
+        {"name": ORIGIN, "type": kind, "root": str(folder), "paths": ["**/*"]}
+    )
+    try:
+        told = section.within(settings.context_of(section, LocalRequestLimiter))
+        for page in connectors.open_source(told).pages(None):
+            # The addresses are those of a folder that is soon gone.
+            yield from (replace(document, url="") for document in page.documents)
+            yield from (replace(problem, url="") for problem in (*page.failed, *page.skipped))
+    except LarderError as error:
+        yield Problem(external_id=f"the {kind} files", reason=str(error))
+
+
+def _document(given: Mapping[str, object], number: int) -> Document | Problem:
+    name = str(given.get("external_id") or given.get("title") or f"document {number + 1}")
+
+    def build() -> Document:
+        return Document(
+            external_id=name,
+            title=str(given["title"]),
+            text=str(given["text"]),
+            source_type=SourceType.TEXT,
+            kind=Kind(str(given.get("kind") or Kind.REFERENCE)),
+            url=str(given.get("url") or ""),
+            tags=tuple(map(str, _listed(given.get("tags")))),
+            metadata=dict(given["metadata"]) if isinstance(given.get("metadata"), Mapping) else {},  # type: ignore[call-overload]
+            security_level=str(given.get("security_level") or "internal"),
+        )
+
+    try:
+        found = made(build, name)
+    except DocumentRejected as error:
+        return Problem(external_id=name, reason=str(error))
+    return found or Problem(external_id=name, reason="it holds no text")
+
+
+def _listed(value: object) -> Iterable[object]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
+    """A project of the caller's tenant, made if it is not there.
+
+    Raises:
+        ConfigurationError: the name is empty.
+    """
+    found = project_id(caller.tenant, name)
+    with parts.database.tenant(caller.tenant) as connection:
+        sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, found, name)
+        upkeep.append_audit(connection, caller.tenant, "project", name, {}, by=caller.subject)
+    return found
