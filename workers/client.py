@@ -171,10 +171,10 @@ class Client:
             StoreUnavailable: the database does not answer; nothing was asked.
             StoreRejected: the database refuses.
         """
-        checked = self._request(request, project, projects, caller)
+        checked = self.checked(request, project, projects, caller)
         return self.ask(ENRICH, checked, project=checked["project"], priority=priority, deadline=deadline)
 
-    def _request(
+    def checked(
         self,
         request: Mapping[str, Any],
         project: str | None,
@@ -320,7 +320,7 @@ class Client:
         seconds = self.deadline if deadline is None else deadline
         end = time.monotonic() + seconds
         asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
-        request = self._request(asked, project, projects)
+        request = self.checked(asked, project, projects)
         key = jobs.submission_key(self.project, request).hex()
         try:
             own = request["project"]

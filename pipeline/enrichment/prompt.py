@@ -28,13 +28,14 @@ def prompt_block(context: EnrichedContext | Json) -> str:
     """What an agent is told of a PBI's context; with nothing found, to say that it does not know."""
     data = context.to_json() if isinstance(context, EnrichedContext) else context
     lines = list(_lines(data))
-    if not lines:
-        return NOTHING_FOUND
-    body = "\n".join(lines)
-    # A line that the text cannot have foreseen, and does not hold.
+    return f"{PRIORITISE}\n{fenced(chr(10).join(lines))}" if lines else NOTHING_FOUND
+
+
+def fenced(body: str) -> str:
+    """Text of the knowledge base between two lines that it cannot have foreseen, with what they mean before them."""
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     fence = f"=== context {digest} ==="
-    return "\n".join([PRIORITISE, DATA_ONLY.format(fence=fence), fence, body, fence])
+    return "\n".join([DATA_ONLY.format(fence=fence), fence, body, fence])
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers import installed_version
 from workers.admin.tokens import Verifier
-from workers.api import enrichment, health, knowledge, problems
+from workers.api import agents, enrichment, health, knowledge, problems
 from workers.enrichment import job
 from workers.enrichment.messaging import JobPublisher
 from workers.processes.liveness import touch
@@ -110,7 +110,8 @@ def create_app(parts: Runtime) -> FastAPI:
                 await asyncio.sleep(1.0)
 
         life = asyncio.create_task(live())
-        yield
+        async with app.state.agents.session_manager.run():
+            yield
         life.cancel()
 
     app = FastAPI(
@@ -124,9 +125,13 @@ def create_app(parts: Runtime) -> FastAPI:
         responses=problems.responses(),
     )
     app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
+    app.state.agents = agents.server(parts, agents.proved)
+    app.state.agents.streamable_http_app(
+        stateless_http=True, json_response=True, transport_security=agents.BY_TOKEN
+    )
     app.state.publisher = JobPublisher(parts.addresses.broker)
     problems.install(app)
-    for module in (health, knowledge, enrichment):
+    for module in (health, knowledge, enrichment, agents):
         app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:

@@ -43,6 +43,7 @@ for command in (
     processes.beat,
     processes.api,
     processes.token,
+    processes.mcp,
     processes.flower,
     processes.migrate,
     processes.health,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
@@ -18,6 +18,9 @@ from pipeline.errors import StoreUnavailable
 from workers.cli import INTERRUPTED
 from workers.cli.context import FAILED, CommandContext, command
 from workers.processes import liveness
+
+if TYPE_CHECKING:
+    from pipeline.access import Caller
 
 READY_SECONDS = 120.0
 
@@ -192,22 +195,51 @@ def token(
     hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
 ) -> None:
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
-    from pipeline.access import Caller
-    from pipeline.ledger import tenant_id
     from workers.admin import tokens
 
+    caller = _caller(context, user, project, group, level, tenant=tenant, permissions=permission)
+    made = tokens.mint(context.settings, caller, hours=hours)
+    context.answer({"token": made}, made)
+
+
+@command(answer_timeout=None, without={"as_json"})
+def mcp(
+    context: CommandContext,
+    user: Annotated[str, Option(help="Whom the agent asks for.")] = "agent",
+    project: Annotated[list[str] | None, Option(help="May be repeated; * is all. [default: *]")] = None,
+    group: Annotated[list[str] | None, Option(help="May be repeated.")] = None,
+    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
+) -> None:
+    """Serve an agent on standard input and output, by the Model Context Protocol; it only reads."""
+    from workers.processes import run as processes
+
+    _log_as_configured(context)
+    processes.run_agents(context.parts, _caller(context, user, project, group, level))
+
+
+def _caller(
+    context: CommandContext,
+    user: str,
+    projects: list[str] | None,
+    groups: list[str] | None,
+    level: str,
+    *,
+    tenant: str | None = None,
+    permissions: list[str] | None = None,
+) -> Caller:
+    from pipeline.access import Caller
+    from pipeline.ledger import tenant_id
+
     name = tenant or context.settings.tenant
-    caller = Caller(
+    return Caller(
         tenant=tenant_id(name),
         tenant_name=name,
         subject=user,
-        projects=tuple(project or ["*"]),
-        permissions=frozenset(permission or ["read"]),
+        projects=tuple(projects or ["*"]),
+        permissions=frozenset(permissions or ["read"]),
         level=level,
-        groups=tuple(group or ()),
+        groups=tuple(groups or ()),
     )
-    made = tokens.mint(context.settings, caller, hours=hours)
-    context.answer({"token": made}, made)
 
 
 @command(answer_timeout=None, without={"as_json"})

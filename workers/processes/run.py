@@ -11,6 +11,7 @@ from celery.signals import setup_logging, worker_process_init
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
+from pipeline.access import Caller
 from pipeline.errors import ConfigurationError
 from workers import runtime
 from workers.control import sync
@@ -114,6 +115,14 @@ def run_api(parts: Runtime, host: str, port: int) -> None:
         timeout_graceful_shutdown=20,
         h11_max_incomplete_event_size=64_000,
     )
+
+
+def run_agents(parts: Runtime, caller: Caller) -> None:
+    """Serve agents on standard input and output, as this caller."""
+    from workers.api import agents  # by this process alone
+
+    job.warm(parts)
+    agents.server(parts, lambda _context: caller).run("stdio")
 
 
 def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, str]) -> None:
