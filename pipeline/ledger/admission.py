@@ -55,9 +55,11 @@ _UPSERT = text(f"""
     order by id
     on conflict (id) do update set {", ".join(f"{name} = excluded.{name}" for name in _FIELDS.split(", "))},
         state = 'pending', stage = 'fetched', hidden = false, deleted = false, last_error = null, {RESTARTED},
-        -- The text that is searchable keeps its level until the new one takes its place.
+        -- The text that is searchable keeps its level and readers until the new one takes its place.
         served_level = case when document.indexed_version is not null
-                            then coalesce(document.served_level, document.security_level) end
+                            then coalesce(document.served_level, document.security_level) end,
+        served_acl = case when document.indexed_version is not null
+                          then coalesce(document.served_acl, document.acl) end
     where document.desired_version < excluded.desired_version""")
 
 
@@ -215,7 +217,7 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
         return 0
     statement = text("""
         update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
-               indexed_version = null, indexed_hash = null, indexed_pipeline = null, served_level = null,
+               indexed_version = null, indexed_hash = null, indexed_pipeline = null, served_level = null, served_acl = null,
                lease_token = null, lease_until = null, last_error = null
         where id in (select id from document where id = any(:ids) and not deleted order by id for update)
         returning id""")

@@ -120,7 +120,7 @@ _FAIL = _LEASED.give_back(
 _FINISH = _LEASED.give_back(
     """indexed_version = desired_version, indexed_hash = desired_hash, indexed_pipeline = pipeline_version,
        generation = generation + 1, stage = 'done', state = 'done', last_indexed = now(), crash_count = 0,
-       attempts = 0, enqueued_at = null, last_error = null, served_level = null,
+       attempts = 0, enqueued_at = null, last_error = null, served_level = null, served_acl = null,
        chunk_count = (select chunks from jsonb_to_recordset(cast(:rows as jsonb)) as r(document_id uuid, chunks integer)
                       where r.document_id = document.id)""",
     where="(indexed_version is null or indexed_version < desired_version)",

@@ -192,12 +192,10 @@ CONDITIONS = {
     # That of the text that is found and, while one of another level is on its way, that one too.
     "security_levels": """d.security_level = any(%(security_levels)s)
         and coalesce(d.served_level, d.security_level) = any(%(security_levels)s)""",
-    # What is no list of lists is open to nobody.
-    "readers": """not exists (
-        select from jsonb_array_elements(case jsonb_typeof(d.metadata -> 'acl')
-                                         when 'array' then d.metadata -> 'acl'
-                                         else case when d.metadata ? 'acl' then '[[]]' else '[]' end::jsonb end) l
-        where not (jsonb_typeof(l.value) = 'array' and jsonb_exists_any(l.value, cast(%(readers)s as text[]))))""",
+    # The same; a layer that is no list is open to nobody.
+    "readers": """(d.acl = '[]' and d.served_acl is null or not exists (
+        select from jsonb_array_elements(d.acl || coalesce(d.served_acl, '[]')) l
+        where not (jsonb_typeof(l.value) = 'array' and jsonb_exists_any(l.value, cast(%(readers)s as text[])))))""",
     "sources": "d.source_id in (select id from source where name = any(%(sources)s))",
 }
 """Part of a filter -> its condition on a chunk `c` and its document `d`."""

@@ -45,7 +45,7 @@ UNIQUE_WITHOUT_TENANT = {
 """Unique keys that do not begin with tenant_id: a row of another tenant can never collide with one of these."""
 
 SECRETS = {
-    "document": ("title", "url", "tags", "metadata"),
+    "document": ("title", "url", "tags", "metadata", "acl", "served_acl"),
     "index_document": ("centroid",),
     "document_body": ("body",),
     "chunk": ("content", "context", "embedding", "lexemes"),

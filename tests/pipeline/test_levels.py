@@ -1,6 +1,8 @@
-"""While a version of another security level is on its way, the text that is found has the rights of both."""
+"""Who may see a document; while a version with other rights is on its way, the text that is found has those of both."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,10 @@ from pipeline.search.records import Filter
 from tests.pipeline.workshop import Workshop, document
 
 
-def found(shop: Workshop, *levels: str) -> list[str]:
+def found(shop: Workshop, *levels: str, readers: tuple[str, ...] = ()) -> list[str]:
     cache.read_snapshot(shop.database, shop.tenant)  # whatever was seen a moment ago
     retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
-    allowed = Filter(security_levels=levels)
+    allowed = Filter(security_levels=levels, readers=readers)
     answer = retriever.search(SearchRequest(text="kestrel", mode="keyword", filter=allowed))
     return [hit.chunk.content for hit in answer.hits]
 
@@ -49,3 +51,59 @@ def test_a_document_that_came_back_has_its_new_level_alone(shop: Workshop) -> No
     shop.admit(document("a", "The kestrel.", security_level="public"))
     shop.index()
     assert found(shop, "public") == ["The kestrel."]
+
+
+ANN, BOB, BOARD = "user:ann", "user:bob", "group:board"
+
+
+@pytest.mark.req("001-115")
+@pytest.mark.parametrize(
+    ("acl", "readers", "seen"),
+    [
+        ([], (BOB,), True),
+        ([[ANN]], (ANN,), True),
+        ([[ANN]], (BOB,), False),
+        ([[ANN, BOARD]], (BOB, BOARD), True),
+        ([[ANN, BOB], [BOARD]], (ANN, "group:staff"), False),
+        ([[ANN, BOB], [BOARD]], (ANN, BOARD), True),
+        ([[BOARD], []], (ANN, BOARD), False),
+        ([ANN], (ANN,), False),
+        (ANN, (ANN,), False),
+        ({ANN: [ANN]}, (ANN,), False),
+        (None, (ANN,), False),
+        ([[[ANN]]], (ANN,), False),
+    ],
+)
+def test_of_each_layer_a_reader_has_a_name(
+    shop: Workshop, acl: Any, readers: tuple[str, ...], seen: bool
+) -> None:
+    shop.admit(document("a", "The kestrel.", metadata={"acl": acl}))
+    shop.index()
+    assert found(shop, readers=readers) == ["The kestrel."] * seen
+    assert found(shop) == ["The kestrel."], "whoever operates sees all"
+
+
+@pytest.mark.parametrize(("before", "after"), [([[ANN]], [[BOB]]), ([[ANN]], []), ([], [[ANN]])])
+def test_old_text_is_shown_to_nobody_who_may_not_read_both(shop: Workshop, before: Any, after: Any) -> None:
+    def seen() -> list[str]:
+        return [name for name in (ANN, BOB) if found(shop, readers=(name,))]
+
+    def admit(text: str, acl: Any) -> None:
+        shop.admit(document("a", text, metadata={"acl": acl} if acl else {}))
+
+    def may(*acls: Any) -> list[str]:
+        return [name for name in (ANN, BOB) if all(name in layer for acl in acls for layer in acl)]
+
+    admit("The kestrel's old secret.", before)
+    shop.index()
+    assert seen() == may(before)
+    admit("The kestrel, between.", [["user:cora"]])  # never found, so its readers never count
+    admit("The kestrel is done.", after)
+    assert seen() == may(before, after)
+    shop.index()
+    assert seen() == may(after)
+    with shop.database.tenant(shop.tenant) as connection:
+        admission.remove(connection, [shop.id("a")])
+    admit("The kestrel came back.", [])
+    shop.index()
+    assert seen() == [ANN, BOB]
