@@ -26,8 +26,8 @@ TONES: Mapping[str, str] = {
 }
 
 
-def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
-    """A page of this text, without a script or anything from elsewhere; `anchors` are ids of its first headings."""
+def rendered(markdown: str, anchors: Sequence[str] = ()) -> str:
+    """This text as HTML, with none of its own; `anchors` are ids of its first headings."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
 
@@ -42,13 +42,20 @@ def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
     for token, anchor in zip(headings, anchors, strict=False):
         token.attrSet("id", anchor)
     body: str = made.renderer.render(tokens, made.options, {})
+    return body.replace("<li>[ ] ", '<li class="todo">')
+
+
+def html(markdown: str, title: str, anchors: Sequence[str] = ()) -> str:
+    """A page of this text, without a script or anything from elsewhere; `anchors` are ids of its first headings."""
+    from markdown_it.common.utils import escapeHtml
+
     page = Template(files("pipeline.enrichment").joinpath("report.html").read_text(encoding="utf-8"))
     style = page.template.partition("<style>")[2].partition("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return page.substitute(
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         title=escapeHtml(title),
-        body=body.replace("<li>[ ] ", '<li class="todo">'),
+        body=rendered(markdown, anchors),
     )
 
 

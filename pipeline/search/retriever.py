@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import filterfalse
 from typing import Any
 from uuid import UUID
@@ -380,6 +381,24 @@ def read_document(database: Database, tenant: UUID, wanted: Filter) -> Json | No
     asked = _DOCUMENT.format(visible=statement.visible(names)) + " limit 1"
     rows = database.ask(tenant, asked, statement.values_of(wanted, names))
     return dict(zip(_DOCUMENT_COLUMNS, rows[0], strict=True)) if rows else None
+
+
+def indexed_since(database: Database, tenant: UUID, wanted: Filter, since: datetime, most: int) -> list[Json]:
+    """Documents that a filter lets through and that were indexed since then, newest first.
+
+    Each is `{"document_id", "title", "source", "kind", "last_indexed"}`.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    names = statement.of_documents(statement.names_of(wanted))
+    asked = f"""
+        select d.id, d.title, s.name, d.kind, d.last_indexed from document d join source s on s.id = d.source_id
+        where {statement.visible(names)} and d.last_indexed >= %(indexed_since)s
+        order by d.last_indexed desc limit %(most)s"""
+    values = {**statement.values_of(wanted, names), "indexed_since": since, "most": most}
+    columns = ("document_id", "title", "source", "kind", "last_indexed")
+    return [dict(zip(columns, row, strict=True)) for row in database.ask(tenant, asked, values)]
 
 
 # -- what moves hits after they were found ----------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,8 +30,23 @@ class LedgerSource(NamedTuple):
     tenant: str
 
 
+_ACTOR: ContextVar[str] = ContextVar("actor", default="")
+
+
+@contextmanager
+def acting(name: str) -> Iterator[None]:
+    """What is done meanwhile is done by this user, and not by whoever started the process."""
+    before = _ACTOR.set(name)
+    try:
+        yield
+    finally:
+        _ACTOR.reset(before)
+
+
 def current_user() -> str:
-    """Who is at the keyboard, for the audit chain."""
+    """Who does it, for the audit chain: a user of the console, else whoever is at the keyboard."""
+    if name := _ACTOR.get():
+        return name
     with suppress(OSError, KeyError):
         return f"cli:{getpass.getuser()}"
     return "cli"

@@ -15,9 +15,10 @@ from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreRefused
-from pipeline.ledger import embedding_use, overview, runs, sources, work
+from pipeline.ledger import dead, embedding_use, overview, runs, sources, work
 from pipeline.search.chunk_store import active_index
-from workers.admin import reindex
+from pipeline.search.retriever import indexed_since
+from workers.admin import operations, reindex
 from workers.admin.sync_now import served
 from workers.control import steps
 from workers.limits.tokens import Outlook
@@ -205,6 +206,9 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
     """The sources of those projects; how many documents they hold is not told."""
     with parts.database.tenant(caller.tenant) as connection:
         rows = [row for row in sources.listed(connection) if caller.knows(row.project_id)]
+        last = {row.id: run for row in rows for run in runs.of_source(connection, row.id, 1)}
+        live = runs.progress(connection, [run.id for run in last.values() if not run.finished_at])
+    last = {key: _with(run, live.get(run.id, {})) for key, run in last.items()}
     return [
         {
             "name": row.name,
@@ -214,9 +218,43 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "last_sync": row.last_sync_at,
             "next_sync": row.next_sync_at,
             "last_error": row.last_error,
+            "held": row.held,
+            "run": last.get(row.id),
         }
         for row in rows
     ]
+
+
+def letters_of(parts: Runtime, caller: Caller) -> tuple[list[dead.DeadLetter], list[Json]]:
+    """Dead letters of the caller's projects, and what their tenant embedded today."""
+    with parts.database.tenant(caller.tenant) as connection:
+        own = [row.id for row in sources.listed(connection) if caller.knows(row.project_id)]
+        return dead.listed(connection, source_ids=own), embedding_use.usage_today(connection)
+
+
+def operated(parts: Runtime, caller: Caller, name: str, act: Callable[[str], object]) -> None:
+    """Have `act` do something to the caller's source of this name, as the caller.
+
+    Raises:
+        NotFound: none of theirs is called so.
+    """
+    with parts.database.tenant(caller.tenant) as connection:
+        theirs = {row.name for row in sources.listed(connection) if caller.knows(row.project_id)}
+        tenant = sources.tenant_names(connection).get(caller.tenant, caller.tenant_name)
+    if name not in theirs:
+        raise NotFound("there is no such source")
+    with operations.acting(caller.subject):
+        act(f"{tenant}/{name}")
+
+
+MOST_CHANGES = 100
+
+
+def changes_of(parts: Runtime, caller: Caller) -> list[Json]:
+    """What was indexed today and the caller may see, newest first."""
+    wanted = replace(caller.sight, projects=caller.own_projects)
+    since = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return indexed_since(parts.database, caller.tenant, wanted, since, MOST_CHANGES)
 
 
 def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.RunRow]:
@@ -244,5 +282,9 @@ def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
         if run is None or row is None or not caller.knows(row.project_id):
             raise NotFound("there is no such run")
         live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
+    return _with(run, live)
+
+
+def _with(run: runs.RunRow, live: dict[str, int]) -> runs.RunRow:
     counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
     return replace(run, **counts)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers import installed_version
 from workers.admin.tokens import Verifier
-from workers.api import agents, enrichment, health, knowledge, problems
+from workers.api import agents, console, enrichment, health, knowledge, problems
 from workers.enrichment import job
 from workers.enrichment.messaging import JobPublisher
 from workers.processes.liveness import touch
@@ -130,8 +130,9 @@ def create_app(parts: Runtime) -> FastAPI:
         stateless_http=True, json_response=True, transport_security=agents.BY_TOKEN
     )
     app.state.publisher = JobPublisher(parts.addresses.broker)
-    problems.install(app)
-    for module in (health, knowledge, enrichment, agents):
+    problems.install(app, console.problem)
+    app.add_exception_handler(console.LoggedOut, console.logged_out)
+    for module in (health, knowledge, enrichment, agents, console):
         app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:

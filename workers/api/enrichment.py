@@ -27,6 +27,7 @@ from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.client import Client
 from workers.enrichment.messaging import JobPublisher
 from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
+from workers.runtime import Runtime
 
 router = APIRouter(prefix="/api/v1", tags=["enrichment"])
 
@@ -58,6 +59,11 @@ class Jobs(BaseModel):
 
 def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
     """What asks for the caller's tenant, on the connections of this process."""
+    return client_for(request, parts, caller)
+
+
+def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
+    """The same, for a caller that was proved in another way."""
     publisher: JobPublisher = request.app.state.publisher
     return Client(
         parts.addresses.database,
@@ -85,7 +91,7 @@ def _told(request: Request, job: JobRow) -> Job:
     )
 
 
-def _items(given: Any) -> list[Mapping[str, Any]]:
+def items_of(given: Any) -> list[Mapping[str, Any]]:
     """Requests out of a PBI, a list of them, or what Step 3 wrote."""
     if isinstance(given, Mapping) and not any(isinstance(value, list | dict) for value in given.values()):
         return [given]
@@ -116,7 +122,7 @@ async def enrich(
     ] = None,
 ) -> Jobs:
     """Ask for the context of one backlog item or many; 200 with the answers if they came while you waited."""
-    items = _items(clean(given))
+    items = items_of(clean(given))
     if not 0 < len(items) <= MOST_ITEMS:
         raise RequestRejected(f"send 1 to {MOST_ITEMS} items at once, not {len(items)}")
     priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
@@ -118,11 +119,23 @@ def _http(request: Request, error: Any) -> JSONResponse:
     return problem(request.scope, error.status_code, said, headers=error.headers)
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of the application this way; `workers.api.app.Envelope` does so for what is unforeseen."""
-    app.add_exception_handler(LarderError, _ours)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
+    """Answer every error of the application this way; `workers.api.app.Envelope` does so for what is unforeseen.
+
+    People get a `page` with the status and the detail instead.
+    """
+
+    def handled(told: Callable[[Request, Any], JSONResponse]) -> Callable[[Request, Exception], Response]:
+        def answer(request: Request, error: Exception) -> Response:
+            found = told(request, error)
+            if "/console" not in request.url.path:
+                return found
+            return page(request, found.status_code, json.loads(bytes(found.body))["detail"])
+
+        return answer
+
+    for kind, told in ((LarderError, _ours), (RequestValidationError, _invalid), (HTTPException, _http)):
+        app.add_exception_handler(kind, handled(told))
     plain = app.openapi
 
     def described() -> Json:

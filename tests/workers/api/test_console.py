@@ -1,0 +1,181 @@
+"""The console: who is let in, what a form needs, what a page may load, and what stands on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from pipeline.ledger import project_id, source_id
+from tests.pipeline.workshop import Workshop, document
+from tests.workers.api.conftest import ACME
+from workers.api.app import create_app
+from workers.enrichment import job
+from workers.runtime import Runtime
+
+BERTH = project_id(ACME.tenant, "berth")
+
+
+@pytest.fixture
+def browser(parts: Runtime) -> Iterator[TestClient]:
+    with TestClient(create_app(parts), base_url="https://larder.test") as client:
+        yield client
+
+
+@pytest.fixture
+def logged(browser: TestClient, token: Callable[..., str]) -> Callable[..., TestClient]:
+    def enter(**changes: Any) -> TestClient:
+        answer = browser.post("/console/login", data={"token": token(**changes)}, follow_redirects=False)
+        assert answer.status_code == 303
+        cookie = answer.headers["Set-Cookie"]
+        assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Secure", "Path=/console"))
+        return browser
+
+    return enter
+
+
+def csrf(page: Any) -> str:
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
+    assert found
+    return found[1]
+
+
+def test_who_has_no_token_sees_the_page_to_log_in_and_nothing_else(browser: TestClient) -> None:
+    for path in (
+        "",
+        "/enrich",
+        "/sources",
+        "/changes",
+        f"/documents/{BERTH}",
+        f"/enrich/{BERTH}",
+        "?q=mooring",
+    ):
+        page = browser.get(f"/console{path}")
+        assert (page.status_code, "Log in" in page.text, "Mooring" in page.text) == (401, True, False)
+    assert browser.post("/console/release", data={"csrf": "x", "source": "x"}).status_code == 401
+    wrong = browser.post("/console/login", data={"token": "nonsense"})
+    assert wrong.status_code == 401
+    assert "the token is refused" in wrong.text
+    assert "nonsense" not in wrong.text
+
+
+def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_of_its_own(
+    logged: Callable[..., TestClient],
+) -> None:
+    browser = logged(permissions=frozenset({"admin"}))
+    for path in ("", "?q=mooring+lines", "/enrich", "/sources", "/changes"):
+        page = browser.get(f"/console{path}")
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=", page.text)
+        assert not re.findall(r'(?:src|href)="(?!/console|#main)[^"]*"', page.text)
+    for kind, media in (("css", "text/css"), ("js", "text/javascript")):
+        assert browser.get(f"/console/console.{kind}").headers["Content-Type"].startswith(media)
+    assert browser.get("/console/console.html").status_code == 404
+
+
+@pytest.mark.req("001-115")
+def test_one_searches_marks_and_reads_what_one_may_see(
+    logged: Callable[..., TestClient], parts: Runtime
+) -> None:
+    browser = logged(subject="bob", permissions=frozenset({"read", "write"}))
+    page = browser.get("/console", params={"q": "mooring lines"})
+    assert "<mark>Mooring</mark> <mark>lines</mark> of acme berth, internal 0" in page.text
+    assert "confidential" not in page.text
+    assert "evil" not in page.text
+    document_id = re.search(r'name="ref" value="([0-9a-f-]{36})"', page.text)
+    assert document_id
+    said = {"q": "mooring lines", "ref": document_id[1], "verdict": "useful"}
+    assert browser.post("/console/feedback", data={**said, "csrf": "0" * 64}).status_code == 403
+    noted = browser.post("/console/feedback", data={**said, "csrf": csrf(page)})
+    assert (noted.status_code, "Noted." in noted.text, "what people said" in noted.text) == (200, True, True)
+    assert "before each tide" in browser.get(f"/console/documents/{document_id[1]}").text
+    hidden = parts.database.ask(
+        ACME.tenant, "select id from document where external_id = %(e)s limit 1", {"e": "confidential-0"}
+    )[0][0]
+    gone = browser.get(f"/console/documents/{hidden}")
+    assert (gone.status_code, "There is no such document" in gone.text) == (404, True)
+    assert "internal-0" in browser.get("/console/changes").text
+    assert "confidential-0" not in browser.get("/console/changes").text
+
+
+def test_evil_texts_stay_texts(logged: Callable[..., TestClient], parts: Runtime) -> None:
+    shop = Workshop(parts.database, ACME.tenant, BERTH, "evil-notes")
+    script = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    evil = f"Gantry {script} [click](javascript:alert(1)) {{{{ 7*7 }}}}"
+    shop.admit(document("evil", evil, title=f"Gantry {script}", url="javascript:alert(1)"))
+    shop.index()
+    browser = logged()
+    found = browser.get("/console", params={"q": "gantry"}).text
+    assert "&lt;script&gt;" in found
+    whole = browser.get(f"/console/documents/{shop.id('evil')}").text
+    for page in (found, whole):
+        assert not re.search(r"<script>|<img|href=.javascript", page)
+        assert "{{ 7*7 }}" in page
+
+
+def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClient], parts: Runtime) -> None:
+    browser = logged()
+    form = browser.get("/console/enrich")
+    told = {"csrf": csrf(form), "title": "Check mooring lines before each tide", "project": str(BERTH)}
+    assert browser.post("/console/enrich", data={**told, "csrf": "x"}).status_code == 403
+    waiting = browser.post("/console/enrich", data=told)
+    assert 'http-equiv="refresh"' in waiting.text
+    job_id = UUID(str(waiting.url).rpartition("/")[2])
+    job.run(parts, ACME.tenant, job_id)
+    page = browser.get(f"/console/enrich/{job_id}")
+    assert "Title of internal-0" in page.text
+    assert "Copy as Markdown" in page.text
+    assert 'http-equiv="refresh"' not in page.text
+    wrong = browser.post("/console/enrich", data={**told, "title": "", "text": "{"})
+    assert (wrong.status_code, 'role="alert"' in wrong.text) == (422, True)
+    file = {"file": ("step-3.json", b'{"scored_pbis": [{"pbi": {"title": "Mooring lines"}, "scores": {}}]}')}
+    assert "waiting for a worker" in browser.post("/console/enrich", data=told, files=file).text
+    assert logged(subject="bob").get(f"/console/enrich/{job_id}").status_code == 404
+
+
+def test_only_who_operates_lets_deletions_go_and_tries_again(
+    logged: Callable[..., TestClient], parts: Runtime
+) -> None:
+    with parts.database.tenant(ACME.tenant) as connection:
+        own = {"id": source_id(ACME.tenant, "notes-berth")}
+        connection.execute(text("update source set held = 30 where id = :id"), own)
+        connection.execute(text("update document set state = 'dead' where external_id = 'public-3'"))
+        connection.execute(
+            text("""
+                insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts,
+                                         crash_count)
+                select tenant_id, source_id, id, desired_version, 'fetched', 'E003', 'too odd', 1, 0 from document
+                where external_id = 'public-3' and source_id = :id"""),
+            own,
+        )
+    reader = logged()
+    page = reader.get("/console/sources")
+    assert "notes-berth" in page.text
+    assert "deletions go" not in page.text
+    assert "too odd" not in page.text
+    assert reader.post("/console/replay", data={"csrf": csrf(page), "letter": 1}).status_code == 403
+
+    operator = logged(permissions=frozenset({"operate"}), subject="olga")
+    page = operator.get("/console/sources")
+    assert "Let 30 deletions go" in page.text
+    assert "too odd" in page.text
+    letter = re.search(r'name="letter" value="(\d+)"', page.text)
+    assert letter
+    replayed = operator.post("/console/replay", data={"csrf": csrf(page), "letter": letter[1]})
+    assert "too odd" not in replayed.text
+    stranger = logged(permissions=frozenset({"operate"}), projects=("empty",))
+    page = stranger.get("/console/sources")
+    assert "notes-berth" not in page.text
+    foreign = stranger.post("/console/release", data={"csrf": csrf(page), "source": "notes-berth"})
+    assert foreign.status_code == 404
+    with parts.database.tenant(ACME.tenant) as connection:
+        actors = connection.execute(text("select actor from audit where action = 'dead.replay'"))
+        assert set(actors.scalars()) == {"olga"}
