@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.options import DecisionRules, SourceContext, SourceOptions
+from connectors.documents.protection import ProtectedSource
 from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, TextOptions
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
@@ -47,5 +48,4 @@ def open_source(options: SourceOptions) -> Source:
             f"source {options.name} has the unknown type {options.type!r}", fix=f"known are {known}"
         )
     connector: Any = pkgutil.resolve_name(SOURCES[options.type].connector)
-    opened: Source = connector(options)
-    return opened
+    return ProtectedSource(connector(options), options)

@@ -11,7 +11,6 @@ from urllib.parse import quote, urljoin
 
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.documents.decisions import Evidence, headings_of, kind_and_facts, nested
-from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
 from connectors.markup import Links, to_markdown
 from pipeline.documents import Document, SourceType
@@ -175,7 +174,7 @@ def document_of(
     others: Mapping[int, WorkItem],
     comments: Sequence[BoardsComment],
 ) -> Document:
-    """The document of one item, with secrets in addresses redacted.
+    """The document of one item.
 
     Args:
         item: with all its fields.
@@ -184,7 +183,7 @@ def document_of(
         comments: of the item, oldest first.
     """
     writer = _TextWriter(item, options, others)
-    text, title = _clean(writer.text(comments)), _clean(item.title)
+    text, title = clean_text(writer.text(comments)), clean_text(item.title)
     source_type = options.source_type or SourceType.AZURE_DEVOPS
     closed = item.moment("Microsoft.VSTS.Common.ClosedDate")
     evidence = Evidence(
@@ -202,7 +201,7 @@ def document_of(
     rules = options.decisions.model_copy(update={"paths": (), "headings": ()})
     kind, facts = kind_and_facts(rules, evidence, source_type)
     # The address that the service gave, if it is one; else built.
-    url = redact(item.page) if item.page.startswith(("https://", "http://")) else _url(item, options)
+    url = item.page if item.page.startswith(("https://", "http://")) else _url(item, options)
     capped = {"capped": True} if writer.capped else {}
     return Document(
         external_id=str(item.id),
@@ -211,7 +210,7 @@ def document_of(
         source_type=source_type,
         kind=kind,
         url=url,
-        tags=tuple(_clean(tag) for tag in item.tags),
+        tags=tuple(clean_text(tag) for tag in item.tags),
         metadata={
             **options.fixed_metadata, **_metadata(item), **facts, **capped, "source_path": url,
         },
@@ -223,7 +222,7 @@ def document_of(
 
 def _metadata(item: WorkItem) -> dict[str, Any]:
     found: dict[str, Any] = {"rev": item.rev, "work_item_type": item.type, "project": item.project}
-    found |= {key: _clean(item.text(name)) for key, name in METADATA.items() if item.text(name)}
+    found |= {key: clean_text(item.text(name)) for key, name in METADATA.items() if item.text(name)}
     priority = item.fields.get("Microsoft.VSTS.Common.Priority")
     if isinstance(priority, int):
         found["priority"] = priority
@@ -377,7 +376,3 @@ def _attribute(relation: Relation, name: str) -> str:
 
 def _day(moment: datetime | None) -> str:
     return moment.date().isoformat() if moment else ""
-
-
-def _clean(text: str) -> str:
-    return redact(clean_text(text))

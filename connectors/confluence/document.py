@@ -203,17 +203,16 @@ def page_document(
         _section("Comments", comment_lines(comments, links)),
         _section("Attachments", unread),  # those without a document of their own
     )
-    text = redact(clean_text("\n\n".join(filter(None, sections))))
+    text = clean_text("\n\n".join(filter(None, sections)))
     if is_blank(text):
         return None
-    own_text = redact(rendered.text)
     titles = (title.replace("/", "-") for title in (*(title for _, title in page.ancestors), page.title))
     evidence = Evidence(
         path="/".join((page.space_key, *titles)),
-        text=own_text,
+        text=rendered.text,
         front_matter={},
         tags=page.labels,
-        headings=list(headings_of(own_text)),
+        headings=list(headings_of(rendered.text)),
     )
     source_type = options.source_type or SourceType.CONFLUENCE
     kind, facts = kind_and_facts(options.decisions, evidence, source_type)
@@ -236,11 +235,11 @@ def file_document(
         text = to_markdown(decoded, PageLinks(base, page)).text
     elif file.suffix == ".json":
         text = json_text(parse_json(decoded, file.title))
-    text = redact(clean_text(text))
+    text = clean_text(text)
     if is_blank(text):
         return None
     kind = DEFAULT_KIND[options.source_type or SourceType.CONFLUENCE]
-    metadata = {"page_id": page.id, "page_title": redact(page.title)}
+    metadata = {"page_id": page.id, "page_title": page.title}
     fingerprint = fingerprints(options, page, layers, [file])[file.id]
     return _document(options, base, file, page, layers, text, kind, metadata, fingerprint)
 
@@ -255,7 +254,7 @@ def _document(
     place = {
         "space": page.space_key,
         "space_name": page.space_name,
-        "breadcrumb": [redact(title) for _, title in above],
+        "breadcrumb": [title for _, title in above],
         "author": content.author,
         "version": content.version,
         # Only if not everybody in the space may read it.
@@ -263,7 +262,7 @@ def _document(
     }
     return Document(
         external_id=content.id,
-        title=redact(content.title) or f"{'Page' if content is page else 'File'} {content.id}",
+        title=content.title or f"{'Page' if content is page else 'File'} {content.id}",
         text=text,
         source_type=options.source_type or SourceType.CONFLUENCE,
         kind=kind,

@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from connectors.documents.redaction import PERSONAL
 from connectors.documents.values import json_able
 from connectors.sections import (
     ConfigSection,
@@ -32,9 +33,11 @@ from connectors.sections import (
     Mismatch,
     Name,
     Number,
+    OneOf,
     Positive,
     Text,
     Texts,
+    listed,
     mismatched,
 )
 from pipeline.documents import Cursor, Json, SourceType
@@ -195,6 +198,25 @@ KnownSourceType = Annotated[
 ]
 
 
+NAMES = "names"
+KINDS = (*PERSONAL, NAMES)
+USUAL = ("email", "iban", "card", "phone")
+"""Addresses of the network are left in, for most of what looks like one is a version; so are names."""
+
+
+def _kinds(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return () if value is False else USUAL
+    return listed(value)
+
+
+Redacted = Annotated[
+    tuple[Annotated[str, OneOf(KINDS)], ...],
+    BeforeValidator(_kinds),
+    Expected(f"true, false or a list of {', '.join(KINDS)}"),
+]
+
+
 class SourceMetadata(ConfigSection):
     """Fixed facts that every document of a source carries; keys of your own are welcome."""
 
@@ -245,6 +267,9 @@ class SourceOptions(ConfigSection):
     """What kind of source it is."""
     metadata: SourceMetadata = SourceMetadata()
     """Fixed facts of every document of this source."""
+    redact: Redacted = USUAL
+    """Personal data that are taken out before anything is stored: email, iban, card, phone, ip, and names (of the
+    authors and assignees that the source tells). true: the first four; false: none. Secrets always are."""
 
     example: ClassVar[Mapping[str, Any]] = {}
     """Keys of a source as `larder config init` shows it; none: it is not shown."""
@@ -315,7 +340,7 @@ class ServiceOptions(SourceOptions):
 
     def _hash_with(self, *parts: Any) -> str:
         """A short hash over these and over what becomes of any document: tells whether a cursor still holds."""
-        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump()]
+        made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
         text = json.dumps(made, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -1,10 +1,15 @@
-"""Passwords and tokens inside addresses, taken out of text before anything is stored."""
+"""Secrets, and what tells who or where somebody is, taken out of text before anything is stored."""
 
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 
 REDACTED = "REDACTED"
+"""Stands inside addresses, where brackets would end a link. Elsewhere stands what it was: `[secret]`, `[email]`."""
 
 # Words that mean a secret also at the end of a longer name: `private_token`, `X-Amz-Signature`, `clientSecret`.
 _STRONG = (
@@ -19,7 +24,7 @@ _NAMES = rf"(?:\w{{1,30}}\[)?(?:{_BEFORE}{_CAMEL}(?:{_STRONG})|{_ALONE})\]?"
 
 _QUERY = re.compile(
     # A doubled `&` is an operator of a program. A `;` parts the settings of a connection string.
-    rf"((?:\?|(?<!&)&(?:amp;)?|\#|\\u0026){_NAMES}\\?=|;(?:password|pwd|passwd|(?:sharedaccess|account)key)=)"
+    rf"((?:\?|&(?<!&&)(?:amp;)?|\#|\\u0026)(?=[\w\\\[\]-]{{2,160}}+=){_NAMES}\\?=|;(?:password|pwd|passwd|(?:sharedaccess|account)key)=)"
     r"""(?:[^&\s"'<>#;)\]`\\]|;(?![\w.-]+=)|\\(?!u0026|["'n]))+""",
     re.IGNORECASE | re.ASCII,
 )
@@ -31,25 +36,190 @@ _ENCODED = re.compile(
 )
 _SIGNED = re.compile(r"(SharedAccessSignature[= ])(?:s[rvgep]|sig|se|skn|st)=[^\s\"'<>;`]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(:\\?/\\?/)([^\s/?#\"'<>`]+)@")
+_PLACEHOLDER = re.compile(r"(?i:password|passwd|secret)|[A-Z_]+|\{.*\}|\$\{?\w+\}?|\*+|\.{3}", re.ASCII)
 _TOKEN_AS_NAME = re.compile(r"(?=[^\d]*\d)[\w.~-]{20,}", re.ASCII)
 
 
-def redact(text: str) -> str:
-    """The text with `REDACTED` for each secret in an address; all else stays, twice changes nothing more.
+_PEM = re.compile(
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    # Up to its end, else as far as there is base64.
+    r"(?:(?:(?!-----)[\s\S]){0,20000}+-----END [A-Z ]{0,40}-----|(?:\s{0,4}[A-Za-z0-9+/=]{40,99}+){1,999}+)"
+)
+_BEGINNINGS = (
+    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-",
+    "glsoat-", "glimt-", "glagent-", "akia", "asia", "abia", "acca", "xox", "xapp-", "hooks.slack.com", "aiza",
+    "gocspx-", "ya29.", "q~", "azdo", "_live_", "_test_", "whsec_", "npm_", "pypi-", "eyj",
+)  # fmt: skip
+_TOKEN = re.compile(
+    r"""(?<![\w-])(?:
+    gh[pousr]_[A-Za-z0-9]{30,255}|github_pat_\w{50,255}             # GitHub
+    |gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-[\w-]{20,255}        # GitLab
+    |A(?:KIA|SIA|BIA|CCA)[A-Z2-7]{16}                               # AWS
+    |xox[abeoprs]-[\w-]{10,255}|xapp-\d-[\w-]{10,255}               # Slack
+    |hooks\.slack\.com/services/[\w/]{20,99}
+    |AIza[\w-]{35}|GOCSPX-[\w-]{20,40}|ya29\.[\w-]{20,999}          # Google
+    |\w{3}[78]Q~[\w.~-]{31,40}                                      # Azure
+    |[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}                              # Azure DevOps
+    |(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9]{16,255}              # Stripe
+    |npm_[A-Za-z0-9]{36}|pypi-[\w-]{50,999}                         # npm, PyPI
+    |eyJ[\w-]{8,9999}\.eyJ[\w-]{8,9999}\.[\w-]{8,9999}              # JWT
+    )(?![\w-])""",
+    re.VERBOSE | re.ASCII,
+)
+_WORDS = (
+    "token", "secret", "passw", "pwd", "passphrase", "jwt", "signature", "credential", "_key", "-key", "apikey",
+    "accesskey", "accountkey", "privatekey", "authorization", "pat:", "pat=", 'pat"', "bearer ", "basic ",
+)  # fmt: skip
+_ASSIGNED = re.compile(
+    rf"""(?=[tpsjcab])((?:{_STRONG})\\?["']?\s{{0,3}}(?::=|=>|[:=])\s{{0,3}}["']?"""
+    r"""|authorization["']?\s{0,3}[:=]\s{0,3}["']?(?:[a-z]{2,12}\s{1,3})?"""
+    r"""|(?<![a-z])pat["']?\s{0,3}[:=]\s{0,3}["']?|\b(?:bearer|basic)\s{1,3}(?=[\w.~+/-]{16}))"""
+    r"""([^\s"'`<>,;(){}\[\]|&$%*\\]{6,}+)""",
+    re.IGNORECASE | re.ASCII,
+)
+_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|\.{0,2}/\S*|\w+://\S*", re.ASCII)
+"""An attribute, a file or an address: where the secret is, not what it is."""
+_EMAIL = re.compile(
+    # No login of an address (`//git@host`, `git@host:path`), principal (`nn/host@REALM`) or version (`pkg@1.2.x`).
+    r"(?=[\w.+%])(?<![\w.+/@%-])(?!git@)[\w.+%-][\w.+%'-]{0,63}+@(?!\d+x\.|v?\d+\.\d)"
+    r"((?:[\w-]{1,63}+\.){1,8}[^\W\d_]{2,24}+)(?![\w@-]|\.\w|:[\w~/])"
+)
+_NOBODY = re.compile(
+    r"(?:.*\.)?example\.\w+|.*\.(?:test|invalid|localhost|example|local|png|jpe?g|gif|svg|service)"
+)
+"""Hosts that no mail reaches, and names of files."""
+_IBAN = re.compile(r"([A-Z](?<!\w.)[A-Z])\d\d(?: ?[A-Z0-9]){11,28}", re.ASCII)
+_IBAN_LENGTH = dict(
+    re.findall(
+        r"([A-Z]{2})(\d\d)",
+        "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BR29BY28CH21CR22CY28CZ24DE22DK18DO28EE20EG29ES24FI18FO18FR27GB22GE22"
+        "GI23GL18GR27GT28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MR27"
+        "MT31MU30NL18NO15PK24PL28PS29PT25QA29RO24RS22SA24SC31SE24SI19SK24SM27ST25SV28TL23TN24TR26UA29VA22VG24XK20",
+    )
+)
+_CARD = re.compile(
+    r"\d(?<![\w.+-].)(?:\d{12,18}|\d{3}([ -])\d{4}\1\d{4}\1\d{1,7}|\d{3}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)",
+    re.ASCII,
+)
+_ISSUER = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|(?:6011|64[4-9]\d|65\d\d)\d{12}"
+    r"|35\d{14}|62\d{14,17}"
+)
+_PHONE = re.compile(
+    r"""[\d(+](?<![\w.+/=%-].)(?:
+    (?:(?<=\+)(?!\d{4}-\d\d)|(?<!\d[ ].)(?<=0)0(?=\d{1,3}[ /(-]))[1-9](?:(?![ ]\d{4}-\d\d)[ ./()-]{0,3}\d){7,14}
+    |(?:(?<=1)[ .-]\(?[2-9]|(?<=\()[2-9]|(?<=[2-9]))\d\d(?:\)[ ]?|[.-])[2-9]\d\d[.-]\d{4}  # (415) 555-2671
+    |(?<!\d[ ].)(?:(?<=0)|(?<=\()0)[1-9]\d{1,4}(?:\)[ ]?|[ ]?/[ ]?|[ ])(?!\d{4}-)\d{3,8}(?:[ -]\d{1,6}){0,3}
+    |(?<!\d[ ].)(?<=0)[1-9](?:[ .]\d\d){4}  # 01 23 45 67 89
+    )(?![\w-]|\.\d|[ ]?:\d)""",
+    re.VERBOSE | re.ASCII,
+)
+_CALLED = ("tel.", "tel:", "tel=", "tel n", 'tel"', "telefon", "phone", "mobil", "fax", "hotline")
+_PHONE_BY_NAME = re.compile(
+    r"""((?:(?<!\w)tel(?:efon|ephone)?|(?<!\w)mobile?|phone|fax|hotline)["']?
+    (?:(?:\ (?:number|no|nr|is)){1,2}|(?=\ ?[.:=#]))\ ?[.:=#]{0,2}[ "']{0,3})
+    (?=\(?(?:[ ()/.-]{0,3}\d){7})(?!\d{4}-\d\d-)\(?\d{2}[\d ()/.-]{3,18}\d(?![\w-])""",
+    re.VERBOSE | re.ASCII | re.IGNORECASE,
+)
+_IP = re.compile(
+    r"(?=\d)(?<![\w.-])(?<!(?<!/)/)\d{1,3}(?:\.\d{1,3}){3}(?!\w|[.-]\w)"
+    r"|(?=[\da-f:]{7})(?<![\w.:])(?:[\da-f]{0,4}:){2,7}[\da-f]{1,4}(?![\w:])",
+    re.ASCII | re.IGNORECASE,
+)
+_VERSION = re.compile(r"(?:v|version|release|build|section|chapter|§)\W{0,3}$", re.IGNORECASE)
+_NO_PLACE = re.compile(r"0\.|127\.|192\.0\.2\.|198\.51\.100\.|203\.0\.113\.|255\.|2001:0?db8:", re.IGNORECASE)
+"""This machine, networks of documentation, and masks."""
+SHORTEST_IP = 7
 
-    Known are the login before a host and the values of telling names in a query, a fragment, a form or a
-    connection string. Takes time linear in the length.
-    """
-    text = _LOGIN.sub(_login, text)
-    text = _SIGNED.sub(rf"\1{REDACTED}", text)
-    text = _QUERY.sub(rf"\1{REDACTED}", text)
-    return _ENCODED.sub(rf"\1{REDACTED}", text) if "%" in text else text
+
+def _reachable(mail: re.Match[str]) -> bool:
+    return not _NOBODY.fullmatch(mail[1].lower())
+
+
+def _is_card(found: re.Match[str]) -> bool:
+    digits = re.sub(r"\D", "", found[0])
+    doubled = [int(digit) * (1 + n % 2) for n, digit in enumerate(reversed(digits))]
+    return bool(_ISSUER.fullmatch(digits)) and sum(n // 10 + n % 10 for n in doubled) % 10 == 0
+
+
+def _is_ip(found: re.Match[str]) -> bool:
+    before = found.string[max(0, found.start() - 12) : found.start()]
+    if len(found[0]) < SHORTEST_IP or _NO_PLACE.match(found[0]) or _VERSION.search(before):
+        return False
+    with suppress(OSError):
+        return bool(socket.inet_pton(socket.AF_INET6 if ":" in found[0] else socket.AF_INET, found[0]))
+    return False
+
+
+def _iban(found: re.Match[str]) -> str:
+    """The number ends where its country says; what looks like more of it are the next words."""
+    length = int(_IBAN_LENGTH.get(found[1], 99))
+    number = re.match(rf"(?:\w ?){{{length - 1}}}\w(?!\w)", found[0])
+    digits = number[0].replace(" ", "") if number else ""
+    if not number or int("".join(str(int(c, 36)) for c in digits[4:] + digits[:4])) % 97 != 1:
+        return found[0]
+    return "[iban]" + found[0][number.end() :]
+
+
+def _assigned(found: re.Match[str]) -> str:
+    """A value that is none, such as a variable, a call or a path, stays."""
+    name, value = found.groups()
+    after = found.string[found.end() : found.end() + 1]
+    letters = any(map(str.isalpha, value)) or "pass" in name.lower()
+    real = letters and any(map(str.isdigit, value)) and not (after and after in "([{$%*")
+    return f"{name}[secret]" if real and not _PATH.fullmatch(value) else found[0]
 
 
 def _login(found: re.Match[str]) -> str:
-    """A name alone is kept (`ssh://git@host`), unless it is a token in disguise."""
+    """A name alone is kept (`ssh://git@host`), unless it is a token in disguise, and so is `USER:PASSWORD`."""
     slashes, login = found.groups()
     _, colon, password = login.partition(":")
-    if (colon and password) or _TOKEN_AS_NAME.fullmatch(login):
+    if (colon and password and not _PLACEHOLDER.fullmatch(password)) or _TOKEN_AS_NAME.fullmatch(login):
         return f"{slashes}{REDACTED}@"
     return found.group()
+
+
+def _if(real: Callable[[re.Match[str]], bool], mark: str) -> Change:
+    return lambda found: mark if real(found) else found[0]
+
+
+Change = str | Callable[[re.Match[str]], str]
+Rule = tuple[Sequence[str], re.Pattern[str], Change]
+"""One of these words, in lower case, is in every text that it concerns; what it finds; what is put there."""
+SECRETS: Sequence[Rule] = (
+    (("://", r":\/\/"), _LOGIN, _login),
+    (("sharedaccesssignature",), _SIGNED, rf"\1{REDACTED}"),
+    (("=",), _QUERY, rf"\1{REDACTED}"),
+    (("%",), _ENCODED, rf"\1{REDACTED}"),
+    (("private key",), _PEM, "[secret]"),
+    (_BEGINNINGS, _TOKEN, "[secret]"),
+    (_WORDS, _ASSIGNED, _assigned),
+)
+PERSONAL: Mapping[str, Sequence[Rule]] = {
+    "email": [(("@",), _EMAIL, _if(_reachable, "[email]"))],
+    "iban": [(("",), _IBAN, _iban)],
+    "card": [(("",), _CARD, _if(_is_card, "[card]"))],
+    "phone": [(("",), _PHONE, "[phone]"), (_CALLED, _PHONE_BY_NAME, r"\1[phone]")],
+    "ip": [(("",), _IP, _if(_is_ip, "[ip]"))],
+}
+
+
+def redact(text: str, kinds: Collection[str] = (), names: Iterable[str] = ()) -> str:
+    """The text without secrets and without these kinds of personal data; twice changes nothing more.
+
+    Secrets are the login before a host, the values of telling names in addresses, settings and headers, private
+    keys and tokens of common services. Takes time linear in the length.
+
+    Args:
+        text: any.
+        kinds: of PERSONAL.
+        names: words that are replaced by `[name]` where they stand alone.
+    """
+    lower = text.lower()
+    for clues, pattern, change in chain(
+        SECRETS, *(rules for kind, rules in PERSONAL.items() if kind in kinds)
+    ):
+        if any(clue in lower for clue in clues):
+            text = pattern.sub(change, text)
+    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"(?<!\w)(?:{known})(?!\w)", "[name]", text) if known else text

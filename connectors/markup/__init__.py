@@ -27,7 +27,7 @@ def to_markdown(html: str, links: Links | None = None, *, most_characters: int =
     """The page as Markdown, with all text a reader of the page sees, in its order.
 
     Takes any text without raising; only what `links` raises comes through. Broken markup is read as browsers
-    read it. Secrets in addresses are not looked for: redact the result.
+    read it.
     """
     page, complete = parse(html)
     conversion = Conversion(_HANDLERS, LinkResolver(links), most_characters)

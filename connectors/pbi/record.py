@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from connectors.documents.decisions import MAX_TITLE, nested
-from connectors.documents.redaction import redact
 from connectors.documents.values import (
     clean_text,
     json_able,
@@ -250,9 +249,9 @@ def _score(*places: tuple[Mapping[str, Any], str]) -> float | None:
 
 
 def _own_url(pbi: Mapping[str, Any]) -> str:
-    """Its page; empty if none is told. Only http and https, without secrets."""
+    """Its page; empty if none is told. Only http and https."""
     urls = (scalar_text(pbi.get(key)) for key in FIELDS["page"])
-    return next((redact(clean_text(url)) for url in urls if len(url) <= LONGEST_URL and _is_web(url)), "")
+    return next((clean_text(url) for url in urls if len(url) <= LONGEST_URL and _is_web(url)), "")
 
 
 def _duplicate_of(pbi: Mapping[str, Any], own_id: str, said: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from connectors.azure_devops.client import BoardsClient
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.azure_devops.source import AzureDevOpsSource
 from connectors.documents.options import DecisionRules, SourceContext
+from connectors.documents.protection import ProtectedSource
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.errors import LarderError
 from tests.connectors.worlds import Clock, SourceStore, World, options_facts, with_access
@@ -37,10 +38,10 @@ def source_for(
     client: type[BoardsClient] = BoardsClient,
     clock: Clock | None = None,
     **changes: Any,
-) -> AzureDevOpsSource:
+) -> ProtectedSource:
     """Opened anew, as another process would."""
     options = options_for(fake, clock=clock, **changes)
-    return AzureDevOpsSource(options, client=client(options))
+    return ProtectedSource(AzureDevOpsSource(options, client=client(options)), options)
 
 
 class Store(SourceStore):

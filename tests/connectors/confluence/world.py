@@ -9,6 +9,7 @@ from typing import Any
 from connectors.confluence.options import ConfluenceOptions
 from connectors.confluence.source import ConfluenceSource
 from connectors.documents.options import DecisionRules, SourceContext
+from connectors.documents.protection import ProtectedSource
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.documents import Listing, Page, Source
 from pipeline.errors import LarderError
@@ -44,9 +45,10 @@ def options_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: 
     return with_access(options, access)
 
 
-def source_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ConfluenceSource:
+def source_for(fake: FakeConfluence, *, clock: Clock | None = None, **changes: Any) -> ProtectedSource:
     """Opened anew, as another process would."""
-    return ConfluenceSource(options_for(fake, clock=clock, **changes))
+    options = options_for(fake, clock=clock, **changes)
+    return ProtectedSource(ConfluenceSource(options), options)
 
 
 class Store(SourceStore):
