@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
-from pipeline.access import LEVELS, Caller
+from pipeline.access import ADMIN, LEVELS, Caller
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
@@ -36,6 +38,7 @@ from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics
 
 if TYPE_CHECKING:
+    from workers.runtime import Runtime
     from workers.settings import Settings
 
 
@@ -87,12 +90,14 @@ class Client:
         answers: MemoryCache[str] | None = None,
         database: Database | None = None,
         publisher: JobPublisher | None = None,
+        settings: Settings | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
         `answer_timeout` is how many seconds the database may say nothing at all until it counts as gone. `answers`
         holds what `enrich` gives again when there is no other answer. `database` and `publisher` are those of a process
-        that serves many tenants; they are not closed with the client.
+        that serves many tenants; they are not closed with the client. `settings` say how to search and read, by default
+        all as without a configuration.
 
         Raises:
             ConfigurationError: `database_url` is no address of a PostgreSQL.
@@ -109,6 +114,7 @@ class Client:
         self._answers = answers or MemoryCache()
         self._names = (tenant, project)
         self._known = self._closed = False
+        self._settings, self._addresses = settings, (database_url, broker_url or "")
         self._shared = database is not None
         self._database = database or Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
         self._answer_timeout = answer_timeout
@@ -141,7 +147,68 @@ class Client:
             project=settings.project,
             deadline=settings.rag.enrichment.deadline_seconds,
             answers=MemoryCache(entries=cache.max_entries if cache.enabled else 0, seconds=cache.ttl),
+            settings=settings,
         )
+
+    @cached_property
+    def _parts(self) -> Runtime:
+        """What searches and reads; the model is loaded with the first question."""
+        from workers.queue.app import configure
+        from workers.runtime import Addresses, Runtime
+        from workers.settings import Configuration, Settings
+
+        settings = self._settings or Settings(rag=Configuration(), path=None, folder=Path.cwd())
+        database, broker = self._addresses
+        configure(settings.rag.queue, broker, send_only=True)
+        made = Runtime(settings, Addresses(database=database, control=database, broker=broker))
+        made.__dict__["database"] = self._database
+        return made
+
+    @property
+    def _operator(self) -> Caller:
+        """Whoever has the database's password may do and see everything of the tenant."""
+        return Caller(
+            tenant=self.tenant,
+            tenant_name=self._names[0],
+            subject="client",
+            projects=(ALL,),
+            permissions=frozenset({ADMIN}),
+        )
+
+    def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
+        """The document of `larder search --json`, from these projects or all of the tenant.
+
+        `options` are those of `workers.search.request_of`.
+
+        Raises:
+            RequestRejected: an option is wrong; the message names it.
+            StoreUnavailable: the database does not answer.
+        """
+        from workers.search import request_of, search, to_json
+
+        request = request_of(text, **options)
+        wanted = tuple(sorted({project_id(self.tenant, name) for name in projects}))
+        request = replace(request, filter=replace(request.filter, projects=wanted))
+        return to_json(self._parts, self.tenant, search(self._parts, self.tenant, request))
+
+    def upload(
+        self,
+        files: Sequence[tuple[str, bytes]] = (),
+        documents: Sequence[Mapping[str, Any]] = (),
+        *,
+        project: str | None = None,
+    ) -> Json:
+        """Send files (name, content) or documents to a project, by default the client's; as `control.upload.upload`.
+
+        Raises:
+            RequestRejected: there is nothing, or too much, to take.
+            StoreUnavailable: the database does not answer.
+        """
+        from workers.control.upload import create_project, upload
+
+        name = project or self._names[1]
+        create_project(self._parts, self._operator, name)
+        return upload(self._parts, self._operator, name, files, documents)
 
     def submit(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -14,13 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from connectors.documents.values import BoundedLoader
 from pipeline.access import Caller
-from pipeline.documents import Json
-from pipeline.errors import ConfigurationError, LarderError, NotFound
+from pipeline.documents import Json, Kind, SourceType
+from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
-from pipeline.search.records import Mode
+from pipeline.search.records import Filter, Mode
 from pipeline.search.retriever import read_document
 from pipeline.search.validity import age_days, remark
 from workers.runtime import Runtime
@@ -123,6 +124,40 @@ def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResult
     if not parts.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
     return retriever(parts, tenant).search(request)
+
+
+def request_of(
+    text: str,
+    *,
+    k: int | None = None,
+    mode: str = "hybrid",
+    source_types: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    sources: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    explain: bool = False,
+) -> SearchRequest:
+    """A question with its conditions, as programs ask it.
+
+    Raises:
+        RequestRejected: a word means nothing; the message says which and what is known.
+    """
+    try:
+        wanted = Filter(
+            source_types=tuple(map(SourceType.parse, source_types)),
+            kinds=tuple(map(Kind, kinds)),
+            tags=tuple(tags),
+            sources=tuple(sources),
+            since=since,
+            until=until,
+            metadata=metadata or {},
+        )
+        return SearchRequest(text=text, k=k, mode=mode_of(mode), filter=wanted, explain=explain)
+    except (ValueError, ConfigurationError) as error:
+        raise RequestRejected(str(error)) from None
 
 
 def search_as(

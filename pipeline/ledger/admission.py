@@ -217,7 +217,8 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
         return 0
     statement = text("""
         update document set deleted = true, hidden = true, state = 'done', stage = 'done', chunk_count = 0,
-               indexed_version = null, indexed_hash = null, indexed_pipeline = null, served_level = null, served_acl = null,
+               indexed_version = null, indexed_hash = null, indexed_pipeline = null,
+               served_level = null, served_acl = null,
                lease_token = null, lease_until = null, last_error = null
         where id in (select id from document where id = any(:ids) and not deleted order by id for update)
         returning id""")

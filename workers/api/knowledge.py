@@ -12,12 +12,12 @@ from pydantic import AwareDatetime, BaseModel, Field
 from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
 from pipeline.ledger import NAMESPACE
-from pipeline.search.records import Filter, Mode, SearchRequest
+from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.control.upload import MOST_FILES, create_project, remove, upload
-from workers.search import document_as, search_as, to_json
+from workers.search import document_as, request_of, search_as, to_json
 
 router = APIRouter(prefix="/api/v1", tags=["knowledge"])
 
@@ -104,9 +104,7 @@ class SearchBody(RequestBody):
 @router.post("/search", responses=problems.responses(404))
 def search(asked: SearchBody, parts: Parts, caller: Reader) -> dict[str, Any]:
     """The document of `larder search --json`."""
-    lists = {name: tuple(getattr(asked, name)) for name in ("source_types", "kinds", "tags", "sources")}
-    wanted = Filter(since=asked.since, until=asked.until, metadata=asked.metadata, **lists)
-    request = SearchRequest(text=asked.text, k=asked.k, mode=asked.mode, filter=wanted, explain=asked.explain)
+    request = request_of(**{name: value for name, value in vars(asked).items() if name != "projects"})
     return to_json(parts, caller.tenant, search_as(parts, caller, request, asked.projects))
 
 

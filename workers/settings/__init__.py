@@ -2,7 +2,7 @@
 
 from workers.settings.embedding import EMBEDDING_PROVIDERS, EmbeddingModel
 from workers.settings.loading import Settings, load
-from workers.settings.models import Configuration
+from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.rendering import effective, initial_file, reference, show
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import SettingsError, SettingsProblem
@@ -11,6 +11,7 @@ __all__ = [
     "EMBEDDING_PROVIDERS",
     "SOURCE_TYPES",
     "Configuration",
+    "ConfigurationFile",
     "EmbeddingModel",
     "Settings",
     "SettingsError",

@@ -1,0 +1,177 @@
+"""One set of methods on either side: with the database's address, and with the API's and a token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import uvicorn
+from sqlalchemy import text
+
+from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, StoreUnavailable, TokenRefused
+from tests.workers.api.conftest import ACME
+from workers.api.app import create_app
+from workers.api.client import HttpClient, RAGService
+from workers.client import Client, NoAnswerYet, UnknownJob
+from workers.embedded.folder import free_port
+from workers.enrichment import job
+from workers.runtime import Runtime
+
+Either = Client | HttpClient
+PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
+ALL = frozenset({"read", "write"})
+
+
+@pytest.fixture(scope="module")
+def address(parts: Runtime) -> Iterator[str]:
+    port = free_port()
+    serving = uvicorn.Server(
+        uvicorn.Config(create_app(parts), port=port, log_level="warning", log_config=None)
+    )
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    while not serving.started:
+        threading.Event().wait(0.01)
+    yield f"http://127.0.0.1:{port}"
+    serving.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(params=["database", "http"])
+def client(
+    request: pytest.FixtureRequest, parts: Runtime, address: str, token: Callable[..., str]
+) -> Iterator[Either]:
+    made: Either
+    if request.param == "database":
+        where = parts.addresses
+        made = Client(
+            where.database, broker_url=where.broker, tenant="acme", project="berth", settings=parts.settings
+        )
+    else:
+        made = HttpClient(address, token=token(permissions=ALL, projects=("*",), level="confidential"))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def worker(parts: Runtime) -> Iterator[None]:
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(0.05):
+            with parts.database.tenant(ACME.tenant) as connection:
+                ids = (
+                    connection.execute(text("select id from enrichment_job where state = 'queued'"))
+                    .scalars()
+                    .all()
+                )
+            for one in ids:
+                job.run(parts, ACME.tenant, one)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def test_both_search_alike(client: Either) -> None:
+    found = client.search("mooring lines", k=2, projects=["berth"], explain=True)
+    assert (len(found["results"]), found["degradation_level"]) == (2, 0)
+    assert all("acme berth" in one["content"] and one["explanation"] for one in found["results"])
+    assert client.search("mooring lines", tags=["none has it"])["results"] == []
+    for wrong in ({"mode": "psychic"}, {"kinds": ["poem"]}, {"source_types": ["radio"]}):
+        with pytest.raises(RequestRejected):
+            client.search("mooring lines", **wrong)
+
+
+@pytest.mark.usefixtures("worker")
+def test_both_enrich_alike(client: Either) -> None:
+    assert client.enrich(PBI)["technical_docs"]
+    asked = client.submit({"pbi": {**PBI, "id": f"PBI-{uuid4()}"}})
+    assert client.result(asked, wait=20)["technical_docs"]
+    with pytest.raises(UnknownJob):
+        client.result(uuid4())
+    with pytest.raises(RequestRejected):
+        client.submit({"pbi": {}})
+
+
+def test_both_say_that_there_is_no_answer_yet(client: Either) -> None:
+    asked = client.submit({"pbi": {**PBI, "id": f"PBI-{uuid4()}"}})
+    with pytest.raises(NoAnswerYet):
+        client.result(asked)
+    with pytest.raises(NoAnswerYet):
+        client.result(asked, wait=0.2)
+
+
+@pytest.mark.req("002-011")
+def test_both_upload_and_mark_alike(client: Either) -> None:
+    name = f"{uuid4()}.md"
+    taken = client.upload([(name, b"# Bollards\n\nPainted yellow."), ("a.exe", b"MZ")], project="berth")
+    assert [one["external_id"] for one in taken["documents"]] == [name]
+    assert [one["item"] for one in taken["rejected"]] == ["a.exe"]
+    text_of = {"title": "Bollard", "text": "Painted red.", "external_id": str(uuid4())}
+    assert len(client.upload(documents=[text_of], project="berth")["documents"]) == 1
+    said = client.feedback("how are lines checked", "public-0", "useful", source="notes-berth")
+    assert said["verdict"] == "useful"
+
+
+def test_what_the_api_refuses_is_the_error_it_stands_for(address: str, token: Callable[..., str]) -> None:
+    with pytest.raises(TokenRefused):
+        HttpClient(address, token="x").search("a")
+    reader = HttpClient(address, token=token())
+    with pytest.raises(Forbidden):
+        reader.upload([("a.md", b"# A")], project="berth")
+    with pytest.raises(NotFound):
+        reader.search("a", projects=["nowhere"])
+    with pytest.raises(RequestRejected, match=r"body\.text"):
+        reader.search("")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, StoreUnavailable)])
+def test_it_asks_again_when_it_is_told(status: int, kind: type[Exception]) -> None:
+    asked = []
+
+    async def api(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            later = len(asked) < 3
+            headers = [(b"retry-after", b"0")] if later else [(b"content-type", b"application/json")]
+            start = {"type": "http.response.start", "status": status if later else 200, "headers": headers}
+            await send(start)
+            await send({"type": "http.response.body", "body": b"" if later else b'{"results": []}'})
+
+    port = free_port()
+    serving = uvicorn.Server(
+        uvicorn.Config(api, port=port, log_level="warning", lifespan="off", log_config=None)
+    )
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    while not serving.started:
+        threading.Event().wait(0.01)
+    with HttpClient(f"http://127.0.0.1:{port}", token="x") as client:
+        assert client.search("a") == {"results": []}
+        assert len(asked) == 3
+    serving.should_exit = True
+    thread.join()
+    with HttpClient(f"http://127.0.0.1:{port}", token="x") as client, pytest.raises(StoreUnavailable):
+        client._once("GET", "/")
+    assert issubclass(kind, Exception)
+
+
+@pytest.mark.req("001-031")
+def test_the_service_is_ready_by_one_call(parts: Runtime, tmp_path: Path) -> None:
+    where = parts.addresses
+    storage = {"database": {"url": where.database, "controlUrl": where.control, "adminUrl": where.admin}}
+    config = {
+        "tenant": "acme",
+        "project": "berth",
+        "storage": {**storage, "broker": {"url": where.broker}, "data": str(tmp_path)},
+        "embedding": {"provider": "hashing", "dimensions": 32},
+    }
+    with RAGService.initialize(config) as service:
+        assert service.search("mooring lines", k=1)["results"]

@@ -1,0 +1,239 @@
+"""Clients in Python: of the API for who has a token, and of an installation by its configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID
+
+import httpx2
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+from pipeline.documents import Json
+from pipeline.errors import (
+    Forbidden,
+    LarderError,
+    NotFound,
+    RateLimited,
+    RequestRejected,
+    SearchError,
+    StoreUnavailable,
+    TokenRefused,
+    retry_after,
+)
+from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+
+TRIES = 4
+LONGEST_PAUSE = 30.0
+"""Seconds between two tries, whatever the API asks for."""
+LONGEST_WAIT = 50.0
+"""Seconds that one request waits for an answer of Step 4."""
+ERRORS: Mapping[int, type[LarderError]] = {
+    401: TokenRefused,
+    403: Forbidden,
+    404: NotFound,
+    413: RequestRejected,
+    422: RequestRejected,
+    429: RateLimited,
+    503: StoreUnavailable,
+}
+
+
+class HttpClient:
+    """Searches, enrichments and uploads over HTTP; one object serves all threads of a process.
+
+    Everything is asked again a few times where that may help: nothing that is asked twice is done twice.
+    """
+
+    def __init__(self, url: str, *, token: str, timeout: float = 60.0) -> None:
+        """`url` is the API's address with its prefix, `timeout` seconds of silence; nothing is connected yet."""
+        self._http = httpx2.Client(
+            base_url=url.rstrip("/"), headers={"Authorization": f"Bearer {token}"}, timeout=timeout
+        )
+
+    def _ask(self, method: str, path: str, **request: Any) -> Json:
+        tries = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, RateLimited | StoreUnavailable)),
+            stop=stop_after_attempt(TRIES),
+            wait=_pause,
+            reraise=True,
+        )
+        found: Json = tries(self._once, method, path, **request)
+        return found
+
+    def _once(self, method: str, path: str, **request: Any) -> Json:
+        try:
+            answer = self._http.request(method, path, **request)
+        except httpx2.TransportError as error:
+            raise StoreUnavailable(f"the API does not answer ({type(error).__name__})") from None
+        if answer.is_success:
+            found: Json = answer.json() if answer.content else {}
+            return found
+        raise _problem(answer)
+
+    def search(self, text: str, *, projects: Sequence[str] = (), **options: Any) -> Json:
+        """The document of `larder search --json`; `options` are those of `workers.search.request_of`.
+
+        Raises:
+            RequestRejected: an option is wrong; the message names it.
+            NotFound: there is no such project.
+            Forbidden: it is not the token's.
+            TokenRefused: the token proves nothing.
+            StoreUnavailable: the API does not answer, or cannot.
+        """
+        return self._ask("POST", "/api/v1/search", json={"text": text, "projects": [*projects], **options})
+
+    def submit(
+        self, request: Mapping[str, Any], *, project: str | None = None, projects: Sequence[str] = ()
+    ) -> UUID:
+        """Ask for the context of a PBI, or of `{"pbi", "scores"}`; the id to fetch the answer with."""
+        return UUID(self._submit(request, project, projects)["id"])
+
+    def _submit(
+        self, request: Mapping[str, Any], project: str | None, projects: Sequence[str], wait: float = 0
+    ) -> Json:
+        asked = request if "pbi" in request else {"pbi": request}
+        body = {**asked, **({"projects": [*projects]} if projects else {})}
+        where = {"project": project} if project else {}
+        prefer = {"Prefer": f"wait={wait:.0f}"} if wait else {}
+        found: Json = self._ask("POST", "/api/v1/enrich", json=body, params=where, headers=prefer)["jobs"][0]
+        return found
+
+    def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
+        """The answer of a job, waiting up to `wait` seconds for it.
+
+        Raises:
+            NoAnswerYet, EnrichmentFailed, EnrichmentExpired, UnknownJob: as `Client.result`.
+        """
+        end = time.monotonic() + wait
+        while True:
+            try:
+                job = self._ask("GET", f"/api/v1/enrich/{job_id}")
+            except (NotFound, RequestRejected):
+                raise UnknownJob(f"there is no enrichment {job_id}") from None
+            if job["state"] not in ("queued", "running") or time.monotonic() >= end:
+                return _answer_of(job)
+            time.sleep(min(0.5, max(0.05, end - time.monotonic())))
+
+    def enrich(
+        self,
+        pbi: Mapping[str, Any],
+        scores: Mapping[str, Any] | None = None,
+        *,
+        project: str | None = None,
+        projects: Sequence[str] = (),
+        deadline: float = 120.0,
+    ) -> Json:
+        """Ask and wait: the context of one PBI.
+
+        Raises:
+            EnrichmentExpired: there was no answer before the deadline.
+            EnrichmentFailed: it failed; the message says why.
+        """
+        end = time.monotonic() + deadline
+        asked = pbi if scores is None and "pbi" in pbi else {"pbi": pbi, "scores": scores or {}}
+        job = self._submit(asked, project, projects, wait=max(1.0, min(LONGEST_WAIT, deadline)))
+        try:
+            if job["state"] in ("queued", "running"):
+                return self.result(job["id"], wait=max(0.0, end - time.monotonic()))
+            return _answer_of(job)
+        except NoAnswerYet:
+            raise EnrichmentExpired(f"no answer within {deadline:g} seconds") from None
+
+    def upload(
+        self,
+        files: Sequence[tuple[str, bytes]] = (),
+        documents: Sequence[Mapping[str, Any]] = (),
+        *,
+        project: str,
+    ) -> Json:
+        """Send files (name, content) or documents to a project, named by id or name.
+
+        The answer is `{"run", "documents", "rejected"}` of `workers.control.upload.upload`.
+        """
+        own = self._ask("GET", "/api/v1/projects")
+        place = next((p["id"] for p in own if project in (p["id"], p["name"])), project)  # type: ignore[index]
+        path, told = "/api/v1/knowledge", {"project_id": place}
+        if documents:
+            return self._ask("POST", f"{path}/documents", json={**told, "documents": [*documents]})
+        sent = [("files", (name, content)) for name, content in files]
+        return self._ask("POST", f"{path}/upload", data=told, files=sent)
+
+    def feedback(
+        self, item: str, ref: str, verdict: str, *, project: str | None = None, source: str | None = None
+    ) -> Json:
+        """Say that a document is `useful` or `noise` for an item of a project or a question, or `undo` that."""
+        said = {"item": item, "ref": ref, "verdict": verdict, "project": project, "source": source}
+        return self._ask("POST", "/api/v1/feedback", json=said)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RAGService(Client):
+    """The client under the name that the specifications give it."""
+
+    @classmethod
+    def initialize(
+        cls, config: Mapping[str, Any] | Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Self:
+        """A ready service: of a configuration file, or of its section `rag`, or of the file that `larder` would read.
+
+        Its embedded servers are started if it uses them, and the schema is brought up to date. `environ` holds the
+        variables that a file names.
+
+        Raises:
+            SettingsError: all that is wrong with the configuration.
+            StoreUnavailable: the database does not answer.
+        """
+        from workers.embedded.locating import open_runtime
+        from workers.settings import ConfigurationFile, Settings, load
+
+        if isinstance(config, Mapping):
+            rag = ConfigurationFile.model_validate({"rag": dict(config)}).rag
+            settings = Settings(rag=rag, path=None, folder=Path.cwd())
+        else:
+            settings = load(config, environ or {})
+        parts = open_runtime(settings)
+        made = cls.of(settings, parts.addresses.database, parts.addresses.broker)
+        parts.__dict__["database"] = made._database  # noqa: SLF001 (its own)
+        made.__dict__["_parts"] = parts
+        _ = parts.embedder
+        return made
+
+
+def _pause(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = getattr(error, "retry_after", None)
+    return min(LONGEST_PAUSE, float(asked) if asked is not None else 0.5 * 2.0**state.attempt_number)
+
+
+def _problem(answer: httpx2.Response) -> LarderError:
+    """The error of ours that the API's problem details stand for."""
+    try:
+        told = answer.json()
+        wrong = "; ".join(f"{e['field']}: {e['problem']}" for e in told.get("errors", ()))
+        said = f"{told['detail']}{f' ({wrong})' if wrong else ''}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said = f"the API answers with status {answer.status_code}"
+    return ERRORS.get(answer.status_code, SearchError)(said, retry_after=retry_after(answer.headers))
+
+
+def _answer_of(job: Json) -> Json:
+    if job["state"] == "done":
+        found: Json = job["context"]
+        return found
+    if job["state"] == "failed":
+        raise EnrichmentFailed(f"the enrichment failed: {job['error']}")
+    if job["state"] == "expired":
+        raise EnrichmentExpired(f"the enrichment expired: {job['error']}")
+    raise NoAnswerYet("no answer yet", fix="ask again with the same id")
