@@ -8,12 +8,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline import documents
 from pipeline.errors import Forbidden, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, project_id, sources
 from pipeline.search.records import Filter
 
-LEVELS = ("public", "internal", "confidential", "restricted")
-"""Security levels of documents, lowest first; whoever may see one may see those before it."""
+LEVELS = documents.LEVELS
 READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
 """What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
 

@@ -76,6 +76,12 @@ DEFAULT_KIND: Mapping[SourceType, Kind] = {
 }
 
 
+LEVELS = ("public", "internal", "confidential", "restricted")
+"""Security levels of documents, lowest first; whoever may see one may see those before it."""
+LEVEL = "security_level"
+"""Metadata in which a document itself asks for a level."""
+
+
 DECISION_STATUSES: Mapping[str, tuple[str, ...]] = {
     "superseded": (
         "superseded", "superseeded", "replaced", "ersetzt", "abgelöst", "überholt", "remplacé", "remplacée",
@@ -118,6 +124,7 @@ class Document:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     security_level: str = "internal"
+    """One of LEVELS."""
     fingerprint: str = ""
     """What the id walk shows of this item (version, place, labels); empty where a walk shows only ids."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -39,9 +40,10 @@ from connectors.sections import (
     Texts,
     listed,
     mismatched,
+    refusal,
 )
-from pipeline.documents import Cursor, Json, SourceType
-from pipeline.errors import ConfigurationError
+from pipeline.documents import LEVEL, LEVELS, Cursor, Document, Json, SourceType
+from pipeline.errors import ConfigurationError, DocumentRejected
 
 ANY_FOLDERS = "**"
 
@@ -217,6 +219,66 @@ Redacted = Annotated[
 ]
 
 
+def _glob(text: str) -> str:
+    try:
+        return include_pattern(text).text
+    except ConfigurationError as error:
+        raise refusal("a pattern such as hr/** relative to a source's root", f"; {error}") from None
+
+
+Level = Annotated[str, OneOf(LEVELS)]
+
+
+class LevelRule(ConfigSection):
+    """Documents for which all of its keys hold get its level; of each list one entry is enough."""
+
+    level: Level
+    """Their security level."""
+    labels: Texts = ()
+    """Labels or tags, in any case."""
+    tags: Texts = ()
+    """The same as labels."""
+    spaces: Texts = ()
+    """Keys of spaces of Confluence."""
+    area_paths: Texts = ()
+    """Area paths of Azure DevOps, with all below them."""
+    paths: Annotated[
+        tuple[Annotated[Text, AfterValidator(_glob)], ...],
+        BeforeValidator(listed),
+        Expected("a list of patterns"),
+    ] = ()
+    """Patterns of paths; a page of Confluence has the path space/page above/title."""
+    types: Annotated[
+        tuple[KnownSourceType, ...], BeforeValidator(listed), Expected("a list of source types")
+    ] = ()
+    """Types of documents, as searches filter by them."""
+    sources: Texts = ()
+    """Names of sources."""
+    title_pattern: Text | None = None
+    """A title with `*` for any text, in any case."""
+
+    def fits(self, document: Document, source: str) -> bool:
+        """True if all that the rule names holds for this document of a source."""
+        told, title = document.metadata, document.title.casefold()
+        labels = {str(label).casefold() for label in (*document.tags, *told.get("labels", ()))}
+        above = [str(part).replace("/", "-") for part in (*told.get("breadcrumb", ()), document.title)]
+        path = "/".join([str(told["space"]), *above]) if "space" in told else str(told.get("source_path", ""))
+        area = f"{told.get('area', '')}\\".casefold()
+        tests: tuple[tuple[Sequence[str], Callable[[str], bool]], ...] = (
+            ((*self.labels, *self.tags), lambda label: label.casefold() in labels),
+            (self.spaces, lambda space: space == told.get("space")),
+            (self.area_paths, lambda top: area.startswith(top.rstrip("\\").casefold() + "\\")),
+            (self.paths, lambda glob: include_pattern(glob).matches(path)),
+            (self.types, lambda kind: kind == document.source_type),
+            (self.sources, lambda name: name == source),
+            (
+                (self.title_pattern,) if self.title_pattern else (),
+                lambda glob: fnmatchcase(title, glob.casefold()),
+            ),
+        )
+        return all(not wanted or any(map(holds, wanted)) for wanted, holds in tests)
+
+
 class SourceMetadata(ConfigSection):
     """Fixed facts that every document of a source carries; keys of your own are welcome."""
 
@@ -250,6 +312,8 @@ class SourceContext:
     closed: Path | None = None
     """A folder that is never read, whatever the patterns say: where passwords of ours lie."""
     decisions: DecisionRules = field(default_factory=DecisionRules)
+    levels: Sequence[LevelRule] = ()
+    """Which documents have which security level; the first that fits."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Added to the fixed metadata of every document."""
     limiter: Callable[[], RequestLimiter] = _no_limiter
@@ -267,6 +331,8 @@ class SourceOptions(ConfigSection):
     """What kind of source it is."""
     metadata: SourceMetadata = SourceMetadata()
     """Fixed facts of every document of this source."""
+    security_level: Level | None = None
+    """Of documents that no rule of rag.security.levels fits. Empty: internal."""
     redact: Redacted = USUAL
     """Personal data that are taken out before anything is stored: email, iban, card, phone, ip, and names (of the
     authors and assignees that the source tells). true: the first four; false: none. Secrets always are."""
@@ -321,6 +387,20 @@ class SourceOptions(ConfigSection):
         """What makes a document a decision."""
         return self._context.decisions
 
+    def level_of(self, document: Document) -> str:
+        """The security level of a document of this source; it may ask for a higher one than it would have.
+
+        Raises:
+            DocumentRejected: it asks for one that does not exist.
+        """
+        fitting = (rule.level for rule in self._context.levels if rule.fits(document, self.name))
+        level = next(fitting, self.security_level or "internal")
+        asked = str(document.metadata.get(LEVEL, level)).strip().lower()
+        if asked not in LEVELS:
+            found = f"{document.external_id}: its {LEVEL} is none that exists"
+            raise DocumentRejected(found, fix=f"write one of {', '.join(LEVELS)}")
+        return max(level, asked, key=LEVELS.index)
+
 
 class ServiceOptions(SourceOptions):
     """What every service is told."""
@@ -341,6 +421,7 @@ class ServiceOptions(SourceOptions):
     def _hash_with(self, *parts: Any) -> str:
         """A short hash over these and over what becomes of any document: tells whether a cursor still holds."""
         made = [*parts, self.fixed_metadata, self.source_type, self.decisions.model_dump(), self.redact]
+        made += [self.security_level, *(rule.model_dump() for rule in self._context.levels)]
         text = json.dumps(made, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

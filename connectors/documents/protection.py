@@ -10,7 +10,8 @@ from typing import Any
 
 from connectors.documents.options import NAMES, SourceOptions
 from connectors.documents.redaction import redact
-from pipeline.documents import Cursor, Document, Finding, Listing, Page, Source
+from pipeline.documents import LEVEL, Cursor, Document, Finding, Listing, Page, Problem, Source
+from pipeline.errors import DocumentRejected
 
 PEOPLE = ("author", "authors", "created_by", "assigned_to", "assignee", "deciders")
 """Metadata with names of people."""
@@ -25,7 +26,7 @@ _HEADS = re.compile(
 
 
 class ProtectedSource:
-    """A source whose documents were redacted as its options say."""
+    """A source whose documents have their level and were redacted, as its options say."""
 
     def __init__(self, source: Source, options: SourceOptions) -> None:
         self._source = source
@@ -54,11 +55,21 @@ class ProtectedSource:
         return self._source.stamp()
 
     def _page(self, page: Page) -> Page:
-        return replace(page, documents=tuple(protected(d, self._options) for d in page.documents))
+        documents, failed = [], list(page.failed)
+        for document in page.documents:
+            try:
+                documents.append(protected(document, self._options))
+            except DocumentRejected as error:
+                failed.append(Problem(external_id=document.external_id, reason=str(error), url=document.url))
+        return replace(page, documents=tuple(documents), failed=tuple(failed))
 
 
 def protected(document: Document, options: SourceOptions) -> Document:
-    """The document as it may be stored; who may read it and where it is are told as before."""
+    """The document as it may be stored; who may read it and where it is are told as before.
+
+    Raises:
+        DocumentRejected: it asks for a security level that does not exist.
+    """
     names = names_in(document) if NAMES in options.redact else ()
     clean = partial(redact, kinds=options.redact, names=names)
     return replace(
@@ -67,7 +78,8 @@ def protected(document: Document, options: SourceOptions) -> Document:
         text=clean(document.text),
         url=redact(document.url),
         tags=tuple(map(clean, document.tags)),
-        metadata={key: _each(value, AS_IT_IS.get(key, clean)) for key, value in document.metadata.items()},
+        metadata={k: _each(v, AS_IT_IS.get(k, clean)) for k, v in document.metadata.items() if k != LEVEL},
+        security_level=options.level_of(document),
     )
 
 

@@ -20,12 +20,12 @@ from connectors.documents.values import BoundedLoader, json_able, parse_time, sc
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, FileText, file_document
 from connectors.files.walk import external_id
-from pipeline.documents import Document, SourceType
+from pipeline.documents import LEVEL, Document, SourceType
 from pipeline.errors import DocumentRejected
 
 MAX_LINKS = 100
 MAX_TITLE_LINE = 120
-ALWAYS_KEPT = ("author", "date", "created", "updated")
+ALWAYS_KEPT = ("author", "date", "created", "updated", LEVEL)
 _BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
 # Both are anchored on characters that are rare in text, so that they cost time linear in its length.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.documents.options import USUAL
+from connectors.documents.options import USUAL, LevelRule, SourceContext
 from connectors.documents.protection import protected
 from pipeline.documents import Document, Kind, SourceType
 from tests.connectors.folders import file_options, walk
@@ -89,3 +89,80 @@ def test_names_go_that_metadata_and_comments_tell() -> None:
 def test_a_redacted_document_is_the_same_again() -> None:
     document = made(text=f"Write to {MAIL} or +49 30 901820", metadata={"author": MAIL})
     assert cleaned(cleaned(document)).content_hash == cleaned(document).content_hash != document.content_hash
+
+
+PAGE = {"space": "HR", "breadcrumb": ["Salaries", "2025"], "labels": ["Board"]}
+ITEM = {"area": "Shop\\Payments\\Fraud"}
+
+
+@pytest.mark.req("001-114")
+@pytest.mark.parametrize(
+    ("rule", "facts", "fits"),
+    [
+        ({}, {}, True),
+        ({"labels": ["board"]}, PAGE, True),
+        ({"tags": ["Secret"]}, {}, True),
+        ({"tags": ["other"], "labels": ["secret"]}, {}, True),
+        ({"labels": ["secre"]}, PAGE, False),
+        ({"spaces": ["IT", "HR"]}, PAGE, True),
+        ({"spaces": ["H"]}, PAGE, False),
+        ({"spaces": ["HR"]}, {}, False),
+        ({"paths": ["HR/Salaries/**"]}, PAGE, True),
+        ({"paths": ["HR/*"]}, PAGE, False),
+        ({"paths": ["hr/**/*.md"]}, {"source_path": "hr/2025/pay.md"}, True),
+        ({"paths": ["hr/**"]}, {"source_path": "docs/hr/pay.md"}, False),
+        ({"areaPaths": ["shop\\payments"]}, ITEM, True),
+        ({"areaPaths": ["Shop\\Pay"]}, ITEM, False),
+        ({"types": ["text"]}, {}, True),
+        ({"types": ["confluence", "markdown"]}, {}, False),
+        ({"sources": ["a"]}, {}, True),
+        ({"sources": ["b"]}, {}, False),
+        ({"titlePattern": "*pay of*"}, {}, True),
+        ({"titlePattern": "pay"}, {}, False),
+        ({"spaces": ["HR"], "labels": ["board"], "titlePattern": "the*"}, PAGE, True),
+        ({"spaces": ["HR"], "labels": ["nobody"], "titlePattern": "the*"}, PAGE, False),
+    ],
+)
+def test_a_rule_fits_when_all_of_its_keys_hold(
+    rule: dict[str, Any], facts: dict[str, Any], fits: bool
+) -> None:
+    document = made(title="The Pay of 2025", tags=("secret",), metadata=facts)
+    assert LevelRule.model_validate({"level": "restricted", **rule}).fits(document, "a") is fits
+
+
+@pytest.mark.req("001-114")
+@pytest.mark.parametrize(
+    ("asked", "own", "level"),
+    [
+        (None, None, "confidential"),
+        ("public", None, "confidential"),
+        ("Restricted", None, "restricted"),
+        (None, "secret", "public"),
+        ("internal", "secret", "internal"),
+        (None, "other", "restricted"),
+    ],
+)
+def test_the_first_rule_counts_and_a_document_may_ask_for_more_but_not_for_less(
+    asked: str | None, own: str | None, level: str
+) -> None:
+    rules = [
+        LevelRule(level="public", tags=("secret",)),
+        LevelRule(level="restricted", tags=("other",)),
+        LevelRule(level="internal", tags=("other",)),
+    ]
+    options = file_options(name="a", type="text", paths=("*",), security_level="confidential")
+    facts = {"security_level": asked} if asked else {}
+    document = made(metadata=facts, tags=(own,) if own else ())
+    found = protected(document, options.within(SourceContext(levels=rules)))
+    assert found.security_level == level
+    assert "security_level" not in found.metadata
+
+
+def test_a_document_that_asks_for_an_unknown_level_is_told_and_not_stored(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("---\nsecurity_level: top secret\n---\n# A\n\nText\n")
+    (tmp_path / "b.md").write_text("---\nsecurity_level: restricted\n---\n# B\n\nText\n")
+    documents, failed, _ = walk(file_options(name="a", type="markdown", root=tmp_path, paths=("*.md",)))
+    assert {name: one.security_level for name, one in documents.items()} == {"b.md": "restricted"}
+    assert failed["a.md"].startswith("a.md: its security_level is none that exists")
+    assert "restricted" in failed["a.md"]
+    assert "top secret" not in failed["a.md"]

@@ -11,12 +11,16 @@ import psycopg
 import pytest
 import redis
 
+from pipeline.search import SearchRequest
+from pipeline.search.records import Filter
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded
 from workers.control import sync
 from workers.runtime import Runtime
+from workers.search import search
+from workers.settings import SettingsError, load
 
 SQL = psycopg.Connection[Any]
 Start = Callable[..., Runtime]
@@ -80,3 +84,44 @@ def test_nothing_of_the_database_holds_what_is_redacted_until_the_source_says_ot
     assert version() == (2,)
     assert "chunk" in held("corp.com")
     assert held("hunter2") == []
+
+
+def levels(omniscient: SQL) -> dict[str, str]:
+    return dict(omniscient.execute("select external_id, security_level from document").fetchall())
+
+
+@pytest.mark.req("001-114")
+def test_changed_rules_hold_from_the_next_sync_and_first_for_who_sees_less(
+    start: Start, tmp_path: Path, omniscient: SQL
+) -> None:
+    (tmp_path / "pay.md").write_text("---\ntags: [hr]\n---\n# Pay\n\nWho earns what.\n")
+    (tmp_path / "plan.md").write_text("# Plan\n\nWho does what.\n")
+    start()
+    assert levels(omniscient) == {"pay.md": "internal", "plan.md": "internal"}
+    rules = "security: {levels: [{level: restricted, labels: [hr]}, {level: public, paths: ['**']}]}"
+    parts = start(more=rules)
+    assert levels(omniscient) == {"pay.md": "restricted", "plan.md": "public"}
+    request = SearchRequest(
+        text="plan earns", mode="keyword", filter=Filter(security_levels=("public", "internal"))
+    )
+    assert [hit.document.title for hit in search(parts, parts.settings.tenant_id, request).hits] == ["Plan"]
+    versions = "select desired_version from document order by external_id"
+    before = omniscient.execute(versions).fetchall()
+    start(more=rules)
+    assert omniscient.execute(versions).fetchall() == before
+    start(", securityLevel: confidential")
+    assert levels(omniscient) == {"pay.md": "confidential", "plan.md": "confidential"}
+
+
+def test_a_level_that_does_not_exist_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "larder.yaml"
+    file.write_text(
+        "rag:\n  security:\n    levels:\n      - level: secret\n      - {level: public, paths: ['../x']}\n"
+    )
+    with pytest.raises(SettingsError) as caught:
+        load(file, {})
+    first, second = str(caught.value).splitlines()[-2:]
+    assert "larder.yaml:4" in first
+    assert "one of public, internal, confidential, restricted" in first
+    assert "larder.yaml:5" in second
+    assert "leaves the source's root" in second

@@ -233,6 +233,7 @@ def registration(
     source = one.settings
     zone = timezone_of(parts.settings, source)
     ident = source.model_dump_json(exclude={"index_schedule", "update_schedule", "watch", "auto_index"})
+    ident += "".join(rule.model_dump_json() for rule in parts.rag.security.levels)
     return sources.Registration(
         id=one.id,
         tenant_id=one.tenant_id,

@@ -15,10 +15,12 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 import connectors
+from connectors.documents.options import SourceOptions
+from connectors.documents.protection import protected
 from connectors.documents.values import made
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
-from pipeline.documents import Document, Json, Kind, Page, Problem, SourceType
+from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
 from pipeline.ledger import admission, document_id, project_id, runs, source_id, sources, upkeep
 from workers.admin.sync_now import SUFFIXES
@@ -147,7 +149,9 @@ def read(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """Files, as the connectors read them from a folder, and documents that are sent as such."""
-    return [*_files(settings, files), *(_document(given, n) for n, given in enumerate(documents))]
+    section = SOURCE_TYPES["text"].model_validate({"name": ORIGIN, "type": "text", "paths": ["**"]})
+    told = section.within(settings.context_of(section, LocalRequestLimiter))
+    return [*_files(settings, files), *(_document(told, given, n) for n, given in enumerate(documents))]
 
 
 def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[Document | Problem]:
@@ -190,11 +194,13 @@ def _converted(settings: Settings, kind: str, folder: Path) -> Iterator[Document
         yield Problem(external_id=f"the {kind} files", reason=str(error))
 
 
-def _document(given: Mapping[str, object], number: int) -> Document | Problem:
+def _document(options: SourceOptions, given: Mapping[str, object], number: int) -> Document | Problem:
     name = str(given.get("external_id") or given.get("title") or f"document {number + 1}")
 
     def build() -> Document:
-        return Document(
+        asked = {LEVEL: given["security_level"]} if given.get("security_level") else {}
+        facts = given.get("metadata")
+        sent = Document(
             external_id=name,
             title=str(given["title"]),
             text=str(given["text"]),
@@ -202,9 +208,9 @@ def _document(given: Mapping[str, object], number: int) -> Document | Problem:
             kind=Kind(str(given.get("kind") or Kind.REFERENCE)),
             url=str(given.get("url") or ""),
             tags=tuple(map(str, _listed(given.get("tags")))),
-            metadata=dict(given["metadata"]) if isinstance(given.get("metadata"), Mapping) else {},  # type: ignore[call-overload]
-            security_level=str(given.get("security_level") or "internal"),
+            metadata={**facts, **asked} if isinstance(facts, Mapping) else asked,
         )
+        return protected(sent, options)
 
     try:
         found = made(build, name)

@@ -106,6 +106,7 @@ class Settings:
             folder=self.folder,
             closed=self.data,
             decisions=self.rag.decisions,
+            levels=self.rag.security.levels,
             metadata=as_metadata(source.language or self.rag.language),
             limiter=limiter,
             patience=min(PATIENCE, self.rag.queue.lease_seconds / 4),

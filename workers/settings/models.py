@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from connectors.documents.options import DecisionRules
+from connectors.documents.options import DecisionRules, LevelRule
 from connectors.sections import (
     ConfigSection,
     Expected,
@@ -189,6 +189,14 @@ class EnrichmentSettings(ConfigSection):
     """When a request whose message was not heard is sent again."""
 
 
+class SecuritySettings(ConfigSection):
+    """Which documents are how secret (docs/security.md)."""
+
+    levels: tuple[LevelRule, ...] = ()
+    """Rules of which the first that fits gives a document its security level. Without one it has that of its
+    source, and in front matter a document may ask for a higher one. A change holds from the next sync."""
+
+
 class Configuration(ConfigSection):
     """Everything under the root key `rag`."""
 
@@ -224,6 +232,8 @@ class Configuration(ConfigSection):
     """How Step 4 is answered."""
     decisions: DecisionRules = DecisionRules()
     """What counts as a decision."""
+    security: SecuritySettings = SecuritySettings()
+    """Who sees what."""
     sources: Sources = ()
     """What Larder reads."""
     queue: QueueSettings = QueueSettings()
