@@ -59,6 +59,7 @@ drills: $(VENV)/.dev   ## Slow, gone, deaf and frozen parts by the real clocks: 
 	@LARDER_REAL_CLOCKS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/end_to_end/test_degradation.py \
 		tests/end_to_end/test_frozen.py tests/end_to_end/test_deaf.py tests/end_to_end/test_stalled.py
 	@$(BIN)/python -m pytest -q --timeout 600 -m drill tests/end_to_end/test_services.py
+	@LARDER_CASES=750 $(BIN)/python -m pytest -q --timeout 1800 tests/workers/api/test_isolation.py
 	@LARDER_FUZZ=300 $(BIN)/python -m pytest -q --timeout 600 tests/connectors/test_fuzz.py
 
 requirements: $(VENV)/.dev   ## Which requirement is covered, decided otherwise, or open

@@ -1,0 +1,133 @@
+"""Whoever asks, by whatever address: nothing of another tenant, project, level or reader comes back."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.access import LEVELS, Caller
+from pipeline.ledger import project_id, tenant_id
+from tests.workers.api.conftest import ACME
+from workers.api.agents import Tools
+from workers.runtime import Runtime
+
+EXAMPLES = int(os.environ.get("LARDER_CASES", "60"))
+"""Callers with a question each; every one asks by 14 ways."""
+READERS = {
+    0: [],
+    1: [{"user:ann"}],
+    2: [{"group:harbour"}],
+    3: [{"user:ann", "group:harbour"}, {"group:board"}],
+}
+"""As the documents of `conftest` are made: number of a document -> layers of who may read it."""
+SHOWN = re.compile(r"Mooring lines of (\w+) (\w+), (\w+) (\d)")
+
+callers = st.builds(
+    Caller,
+    tenant=st.just(ACME.tenant),
+    tenant_name=st.just("acme"),
+    subject=st.sampled_from(["ann", "bob"]),
+    projects=st.sets(st.sampled_from(["berth", "empty", "*"])).map(tuple),
+    permissions=st.just(frozenset({"admin"})),
+    level=st.sampled_from(LEVELS),
+    groups=st.sets(st.sampled_from(["harbour", "board"])).map(tuple),
+)
+
+
+def may_see(caller: Caller, tenant: str, project: str, level: str, number: int) -> bool:
+    """The rule, said once more in other words."""
+    names = {f"user:{caller.subject}"} | {f"group:{name}" for name in caller.groups}
+    return (
+        tenant == "acme"
+        and (project == "default" or bool({project, "*"} & {*caller.projects}))
+        and LEVELS.index(level) <= LEVELS.index(caller.level)
+        and all(layer & names for layer in READERS[number])
+    )
+
+
+def check(caller: Caller, said: str, asked: str) -> int:
+    """Every document that an answer shows is one that the caller may see; how many there are."""
+    shown = SHOWN.findall(said)
+    for tenant, project, level, number in shown:
+        assert may_see(caller, tenant, project, level, int(number)), (
+            asked,
+            caller,
+            tenant,
+            project,
+            level,
+            number,
+        )
+    assert "evil" not in said, (asked, caller)
+    return len(shown)
+
+
+@pytest.mark.req("001-115", "001-117", "001-119", "001-120", "001-121")
+def test_nothing_foreign_comes_back_by_any_address(
+    parts: Runtime, api: TestClient, token: Callable[..., str]
+) -> None:
+    every = [
+        row[0]
+        for tenant in ("acme", "evil")
+        for row in parts.database.ask(tenant_id(tenant), "select id from document where not deleted", {})
+    ]
+    places = [project_id(tenant_id(t), p) for t in ("acme", "evil") for p in ("default", "berth", "empty")]
+    cases = shown = 0
+
+    @given(
+        caller=callers,
+        words=st.sampled_from(
+            ["mooring lines", "evil berth confidential", "tide", "checked before each tide"]
+        ),
+        mode=st.sampled_from(["hybrid", "vector", "keyword"]),
+        document=st.sampled_from(every),
+        place=st.sampled_from(places),
+    )
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    def hold(caller: Caller, words: str, mode: str, document: Any, place: Any) -> None:
+        nonlocal cases, shown
+        headers = {"Authorization": f"Bearer {token(**vars(caller))}"}
+
+        def ask(method: str, path: str, body: Any = None) -> str:
+            return str(api.request(method, f"/api/v1{path}", json=body, headers=headers).text)
+
+        question = {"text": words, "k": 50, "mode": mode, "explain": True}
+        answers = {
+            "query": ask("POST", "/rag/query", {"project_id": str(place), "query_text": words, "top_k": 50}),
+            "search": ask("POST", "/search", question),
+            "one": ask("POST", "/search", {**question, "projects": [str(place)]}),
+            "document": ask("GET", f"/documents/{document}"),
+            "sources": ask("GET", "/sources"),
+            "runs": ask("GET", "/sources/notes-berth/runs"),
+            "projects": ask("GET", "/projects"),
+            "feedback": ask("POST", "/feedback", {"item": "a b", "ref": str(document), "verdict": "undo"}),
+            "delete": ask("DELETE", f"/knowledge/documents/{document}"),
+            "job": ask("GET", f"/enrich/{uuid4()}"),
+        }
+        tools = Tools(parts, lambda _context: caller)
+        context: Any = None
+        calls: dict[str, Callable[[], str]] = {
+            "tool search": lambda: tools.search_knowledge(words, context, limit=20),
+            "tool project": lambda: tools.search_knowledge(words, context, limit=20, project=str(place)),
+            "tool document": lambda: tools.get_document(document, context),
+            "tool explain": lambda: tools.explain_result(words, document, context),
+        }
+        for name, call in calls.items():
+            try:
+                answers[name] = call()
+            except Exception as error:  # noqa: BLE001 (whatever it says is shown, too)
+                answers[name] = str(error)
+        for name, said in answers.items():
+            shown += check(caller, said, name)
+        cases += len(answers)
+
+    hold()
+    assert cases >= 14 * EXAMPLES / 2
+    assert shown > 5 * EXAMPLES, "there was something to see"
