@@ -79,7 +79,8 @@ class TestEveryService:
     @each
     def test_ports_are_open_to_this_machine_only(self, name: str) -> None:
         ports = SERVICES[name].get("ports", [])
-        assert ports == (["127.0.0.1:5555:5555"] if name == "flower" else [])
+        open_here = {"flower": ["127.0.0.1:5555:5555"], "api": ["127.0.0.1:8000:8000"]}
+        assert ports == open_here.get(name, [])
         assert "network_mode" not in SERVICES[name]
 
     @each
@@ -172,7 +173,7 @@ class TestSecrets:
 
 class TestLarderServices:
     def test_all_run_the_same_image_as_the_same_user(self) -> None:
-        assert set(OURS) == {"migrate", "beat", "flower", *WORKERS}
+        assert set(OURS) == {"migrate", "beat", "api", "flower", *WORKERS}
         for service in OURS.values():
             assert service["image"] == "larder:${LARDER_VERSION:-0.1.0}"
             assert service["build"] == {"context": ".", "dockerfile": "deploy/Dockerfile"}
@@ -189,7 +190,14 @@ class TestLarderServices:
         commands = [service["command"] for service in OURS.values()]
         commands += [s["healthcheck"]["test"][1:] for s in (*WORKERS.values(), OURS["beat"])]
         assert all(command[0] == "larder" for command in commands)
-        assert {command[1] for command in commands} == {"migrate", "worker", "beat", "flower", "health"}
+        assert {command[1] for command in commands} == {
+            "migrate",
+            "worker",
+            "beat",
+            "api",
+            "flower",
+            "health",
+        }
 
     @pytest.mark.parametrize("name", LASTING)
     def test_it_waits_for_servers_and_tables(self, name: str) -> None:
@@ -221,6 +229,13 @@ class TestLarderServices:
             assert {"LARDER_DATABASE_URL", "LARDER_BROKER_URL"} <= keys, name
 
     @pytest.mark.req("ORD-06")
+    def test_the_api_listens_where_its_port_is_published(self) -> None:
+        api = OURS["api"]
+        assert api["command"] == ["larder", "api", "--host", "0.0.0.0"]  # noqa: S104 (in the container)
+        published = api["ports"][0].rsplit(":", 1)
+        assert load(ROOT / "deploy/compose/larder.yaml", {}).rag.api.port == int(published[1])
+        assert api["environment"]["LARDER_JWT_SECRET_FILE"] == "/run/secrets/jwt_secret"
+
     def test_flower_asks_for_a_password_and_is_bound_to_loopback(self) -> None:
         flower = OURS["flower"]
         assert flower["command"] == ["larder", "flower", "--address", "0.0.0.0"]  # noqa: S104 (in the container)

@@ -14,6 +14,7 @@ for name in postgres owner valkey; do
     keep "${name}_password" "$(random)"
 done
 keep flower_auth "operator:$(random)"
+keep jwt_secret "$(random)"
 keep admin_database_url "$(database larder_owner "$(cat owner_password.txt)")"
 # The migration gives these two roles the passwords that their URLs name.
 keep database_url "$(database larder_app "$(random)")"
