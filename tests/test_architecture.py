@@ -52,6 +52,7 @@ def below(folder: str) -> list[Path]:
     return [p for p in FILES if p.is_relative_to(ROOT / folder)]
 
 
+@pytest.mark.req("004-019")
 @pytest.mark.parametrize("folder", sorted(FORBIDDEN))
 def test_nothing_imports_what_lies_beyond_it(folder: str) -> None:
     wrong = [

@@ -38,7 +38,7 @@ def test_an_answer_has_the_form_that_is_promised(ask: Ask) -> None:
     assert ask("mooring lines", k=2).json()["results"] == body["results"], "ids are the same every time"
 
 
-@pytest.mark.req("004-004", "004-013", "001-117", "001-119", "001-120")
+@pytest.mark.req("004-004", "004-013", "004-021", "004-022", "001-117", "001-119", "001-120")
 def test_only_what_the_project_holds_is_found(ask: Ask, parts: Runtime) -> None:
     for project in ("berth", "default"):
         answer = ask(project=project_id(ACME.tenant, project), k=50)
@@ -59,7 +59,7 @@ def test_an_empty_project_has_nothing(ask: Ask) -> None:
     assert (answer.status_code, answer.json()["results"]) == (200, [])
 
 
-@pytest.mark.req("004-017", "004-018", "004-023")
+@pytest.mark.req("004-017", "004-018", "004-021", "004-023")
 @pytest.mark.parametrize(
     ("project", "status"),
     [
