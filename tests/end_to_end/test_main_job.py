@@ -52,12 +52,14 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = state(harbour)
     assert {p["name"] for p in found["processes"]} == {
-        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "flower",
+        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "api",
+        "flower",
     }  # fmt: skip
     assert all(psutil.pid_exists(pid) for pid in found["pids"])
     assert found["database_url"].startswith("postgresql://larder_app:")
     assert found["admin_database_url"].startswith("postgresql://larder_owner:")
     assert found["broker_url"].startswith("redis://")
+    assert found["api_url"].startswith("http://127.0.0.1:")
 
 
 @pytest.mark.req("001-034", "001-035", "001-025", "001-003", "002-001")
