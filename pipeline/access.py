@@ -17,6 +17,9 @@ LEVELS = documents.LEVELS
 READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
 """What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
 
+UNNAMED = Filter(security_levels=LEVELS[: LEVELS.index("internal") + 1], readers=("user:",))
+"""What is shown where nobody says who asks: as to a caller of whom no more is known than that they were let in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:

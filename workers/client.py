@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
-from pipeline.access import ADMIN, LEVELS, Caller
+from pipeline.access import ADMIN, LEVELS, UNNAMED, Caller
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import CACHED, FULL
@@ -91,13 +91,15 @@ class Client:
         database: Database | None = None,
         publisher: JobPublisher | None = None,
         settings: Settings | None = None,
+        caller: Caller | None = None,
     ) -> None:
         """`deadline` is how many seconds an enrichment may take that names none; nothing is connected yet.
 
         `answer_timeout` is how many seconds the database may say nothing at all until it counts as gone. `answers`
         holds what `enrich` gives again when there is no other answer. `database` and `publisher` are those of a process
         that serves many tenants; they are not closed with the client. `settings` say how to search and read, by default
-        all as without a configuration.
+        all as without a configuration. `caller` is who asks: answers hold what they may see. Without one those of Step 4
+        hold what is for all of the tenant, since they are likely to be read by many, and a search finds everything.
 
         Raises:
             ConfigurationError: `database_url` is no address of a PostgreSQL.
@@ -111,6 +113,7 @@ class Client:
         self.tenant = tenant_id(tenant)
         self.project = project_id(self.tenant, project)
         self.deadline = deadline
+        self._caller = caller
         self._answers = answers or MemoryCache()
         self._names = (tenant, project)
         self._known = self._closed = False
@@ -184,9 +187,11 @@ class Client:
             RequestRejected: an option is wrong; the message names it.
             StoreUnavailable: the database does not answer.
         """
-        from workers.search import request_of, search, to_json
+        from workers.search import request_of, search, search_as, to_json
 
         request = request_of(text, **options)
+        if self._caller:
+            return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
         wanted = tuple(sorted({project_id(self.tenant, name) for name in projects}))
         request = replace(request, filter=replace(request.filter, projects=wanted))
         return to_json(self._parts, self.tenant, search(self._parts, self.tenant, request))
@@ -228,8 +233,8 @@ class Client:
 
         The answer comes from the documents of one project and from those that the tenant shares, which are the
         project `default`. It is `project`, else the one that the request names, else the client's own; `projects` are
-        searched besides, and `*` is all of the tenant. With a `caller` it holds what they may see, and all projects are
-        theirs.
+        searched besides, and `*` is all of the tenant. With a `caller`, else that of the client, it holds what they may
+        see, and all projects are theirs.
 
         Raises:
             RequestRejected: it is none; the message names the field, and nothing was asked.
@@ -255,16 +260,16 @@ class Client:
             "projects": projects or asked.projects,
         }
         named = EnrichmentRequest.from_json({"pbi": asked.pbi, **where})
-        found = replace(asked, project=named.project, projects=named.projects)
-        if caller is None:
-            return found.to_json()
-        with self._store() as connection:
-            for name in {found.project, *found.projects} - {ALL}:
-                caller.project(connection, name)
-        more = caller.projects if ALL in found.projects else found.projects
-        s = caller.sight
+        found, caller = replace(asked, project=named.project, projects=named.projects), caller or self._caller
+        if caller is not None:
+            with self._store() as connection:
+                for name in {found.project, *found.projects} - {ALL}:
+                    caller.project(connection, name)
+            if ALL in found.projects:
+                found = replace(found, projects=caller.projects)
+        s = caller.sight if caller else UNNAMED
         limited = replace(found.filter, security_levels=s.security_levels, readers=s.readers)
-        return replace(found, projects=more, filter=limited).to_json()
+        return replace(found, filter=limited).to_json()
 
     def ask(
         self,
@@ -308,7 +313,7 @@ class Client:
             raise
 
     def job(self, job_id: UUID | str, *, caller: Caller | None = None) -> JobRow:
-        """How a job stands; with a `caller` one that was asked with no more rights than theirs.
+        """How a job stands; with a `caller` (else the client's) one that was asked with no more rights than theirs.
 
         Raises:
             UnknownJob: there is none of this id for this tenant, or its answer was kept long enough.
@@ -321,6 +326,7 @@ class Client:
             raise UnknownJob(what, fix="give the id that submit gave") from None
         with self._store() as connection:
             found = jobs.get(connection, wanted)
+        caller = caller or self._caller
         if found is None or not (caller is None or _may_read(caller, found)):
             fix = "ids are those that submit gave; answers are kept for enrichment.resultsKeptHours"
             raise UnknownJob(f"there is no enrichment {wanted}", fix=fix)

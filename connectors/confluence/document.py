@@ -42,7 +42,7 @@ _UNFIT = frozenset('/\\?%;+&"<>:#')
 Readers = tuple[str, ...]
 """Who passes one restriction: `user:ID` and `group:NAME`; empty: everybody."""
 Layers = Sequence[Sequence[str]]
-"""Restrictions from the space down to the page; whoever reads it passes all of them. Empty: everybody in the space."""
+"""Restrictions from the outermost page down to the page; whoever reads it passes all of them. Empty: everybody."""
 
 
 # -- the record ------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def _document(
         "breadcrumb": [title for _, title in above],
         "author": content.author,
         "version": content.version,
-        # Only if not everybody in the space may read it.
+        # Only if not everybody may read it.
         **({"acl": [list(layer) for layer in layers]} if layers else {}),
     }
     return Document(
@@ -268,7 +268,7 @@ def _document(
         kind=kind,
         url=url,
         tags=page.labels if content is page else (),
-        metadata={**options.fixed_metadata, **place, **metadata, "source_path": url},
+        metadata=options.metadata_of({**place, **metadata, "source_path": url}),
         created_at=content.created,
         updated_at=content.changed,
         fingerprint=fingerprint,

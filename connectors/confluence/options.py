@@ -66,8 +66,8 @@ class ConfluenceOptions(ServiceOptions):
     """Read blog posts as well as pages."""
     include_archived: Flag = False
     """Read archived spaces as well; pages archived one by one are never read."""
-    include_restricted: Flag = False
-    """Read pages that only some may view; who may is kept with them."""
+    include_restricted: Flag = True
+    """Read pages that only some may view; who may is kept with them, and nobody else finds them."""
     max_pages: Positive | None = 1000
     """At most so many pages, the oldest by creation: a choice that edits do not move (docs/confluence.md).
     While there are more, nothing is deleted by absence. null: all."""

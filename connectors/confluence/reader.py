@@ -127,8 +127,8 @@ class PageReader:
         reasons = {page.id: self.filter.objection(page) for page in pages}
         held = [page for page in pages if not reasons[page.id]]
         self.restrictions.learn(held)
-        if not self._options.include_restricted:
-            reasons |= {page.id: self.restrictions.barrier(page) for page in held}
+        restricted = self._options.include_restricted
+        reasons |= {page.id: self.restrictions.barrier(page, restricted=restricted) for page in held}
         left_out.update(filter(None, reasons.values()))
         return [page for page in held if not reasons[page.id]]
 
@@ -379,16 +379,17 @@ class Restrictions:
                 self._known[key] = self._of_one(key)
 
     def layers(self, page: Content) -> list[list[str]]:
-        """Outermost first, the space before all; empty if everybody in the space may read it."""
+        """Outermost first; empty if everybody in the space may read it, which no answer tells the readers of."""
         path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
-        found = [list(readers) for key in path if (readers := self._known.get(key, NOBODY))]
-        return [[f"space:{page.space_key}"], *found] if found else []
+        return [list(readers) for key in path if (readers := self._known.get(key, NOBODY))]
 
-    def barrier(self, page: Content) -> str:
-        """Why not everybody in the space may read it; empty if everybody may."""
-        path = (*(ancestor for ancestor, _ in page.ancestors), page.id)
+    def barrier(self, page: Content, *, restricted: bool) -> str:
+        """Why it may not be stored; empty if everybody may read it, or those few are known and it is wanted."""
+        path, layers = (*(ancestor for ancestor, _ in page.ancestors), page.id), self.layers(page)
         why = next((self._unclear[key] for key in path if key in self._unclear), "")
-        return f"{UNREADABLE}, because {why}" if why else "not open to everybody" * bool(self.layers(page))
+        if why or [*NOBODY] in layers:
+            return f"{UNREADABLE}, because {why or 'one of its readers, or a page above it, has no name'}"
+        return "not open to everybody" * bool(layers and not restricted)
 
     def _note(self, content: Content) -> bool:
         """Keeps the restriction that a search has shown; False if it has not."""

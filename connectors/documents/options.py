@@ -382,6 +382,13 @@ class SourceOptions(ConfigSection):
         fixed: dict[str, Any] = json_able({**self.metadata.fixed(), **self._context.metadata})
         return fixed
 
+    def metadata_of(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a document that says this of itself; it goes first, but its readers pass the source's `acl` as well."""
+        fixed = self.fixed_metadata
+        both = [fixed["acl"], own["acl"]] if "acl" in fixed and "acl" in own else []
+        layers = [layer for acl in both for layer in (acl if isinstance(acl, list) else [[]])]
+        return {**fixed, **own, **({"acl": layers} if both else {})}
+
     @property
     def decisions(self) -> DecisionRules:
         """What makes a document a decision."""

@@ -25,7 +25,7 @@ from pipeline.errors import DocumentRejected
 
 MAX_LINKS = 100
 MAX_TITLE_LINE = 120
-ALWAYS_KEPT = ("author", "date", "created", "updated", LEVEL)
+ALWAYS_KEPT = ("author", "date", "created", "updated", "acl", LEVEL)
 _BOUNDARY = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"[A-Za-z_][\w .-]*:(?:\s|$)")
 # Both are anchored on characters that are rare in text, so that they cost time linear in its length.

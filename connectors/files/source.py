@@ -354,7 +354,7 @@ def file_document(
         kind=kind,
         url=file.url,
         tags=tuple(evidence.tags),
-        metadata={**options.fixed_metadata, **own, **facts, **file_metadata(file)},
+        metadata=options.metadata_of({**own, **facts, **file_metadata(file)}),
         created_at=created or file.modified,
         updated_at=updated or file.modified,
     )

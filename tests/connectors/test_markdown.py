@@ -62,6 +62,26 @@ class TestDocument:
         assert own.metadata == {"category": "guide", "team": "core", "source_path": "note.md"}
         assert plain.metadata == {"category": "reference", "team": "core", "source_path": "plain.md"}
 
+    @pytest.mark.parametrize(
+        ("head", "acl"),
+        [
+            ("", [["group:hr"]]),
+            ("acl: [[user:ann], [group:board]]\n", [["group:hr"], ["user:ann"], ["group:board"]]),
+            ("acl: []\n", [["group:hr"]]),
+            ("acl: everybody\n", [["group:hr"], []]),
+        ],
+    )
+    def test_a_file_narrows_the_readers_of_its_source(self, tmp_path: Path, head: str, acl: Any) -> None:
+        fixed = {"acl": [["group:hr"]]}
+        found = document(tmp_path, f"---\ntitle: T\n{head}---\ntext", metadata=fixed)
+
+        assert found.metadata["acl"] == acl
+
+    def test_a_file_may_name_its_readers(self, tmp_path: Path) -> None:
+        found = document(tmp_path, "---\nacl: [[user:ann]]\n---\ntext", frontmatter_fields=())
+
+        assert found.metadata["acl"] == [["user:ann"]]
+
     @pytest.mark.req("001-050")
     def test_only_the_listed_fields_are_kept(self, tmp_path: Path) -> None:
         text = "---\ntitle: T\ntags: a\ncategory: c\nowner: me\nempty:\n---\ntext"

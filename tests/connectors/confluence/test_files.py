@@ -121,7 +121,8 @@ def test_files_of_a_page_that_became_restricted_go_with_it(fake: FakeConfluence)
     store = _store(fake)
     fake.restrict(page, [("user", "bot")])
 
-    store.take(source_for(fake, include_attachments=True).read([page]), cursors=False)
+    options = {"include_attachments": True, "include_restricted": False}
+    store.take(source_for(fake, **options).read([page]), cursors=False)
 
     assert store.documents == {}
     assert set(store.deleted) == {page, file}
@@ -131,9 +132,9 @@ def test_files_of_restricted_pages_carry_the_layers_of_their_page(fake: FakeConf
     page = fake.add_page("ENG", "Page", "<p>x</p>", restricted_to=[("group", "confluence-users")])
     file = fake.attach(page, "notes.txt", b"notes")
 
-    store = _store(fake, include_restricted=True)
+    store = _store(fake)
 
-    assert store.documents[file].metadata["acl"] == [["space:ENG"], ["group:confluence-users"]]
+    assert store.documents[file].metadata["acl"] == [["group:confluence-users"]]
 
 
 def test_large_empty_binary_and_broken_files_are_named(fake: FakeConfluence) -> None:

@@ -1,4 +1,4 @@
-"""Who may read a page travels with it, and what is restricted stays out unless it is asked for."""
+"""Who may read a page travels with it; one whose readers cannot be found out stays out."""
 
 from __future__ import annotations
 
@@ -40,59 +40,68 @@ def _tree(fake: FakeConfluence) -> tuple[str, str, str, str]:
     return top, team, plan, pay
 
 
-def test_restricted_pages_and_all_below_them_stay_out(fake: FakeConfluence) -> None:
+def test_restricted_pages_and_all_below_them_stay_out_if_that_is_asked_for(fake: FakeConfluence) -> None:
     top, *_ = _tree(fake)
 
-    assert set(_synced(fake).documents) == {top}
+    assert set(_synced(fake, include_restricted=False).documents) == {top}
 
 
-def test_layers_go_from_the_space_over_each_restricted_page_above_to_the_page(fake: FakeConfluence) -> None:
+def test_layers_go_from_each_restricted_page_above_to_the_page(fake: FakeConfluence) -> None:
     top, team, plan, pay = _tree(fake)
 
-    documents = _synced(fake, include_restricted=True).documents
+    documents = _synced(fake).documents
 
     outer, inner = _subjects(fake, "ann"), _subjects(fake, "bot")
     assert "acl" not in documents[top].metadata
-    assert documents[team].metadata["acl"] == [["space:ENG"], outer]
-    assert documents[plan].metadata["acl"] == [["space:ENG"], outer]
-    assert documents[pay].metadata["acl"] == [["space:ENG"], outer, inner]
+    assert documents[team].metadata["acl"] == [outer]
+    assert documents[plan].metadata["acl"] == [outer]
+    assert documents[pay].metadata["acl"] == [outer, inner]
+
+
+def test_readers_of_a_source_pass_its_own_layers_too(fake: FakeConfluence) -> None:
+    top, team, *_ = _tree(fake)
+
+    documents = _synced(fake, metadata={"acl": [["group:hr"]]}).documents
+
+    assert documents[top].metadata["acl"] == [["group:hr"]]
+    assert documents[team].metadata["acl"] == [["group:hr"], _subjects(fake, "ann")]
 
 
 def test_pages_the_account_may_not_see_do_not_exist(fake: FakeConfluence) -> None:
     page = fake.add_page("ENG", "Secret", "<p>x</p>", restricted_to=[("user", "ann")])
 
-    assert page not in _synced(fake, include_restricted=True).documents
+    assert page not in _synced(fake).documents
 
 
 def test_a_page_that_becomes_restricted_goes_when_it_is_seen(fake: FakeConfluence) -> None:
     page = fake.add_page("ENG", "Page", "<p>x</p>")
     below = fake.add_page("ENG", "Below", "<p>x</p>", parent=page)
     fake.advance(hours=1)
-    store = Store()
-    store.sync(source_for(fake))
+    store, told = Store(), {"include_restricted": False}
+    store.sync(source_for(fake, **told))
     fake.restrict(page, [("user", "bot")])
     fake.edit(below, "<p>y</p>")
 
-    store.sync(source_for(fake))
+    store.sync(source_for(fake, **told))
     assert set(store.documents) == {page}
-    store.take(source_for(fake).read([page]), cursors=False)
+    store.take(source_for(fake, **told).read([page]), cursors=False)
     assert store.documents == {}
     assert page in store.deleted
 
 
 def test_a_change_of_restrictions_changes_the_fingerprints_of_all_below(fake: FakeConfluence) -> None:
     top, team, plan, pay = _tree(fake)
-    store = _synced(fake, include_restricted=True)
+    store = _synced(fake)
     fake.restrict(team, [("user", "bot")])
 
-    changed = store.reconcile(source_for(fake, include_restricted=True))
+    changed = store.reconcile(source_for(fake))
 
     assert sorted(changed) == sorted([team, plan, pay])
-    assert store.documents[plan].metadata["acl"][1] == [
+    assert store.documents[plan].metadata["acl"][0] == [
         f"user:{fake.user_id('bot') if fake.cloud else 'bot'}"
     ]
     fake.unrestrict(team)
-    store.reconcile(source_for(fake, include_restricted=True))
+    store.reconcile(source_for(fake))
     assert "acl" not in store.documents[plan].metadata
     assert top in store.documents
 
@@ -116,11 +125,8 @@ def test_unclear_restrictions_let_nobody_in(fake: FakeConfluence) -> None:
 
     for include in (True, False):
         source = source_for(fake, include_restricted=include)
-        found = {d.external_id: d for p in source.read([page]) for d in p.documents}
-        if include:
-            assert found[page].metadata["acl"] == [["space:ENG"], ["nobody"]]
-        else:
-            assert found == {}
+        (told,) = source.read([page])
+        assert (told.documents, told.deleted) == ((), (page,))
     assert fake.faults.waiting == 0
 
 
@@ -134,15 +140,15 @@ def test_restrictions_that_search_does_not_show_are_asked_for_one_by_one(fake: F
         when=lambda seen: seen.first("cql") == about_top,
     )
 
-    documents = [d for p in source_for(fake, include_restricted=True).read([page]) for d in p.documents]
+    documents = [d for p in source_for(fake).read([page]) for d in p.documents]
 
-    assert documents[0].metadata["acl"] == [["space:ENG"], ["group:confluence-users"]]
+    assert documents[0].metadata["acl"] == [["group:confluence-users"]]
 
 
 def test_each_walk_asks_anew_about_pages_above_that_are_not_its_own(fake: FakeConfluence) -> None:
     top = fake.add_page("ENG", "Top", "<p>x</p>")
     page = fake.add_page("ENG", "Page", "<p>x</p>", parent=top)
-    source = source_for(fake, ancestors=(page,))
+    source = source_for(fake, ancestors=(page,), include_restricted=False)
     assert source.ids().ids == {page}
 
     fake.restrict(top, [("user", "bot")])
@@ -157,7 +163,7 @@ def test_a_page_above_without_an_id_lets_nobody_in(fake: FakeConfluence) -> None
     page = Content.model_validate(row)
     restrictions.learn([page])
 
-    assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]
+    assert restrictions.layers(page) == [["nobody"]]
     assert restrictions.layers(Content.model_validate({**row, "id": "2"}))[-1] == ["nobody"]
 
 
@@ -169,14 +175,14 @@ def test_a_subject_without_a_name_lets_nobody_in(fake: FakeConfluence) -> None:
     page = Content.model_validate({"id": "1", "space": {"key": "ENG"}, "restrictions": hidden})
     restrictions.learn([page])
 
-    assert restrictions.layers(page) == [["space:ENG"], ["nobody"]]
+    assert restrictions.layers(page) == [["nobody"]]
 
 
 def test_what_is_left_out_is_counted_by_reason(fake: FakeConfluence) -> None:
     _tree(fake)
     fake.add_page("ENG", "Draft", "<p>x</p>", labels=["draft"])
     fake.add_page("ENG", "Empty", "")
-    source = source_for(fake, labels=LabelFilter(exclude=("draft",)))
+    source = source_for(fake, labels=LabelFilter(exclude=("draft",)), include_restricted=False)
 
     pages = list(source.pages(None))
 

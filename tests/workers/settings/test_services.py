@@ -97,7 +97,7 @@ def test_the_documented_confluence_source(loaded: Loaded) -> None:
     )
     assert (wiki.username, revealed(wiki.api_token)) == ("ann@example.com", "sesame")
     assert (wiki.include_attachments, wiki.include_comments, wiki.max_pages) == (False, True, 1000)
-    assert (wiki.include_archived, wiki.include_restricted, wiki.include_blog_posts) == (False,) * 3
+    assert (wiki.include_archived, wiki.include_restricted, wiki.include_blog_posts) == (False, True, False)
     assert (wiki.schedule, wiki.deployment, wiki.max_concurrency) == ("0 2 * * *", "auto", 4)
     assert wiki.metadata.source_type is SourceType.CONFLUENCE
     assert wiki.metadata.fixed() == {"category": "knowledge_base"}
