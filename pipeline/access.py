@@ -17,7 +17,7 @@ LEVELS = documents.LEVELS
 READ, WRITE, OPERATE, ADMIN = PERMISSIONS = ("read", "write", "operate", "admin")
 """What a caller may do: search and ask, upload and mark, see to sources and dead letters, and all of these."""
 
-UNNAMED = Filter(security_levels=LEVELS[: LEVELS.index("internal") + 1], readers=("user:",))
+UNNAMED = Filter(security_levels=LEVELS[: LEVELS.index("internal") + 1], readers=("unnamed",))
 """What is shown where nobody says who asks: as to a caller of whom no more is known than that they were let in."""
 
 

@@ -98,8 +98,8 @@ class Client:
         `answer_timeout` is how many seconds the database may say nothing at all until it counts as gone. `answers`
         holds what `enrich` gives again when there is no other answer. `database` and `publisher` are those of a process
         that serves many tenants; they are not closed with the client. `settings` say how to search and read, by default
-        all as without a configuration. `caller` is who asks: answers hold what they may see. Without one those of Step 4
-        hold what is for all of the tenant, since they are likely to be read by many, and a search finds everything.
+        all as without a configuration. Answers hold what `caller` may see; without one, those of Step 4 what is for all
+        of the tenant, since many are likely to read them, and those of a search everything.
 
         Raises:
             ConfigurationError: `database_url` is no address of a PostgreSQL.

@@ -160,10 +160,8 @@ def request_of(
         raise RequestRejected(str(error)) from None
 
 
-def search_as(
-    parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
-) -> SearchResults:
-    """The answer as far as the caller may see it, from these projects; from all of theirs if none is named.
+def permitted(parts: Runtime, caller: Caller, projects: Sequence[str] = ()) -> Filter:
+    """What the caller may see of these projects; of all of theirs if none is named.
 
     Raises:
         NotFound: there is no such project.
@@ -173,8 +171,17 @@ def search_as(
     if projects:
         with parts.database.tenant(caller.tenant) as connection:
             wanted = tuple(sorted({caller.project(connection, name) for name in projects}))
-    s = caller.sight
-    limited = replace(request.filter, security_levels=s.security_levels, readers=s.readers, projects=wanted)
+    return replace(caller.sight, projects=wanted)
+
+
+def search_as(
+    parts: Runtime, caller: Caller, request: SearchRequest, projects: Sequence[str] = ()
+) -> SearchResults:
+    """The answer as far as the caller may see it, from these projects; raises as `permitted` does."""
+    s = permitted(parts, caller, projects)
+    limited = replace(
+        request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
+    )
     return search(parts, caller.tenant, replace(request, filter=limited))
 
 
@@ -184,7 +191,7 @@ def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
     Raises:
         NotFound: there is none that they may know of.
     """
-    wanted = replace(caller.sight, only=(document,), projects=caller.own_projects)
+    wanted = replace(permitted(parts, caller), only=(document,))
     found = read_document(parts.database, caller.tenant, wanted)
     if found is None:
         raise NotFound("there is no such document")

@@ -24,11 +24,12 @@ _FACTS = """
     select d.id, d.external_id, s.name as source, d.source_type, d.kind, d.title, d.url, d.tags, d.metadata,
            d.state, d.stage, d.hidden, d.deleted, d.desired_version, d.indexed_version, d.pipeline_version,
            d.indexed_pipeline, d.attempts, d.crash_count, d.last_error, d.chunk_count, d.created_at, d.updated_at,
-           d.last_indexed, d.due_at, d.lease_until, d.security_level, d.project_id,
+           d.last_indexed, d.due_at, d.lease_until, d.security_level, d.served_level, d.acl, d.served_acl, d.project_id,
+           p.name as project,
            (select to_jsonb(l) from (select x.stage, x.code, x.reason, x.attempts, x.version, x.created_at
             from dead_letter x where x.document_id = d.id and x.resolved_at is null
             order by x.id desc limit 1) l) as dead_letter
-    from document d join source s on s.id = d.source_id"""
+    from document d join source s on s.id = d.source_id left join project p on p.id = d.project_id"""
 
 # How a person may name a document, the surest first; the first that fits any decides.
 _NAMES = (
@@ -73,9 +74,9 @@ def similar_refs(connection: Connection, ref: str, *, most: int) -> Sequence[str
 
 
 def items(connection: Connection, external_id: str) -> Sequence[Row[Any]]:
-    """The document of this id in each project that has one: title, project_id, name (of the project), body."""
+    """The document of this id in each project that has one: id, title, project_id, name (of the project), body."""
     statement = text("""
-        select distinct on (d.project_id) d.title, d.project_id, p.name,
+        select distinct on (d.project_id) d.id, d.title, d.project_id, p.name,
                coalesce((select b.body from document_body b where b.document_id = d.id
                          order by b.version desc limit 1), '') as body
         from document d left join project p on p.id = d.project_id

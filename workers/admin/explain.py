@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from pipeline.access import Caller
 from pipeline.documents import Json
 from pipeline.enrichment.text import clipped
 from pipeline.errors import LarderError
@@ -102,6 +103,35 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
             )
             return _verdict("below", said, hit)
     return _outside(parts, tenant, document, request, found)
+
+
+def why_visible(caller: Caller, facts: Json) -> Json:
+    """Which rules let a caller find a document, or keep it from them; `facts` are those of `find`.
+
+    `{"visible", "rules": [{"rule", "passes", "detail"}]}`, with a rule for each layer of its `acl`.
+    """
+    missing, served = _not_searchable(facts), facts["served_level"]
+    projects = ", ".join(caller.projects or ("none",))
+    rules = [
+        ("tenant", True, f"both are of {caller.tenant_name}"),
+        ("searchable", not missing, missing[1] if missing else "it is indexed"),
+        (
+            "project",
+            caller.knows(UUID(facts["project_id"])),
+            f"it is of {facts['project']}; theirs: {projects}, and what is shared",
+        ),
+    ]
+    for text, level in (("its text", facts["security_level"]), ("the text that is still found", served)):
+        if level is not None:
+            said = f"{text} is {level}; they see up to {caller.level}"
+            rules.append(("security level", level in caller.levels, said))
+    for layer in (*facts["acl"], *(facts["served_acl"] or ())):
+        names = layer if isinstance(layer, list) else []
+        held = [name for name in caller.readers if name in names]
+        said = f"they are {' and '.join(held)}" if held else "they are none of these"
+        rules.append(("acl", bool(held), f"open to {', '.join(map(str, names)) or 'nobody'}; {said}"))
+    told = [{"rule": rule, "passes": passes, "detail": detail} for rule, passes, detail in rules]
+    return {"visible": all(one["passes"] for one in told), "rules": told}
 
 
 def _ranked(hit: Hit, rank: int, shown: int) -> Json:

@@ -25,6 +25,7 @@ from workers.runtime import Runtime
 from workers.search import document_as
 
 UNDO = "undo"
+Visible = Callable[[UUID], bool]
 MOST_NAMED = 5
 _QUOTES = ('"', "'", "\u201c\u201d")
 
@@ -39,13 +40,13 @@ def mark(
     project: str | None = None,
     source: str | None = None,
     by: str,
-    visible: Callable[[UUID], bool] | None = None,
+    visible: Visible | None = None,
 ) -> Json:
     """Say of a document what it is for a question: `useful`, `noise`, or `undo` for nothing any more.
 
     `item` is the id of a PBI that Step 4 was asked about or of an indexed document, or a question's text; `ref` is a
     document's external id or its id. `project` is the item's, if several have one of that id. A document that is not
-    `visible` is one that is not there.
+    `visible` is one that is not there, also as an item.
 
     Raises:
         ConfigurationError: a word means nothing, or several items or documents; the message says what there is.
@@ -58,7 +59,7 @@ def mark(
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
     by, source = clean(by), source and clean(source)
-    question = _question(connection, tenant, clean(item), project)
+    question = _question(connection, tenant, clean(item), project, visible)
     document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO, visible=visible)
     if verdict != UNDO:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
@@ -130,11 +131,13 @@ def _unquoted(words: str) -> str:
     return bare[1:-1].strip() if quoted else bare
 
 
-def _question(connection: Connection, tenant: UUID, words: str, project: str | None) -> Question:
+def _question(
+    connection: Connection, tenant: UUID, words: str, project: str | None, visible: Visible | None
+) -> Question:
     """The question that a person means; an id is looked up, and text is taken as it is."""
     item, asked = words.strip(), _unquoted(words)
     key = None if project is None else key_of("", item, project_id(tenant, project))
-    if item and (known := _looked_up(connection, item, key)):
+    if item and (known := _looked_up(connection, item, key, visible)):
         return known
     if asked and key is None and (asked != item or len(asked.split()) > 1):
         return Question(key=key_of(asked), item=asked, asked={"text": asked})
@@ -148,8 +151,10 @@ def _question(connection: Connection, tenant: UUID, words: str, project: str | N
     )
 
 
-def _looked_up(connection: Connection, item: str, key: str | None) -> Question | None:
-    for known in _known(connection, item):
+def _looked_up(
+    connection: Connection, item: str, key: str | None, visible: Visible | None
+) -> Question | None:
+    for known in _known(connection, item, visible):
         found = {one.key: one for one in known if key in (None, one.key)}
         if len(found) > 1:
             names = ", ".join(sorted(one.project for one in found.values()))
@@ -161,7 +166,7 @@ def _looked_up(connection: Connection, item: str, key: str | None) -> Question |
     return None
 
 
-def _known(connection: Connection, item: str) -> Iterator[list[Question]]:
+def _known(connection: Connection, item: str, visible: Visible | None) -> Iterator[list[Question]]:
     """The items of this id: those that Step 4 was asked about, then indexed ones, then those judged before."""
 
     def about(title: str, asked: Json, project: UUID, name: str | None) -> Question:
@@ -176,7 +181,7 @@ def _known(connection: Connection, item: str) -> Iterator[list[Question]]:
                 asked = {"description": request.description, "acceptance_criteria": list(request.criteria)}
                 submitted.append(about(request.title, asked, row.project_id, row.name or request.project))
     yield submitted
-    rows = documents.items(connection, item)
+    rows = [row for row in documents.items(connection, item) if visible is None or visible(row.id)]
     yield [about(row.title, {"description": row.body}, row.project_id, row.name) for row in rows]
     yield [
         Question(
@@ -193,7 +198,7 @@ def _document(
     source: str | None,
     *,
     removed: bool,
-    visible: Callable[[UUID], bool] | None,
+    visible: Visible | None,
 ) -> Row[tuple[UUID, str]]:
     """The one document that a person means."""
     rows = documents.with_ref(connection, ref, source)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pipeline.access import Caller
+from pipeline.access import OPERATE, Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreRefused
@@ -270,8 +270,13 @@ def runs_of(parts: Runtime, caller: Caller, name: str, most: int) -> list[runs.R
     raise NotFound("there is no such source")
 
 
+def _told(caller: Caller, source: sources.SourceRow) -> bool:
+    # Problems of a run name items that few may see.
+    return caller.may(OPERATE) or source.origin == "upload"
+
+
 def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
-    """A run of a source of the caller's; an open one has the counts of this moment.
+    """A run of a source of the caller's, of an upload if they do not operate it; an open one has counts of this moment.
 
     Raises:
         NotFound: there is none of this number.
@@ -279,7 +284,7 @@ def run_of(parts: Runtime, caller: Caller, run_id: int) -> runs.RunRow:
     with parts.database.tenant(caller.tenant) as connection:
         run = runs.get(connection, run_id)
         row = sources.get(connection, run.source_id) if run else None
-        if run is None or row is None or not caller.knows(row.project_id):
+        if run is None or row is None or not caller.knows(row.project_id) or not _told(caller, row):
             raise NotFound("there is no such run")
         live = {} if run.finished_at else runs.progress(connection, [run_id]).get(run_id, {})
     return _with(run, live)

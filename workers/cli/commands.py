@@ -52,6 +52,7 @@ for command in (
     index.clear,
     search.search,
     search.explain,
+    search.why_visible,
     enrich.enrich,
     search.feedback,
     status.status,

@@ -197,7 +197,7 @@ def token(
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
     from workers.admin import tokens
 
-    caller = _caller(context, user, project, group, level, tenant=tenant, permissions=permission)
+    caller = caller_of(context, user, project, group, level, tenant=tenant, permissions=permission)
     made = tokens.mint(context.settings, caller, hours=hours)
     context.answer({"token": made}, made)
 
@@ -214,10 +214,10 @@ def mcp(
     from workers.processes import run as processes
 
     _log_as_configured(context)
-    processes.run_agents(context.parts, _caller(context, user, project, group, level))
+    processes.run_agents(context.parts, caller_of(context, user, project, group, level))
 
 
-def _caller(
+def caller_of(
     context: CommandContext,
     user: str,
     projects: list[str] | None,
@@ -227,6 +227,7 @@ def _caller(
     tenant: str | None = None,
     permissions: list[str] | None = None,
 ) -> Caller:
+    """Whom the options of a command name, with the rights they say."""
     from pipeline.access import Caller
     from pipeline.ledger import tenant_id
 

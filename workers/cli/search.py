@@ -20,6 +20,7 @@ from typer import Argument, Option
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, CommandContext, command
+from workers.cli.processes import caller_of
 from workers.cli.tables import table, warn
 
 if TYPE_CHECKING:
@@ -306,14 +307,7 @@ def explain(
     from workers.admin import explain as explaining
 
     request = options.request(context, query or "")
-    try:
-        facts = explaining.find(context.parts, context.tenant, document)
-    except explaining.SeveralDocuments as error:
-        names = ("id", "source", "external_id", "title")
-        candidates = [{name: c[name] for name in names} for c in error.candidates]
-        lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
-        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *lines)
-        raise typer.Exit(FAILED) from None
+    facts = _found(context, document)
     told: Json = {"document": facts}
     if query is not None:
         verdict = explaining.why(context.parts, context.tenant, facts, request)
@@ -321,6 +315,44 @@ def explain(
     rows = (*_document_rows(facts), *_query_rows(told.get("query")))
     said = "\n".join(f"{name:<12}{value}" for name, value in rows if value not in (None, ""))
     context.answer(told, said)
+
+
+def _found(context: CommandContext, document: str) -> Json:
+    """Everything that is known of the one document of this name; of several their names are told."""
+    from workers.admin import explain as explaining
+
+    try:
+        return explaining.find(context.parts, context.tenant, document)
+    except explaining.SeveralDocuments as error:
+        names = ("id", "source", "external_id", "title")
+        candidates = [{name: c[name] for name in names} for c in error.candidates]
+        lines = [f"{error.message}:", *("  " + "  ".join(c.values()) for c in candidates), error.fix]
+        context.answer({"success": False, "error": error.to_json(), "candidates": candidates}, *lines)
+        raise typer.Exit(FAILED) from None
+
+
+@command()
+def why_visible(
+    context: CommandContext,
+    user: Annotated[str, Argument(help="`sub` of their token.")],
+    document: Annotated[
+        str, Argument(metavar="DOC", help="Its id, external id, end of its path, or part of its title.")
+    ],
+    project: Annotated[list[str] | None, Option(help="Theirs; may be repeated. [default: *]")] = None,
+    group: Annotated[list[str] | None, Option(help="Theirs; may be repeated.")] = None,
+    level: Annotated[str, Option(help="public, internal, confidential or restricted.")] = "internal",
+) -> None:
+    """Tell which rule lets a user of the API find a document, or keeps it from them."""
+    from workers.admin import explain as explaining
+
+    caller = caller_of(context, user, project, group, level)
+    facts = _found(context, document)
+    told = explaining.why_visible(caller, facts)
+    rows = ((one["rule"], "yes" if one["passes"] else "NO", one["detail"]) for one in told["rules"])
+    said = f"{user} {'finds' if told['visible'] else 'does not find'} {facts['title']!r}"
+    context.answer(
+        {"user": user, "document": facts["id"], **told}, said, table(("rule", "passes", "why"), rows)
+    )
 
 
 def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:

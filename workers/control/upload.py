@@ -27,6 +27,7 @@ from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
 from workers.queue import dispatch
 from workers.runtime import Runtime
+from workers.search import document_as
 from workers.settings import SOURCE_TYPES, Settings
 
 ORIGIN = "upload"
@@ -116,6 +117,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
     Raises:
         NotFound: there is none.
     """
+    document_as(parts, caller, document)  # nobody removes what they may not see
     with parts.database.tenant(caller.tenant) as connection:
         place = sources.uploaded_to(connection, document, ORIGIN)
         if place is None or not caller.knows(place) or not admission.remove(connection, [document]):

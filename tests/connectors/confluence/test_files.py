@@ -121,8 +121,8 @@ def test_files_of_a_page_that_became_restricted_go_with_it(fake: FakeConfluence)
     store = _store(fake)
     fake.restrict(page, [("user", "bot")])
 
-    options = {"include_attachments": True, "include_restricted": False}
-    store.take(source_for(fake, **options).read([page]), cursors=False)
+    source = source_for(fake, include_attachments=True, include_restricted=False)
+    store.take(source.read([page]), cursors=False)
 
     assert store.documents == {}
     assert set(store.deleted) == {page, file}

@@ -77,14 +77,14 @@ def test_a_page_that_becomes_restricted_goes_when_it_is_seen(fake: FakeConfluenc
     page = fake.add_page("ENG", "Page", "<p>x</p>")
     below = fake.add_page("ENG", "Below", "<p>x</p>", parent=page)
     fake.advance(hours=1)
-    store, told = Store(), {"include_restricted": False}
-    store.sync(source_for(fake, **told))
+    store = Store()
+    store.sync(source_for(fake, include_restricted=False))
     fake.restrict(page, [("user", "bot")])
     fake.edit(below, "<p>y</p>")
 
-    store.sync(source_for(fake, **told))
+    store.sync(source_for(fake, include_restricted=False))
     assert set(store.documents) == {page}
-    store.take(source_for(fake, **told).read([page]), cursors=False)
+    store.take(source_for(fake, include_restricted=False).read([page]), cursors=False)
     assert store.documents == {}
     assert page in store.deleted
 

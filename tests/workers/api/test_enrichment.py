@@ -146,5 +146,12 @@ def test_feedback_is_about_what_one_sees(call: Callable[..., Any], parts: Runtim
     unknown = call("POST", "/api/v1/feedback", {**said, "ref": "confidential-9"}, **write)
     assert hidden.status_code == unknown.status_code == 404
     assert hidden.json()["detail"] == unknown.json()["detail"].replace("-9", "-0")
+    # An item that one may not see is none: here it would be the question of a project.
+    about = {**said, "project": str(project_id(ACME.tenant, "berth"))}
+    told = [
+        call("POST", "/api/v1/feedback", {**about, "item": item}, **write)
+        for item in ("public-0", "confidential-0")
+    ]
+    assert [one.status_code for one in told] == [200, 404]
     elsewhere = {**said, "item": "PBI-1", "project": str(project_id(ACME.tenant, "empty"))}
     assert call("POST", "/api/v1/feedback", elsewhere, **write).status_code == 403

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from pipeline.ledger import project_id, tenant_id, work
+from pipeline.ledger import documents, project_id, tenant_id, work
 from tests.workers.api.conftest import ACME, Ask
 from workers.control import maintenance, pump, steps
 from workers.runtime import Runtime
@@ -141,6 +141,13 @@ def test_documents_are_taken_as_json(
     found = ask("quincefold", k=50).json()["results"]
     told = [r["metadata"]["title"] for r in found if "quincefold" in r["chunk_text"]]
     assert told == ["Quince"], "what is restricted is for those who may see it"
+    with parts.database.tenant(ACME.tenant) as connection:
+        hidden = documents.find(connection, "Secret", most=2)[0]["id"]
+    paths = [f"/api/v1/knowledge/documents/{one}" for one in (hidden, project_id(BERTH, "nowhere"))]
+    answers = [api.delete(path, headers=headers) for path in paths]
+    assert [(one.status_code, one.json()["detail"]) for one in answers] == [
+        (404, "there is no such document")
+    ] * 2
     script = {**sent, "documents": [{**one, "url": "javascript:alert(1)"}]}
     assert api.post("/api/v1/knowledge/documents", json=script, headers=headers).status_code == 422
 
@@ -177,4 +184,7 @@ def test_sources_and_runs_of_ones_own_projects(api: TestClient, token: Callable[
     assert get("/api/v1/sources/notes-berth/runs").status_code == 403
     assert get("/api/v1/sources/notes-berth/runs", **operator).json()[0]["queued"] == 12
     assert get("/api/v1/sources/notes-berth/runs", projects=(), **operator).status_code == 404
+    run = f"/api/v1/runs/{get('/api/v1/sources/notes-berth/runs', **operator).json()[0]['id']}"
+    told = [get(run, permissions=frozenset({"write", more})).status_code for more in ("write", "operate")]
+    assert told == [404, 200], "problems of a sync name items that few may see"
     assert get("/api/v1/runs/999999", permissions=frozenset({"write"})).status_code == 404

@@ -147,3 +147,36 @@ def test_other_tenants_documents_are_not_there(depot: Depot, database: Database,
     assert run("explain", str(theirs)).exit_code == 1
     assert run("explain", "Secret plan").exit_code == 1
     assert "Secret plan" not in titles(run("search", "kestrel secret", "--json"))
+
+
+def test_why_a_user_finds_a_document_or_not(depot: Depot, run: Run) -> None:
+    depot.sql(
+        """update document set security_level = 'confidential', served_acl = '[["user:cora"]]',
+           metadata = metadata || '{"acl": [["user:ann", "group:board"], ["group:board"]]}' where title = 'Otters'"""
+    )
+    rights = ("--level", "confidential", "--group", "board")
+    told = found(run("why-visible", "ann", "Otters", *rights, "--json"))
+    assert (told["visible"], told["document"]) == (False, id_of(depot, "Otters"))
+    passes = [(one["rule"], one["passes"]) for one in told["rules"]]
+    layers = [("acl", True), ("acl", True), ("acl", False)]
+    assert passes == [
+        ("tenant", True), ("searchable", True), ("project", True), ("security level", True), *layers
+    ]  # fmt: skip
+    shown = " ".join(run("why-visible", "cora", "Otters", *rights).stdout.split())
+    assert "cora finds 'Otters'" in shown
+    assert "open to user:ann, group:board; they are group:board" in shown
+
+    plain = run("why-visible", "bob", "Otters", "--project", "berth")
+    assert plain.exit_code == 0
+    shown = " ".join(plain.stdout.split())
+    assert "bob does not find 'Otters'" in shown
+    assert "NO its text is confidential; they see up to internal" in shown
+    assert "NO open to user:ann, group:board; they are none of these" in shown
+    assert run("why-visible", "bob", "no such").exit_code == 1
+    assert "must be one of public, internal" in run("why-visible", "bob", "Otters", "--level", "top").stderr
+    depot.sql(
+        "update document set hidden = true, metadata = metadata || '{\"acl\": 3}' where title = 'Otters'"
+    )
+    shown = " ".join(run("why-visible", "bob", "Otters").stdout.split())
+    assert "NO it is hidden" in shown
+    assert "NO open to nobody; they are none of these" in shown
