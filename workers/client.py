@@ -30,12 +30,13 @@ from pipeline.errors import (
     SearchError,
     StoreUnavailable,
 )
-from pipeline.ledger import ALL, jobs, project_id, sources, tenant_id
+from pipeline.ledger import ALL, audit, jobs, project_id, sources, tenant_id
 from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics
+from workers.runtime import current_user
 
 if TYPE_CHECKING:
     from workers.runtime import Runtime
@@ -173,7 +174,7 @@ class Client:
         return Caller(
             tenant=self.tenant,
             tenant_name=self._names[0],
-            subject="client",
+            subject=current_user(),
             projects=(ALL,),
             permissions=frozenset({ADMIN}),
         )
@@ -194,7 +195,8 @@ class Client:
             return to_json(self._parts, self.tenant, search_as(self._parts, self._caller, request, projects))
         wanted = tuple(sorted({project_id(self.tenant, name) for name in projects}))
         request = replace(request, filter=replace(request.filter, projects=wanted))
-        return to_json(self._parts, self.tenant, search(self._parts, self.tenant, request))
+        found = search(self._parts, self.tenant, request, by=current_user())
+        return to_json(self._parts, self.tenant, found)
 
     def upload(
         self,
@@ -244,7 +246,8 @@ class Client:
             StoreRejected: the database refuses.
         """
         checked = self.checked(request, project, projects, caller)
-        return self.ask(ENRICH, checked, project=checked["project"], priority=priority, deadline=deadline)
+        own, by = checked["project"], caller.subject if caller else ""
+        return self.ask(ENRICH, checked, project=own, priority=priority, deadline=deadline, by=by)
 
     def checked(
         self,
@@ -279,8 +282,9 @@ class Client:
         project: str | None = None,
         priority: int = INTERACTIVE,
         deadline: float | None = None,
+        by: str = "",
     ) -> UUID:
-        """Ask for the work of any task that answers jobs; the rest is as with `submit`."""
+        """Ask for the work of any task that answers jobs; `by` is for the audit, the rest is as with `submit`."""
         own = project_id(self.tenant, project) if project else self.project
         seconds = self.deadline if deadline is None else deadline
         how: dict[str, Any] = {"task": task, "priority": priority}
@@ -290,6 +294,9 @@ class Client:
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
+            if task == ENRICH:
+                told = {"pbi": EnrichmentRequest.from_json(request).id[: audit.MOST_QUERY]}
+                audit.note(connection, self.tenant, "enrich", str(job.id), told, by=by or current_user())
         self._known = True
         if self._publisher is None or not job.sends:
             return job.id
@@ -442,6 +449,8 @@ class Client:
         """Give all connections back; whoever still waits in another thread is let go with a CancelledError."""
         self._closed = True
         self._notifications.close()
+        if "_parts" in self.__dict__:
+            self._parts.audit_log.flush()
         if self._shared:
             return
         if self._publisher is not None:

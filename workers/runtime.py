@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +16,7 @@ from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
+from pipeline.ledger.audit import AuditLog
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
@@ -35,6 +40,28 @@ class Addresses:
     broker: str = ""
 
 
+_ACTOR: ContextVar[str] = ContextVar("actor", default="")
+
+
+@contextmanager
+def acting(name: str) -> Iterator[None]:
+    """What is done meanwhile is done by this user, and not by whoever started the process."""
+    before = _ACTOR.set(name)
+    try:
+        yield
+    finally:
+        _ACTOR.reset(before)
+
+
+def current_user() -> str:
+    """Who does it, for the audit: a user of the console, else whoever is at the keyboard."""
+    if name := _ACTOR.get():
+        return name
+    with suppress(OSError, KeyError):
+        return f"cli:{getpass.getuser()}"
+    return "cli"
+
+
 class Runtime:
     """Parts are built on first use, so that each process holds only what its work needs."""
 
@@ -53,8 +80,14 @@ class Runtime:
         if "database" in self.__dict__:
             self.database.forget()
             del self.__dict__["database"]
-        for name in ("request_limiter", "caches", "health", "allowance"):
+        for name in ("request_limiter", "caches", "health", "allowance", "audit_log"):
             self.__dict__.pop(name, None)
+
+    def close(self) -> None:
+        """Write what waits for the audit, and close the connections."""
+        if "audit_log" in self.__dict__:
+            self.audit_log.flush()
+        self.database.close()
 
     @cached_property
     def database(self) -> Database:
@@ -86,6 +119,11 @@ class Runtime:
             ),
             answers=MemoryCache(entries=c.max_entries, seconds=c.ttl),
         )
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        """What this process answered, on its way into the audit."""
+        return AuditLog(self.database)
 
     @cached_property
     def health(self) -> Health:

@@ -119,11 +119,14 @@ def _reranker(parts: Runtime) -> Reranker | None:
         raise
 
 
-def search(parts: Runtime, tenant: UUID, request: SearchRequest) -> SearchResults:
-    """The answer of this installation; an empty one with level 5 if it is switched off."""
+def search(parts: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> SearchResults:
+    """The answer of this installation to `by`, which is audited; an empty one with level 5 if it is switched off."""
     if not parts.rag.enabled:
         return SearchResults(degradation_level=DISABLED)
-    return retriever(parts, tenant).search(request)
+    found = retriever(parts, tenant).search(request)
+    if parts.rag.security.audit:
+        parts.audit_log.search(tenant, request.text, len(found.hits), by=by)
+    return found
 
 
 def request_of(
@@ -182,7 +185,7 @@ def search_as(
     limited = replace(
         request.filter, security_levels=s.security_levels, readers=s.readers, projects=s.projects
     )
-    return search(parts, caller.tenant, replace(request, filter=limited))
+    return search(parts, caller.tenant, replace(request, filter=limited), by=caller.subject)
 
 
 def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:

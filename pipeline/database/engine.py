@@ -253,9 +253,14 @@ class Database:
         return rows
 
     @contextmanager
-    def control(self) -> Iterator[Connection]:
-        """A transaction over the ledger of every tenant, without texts; raises as `tenant` does."""
+    def control(self, audited: UUID | None = None) -> Iterator[Connection]:
+        """A transaction over the ledger of every tenant, without texts; raises as `tenant` does.
+
+        What is noted in it goes into the audit of the tenant `audited`.
+        """
         with translated(), self.controller.begin() as connection:
+            if audited:
+                connection.execute(text("select set_config('app.tenant', :t, true)"), {"t": str(audited)})
             yield connection
 
     def end_stalled(self) -> None:

@@ -108,7 +108,7 @@ _COLUMNS = """, d.external_id, s.name as source, p.name as project, d.kind, d.so
 def corpus(connection: Connection) -> Iterator[Json]:
     """All that is found, as it is indexed; keys without a value are left out, times are texts."""
     statement = text(_CORPUS.format(columns=_COLUMNS))
-    for row in connection.execution_options(yield_per=PAGE).execute(statement).mappings():
+    for row in connection.execute(statement.execution_options(yield_per=PAGE)).mappings():
         times = {key: row[key].isoformat() for key in ("created_at", "updated_at") if row[key]}
         yield {key: value for key, value in {**row, **times}.items() if value not in (None, "", [], {})}
 

@@ -1,11 +1,10 @@
-"""Keeping the ledger in shape: limits of records, signs of life, the audit chain, and what is wrong with stored rows.
+"""Keeping the ledger in shape: limits of records, signs of life, and what is wrong with stored rows.
 
 Functions of one tenant's rows take its connection, those over all tenants the control role's.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,7 +12,6 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.database.engine import take_long
-from pipeline.documents import Json
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -86,20 +84,6 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
 def forget_worker(connection: Connection, name: str) -> None:
     """A worker ended."""
     connection.execute(text("delete from worker where name = :name"), {"name": name})
-
-
-def append_audit(
-    connection: Connection, tenant: UUID, action: str, subject: str, detail: Json, *, by: str
-) -> None:
-    """Write an entry into the audit chain of a tenant, in the transaction of the change itself.
-
-    Each entry holds the hash of the one before it.
-    """
-    statement = text("select audit_append(:tenant, :actor, :action, :subject, cast(:detail as jsonb))")
-    connection.execute(
-        statement,
-        {"tenant": tenant, "actor": by, "action": action, "subject": subject, "detail": json.dumps(detail)},
-    )
 
 
 # Rows of one tenant -------------------------------------------------------------------------------
@@ -193,19 +177,6 @@ def refill_damaged_beside(connection: Connection) -> None:
                centroid = null, enqueued_at = null, due_at = now(), lease_token = null, lease_until = null
         from {pairs} where x.index_id = k.index and x.document_id = k.id""")
     connection.execute(statement, values)
-
-
-def audit_chain(connection: Connection) -> Row[Any]:
-    """Of the tenant's audit entries: how many there are, how many do not fit (`broken`), and the first of these."""
-    # The same text that audit_append hashes; each entry also names the hash of the one before it.
-    statement = text("""
-        select count(*) filter (where prev_hash <> before or hash <> again) as broken, count(*) as entries,
-               min(id) filter (where prev_hash <> before or hash <> again) as first
-        from (select id, prev_hash, hash, lag(hash, 1, '') over (order by id) as before,
-                     encode(sha256(convert_to(concat_ws('|', prev_hash, extract(epoch from at)::text, actor,
-                                                        action, subject, detail::text), 'UTF8')), 'hex') as again
-              from audit) a""")
-    return connection.execute(statement).one()
 
 
 # Over all tenants ---------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_there_and_back_while_searches_run_workers_die_and_documents_change(here
     here.until(f"select count(*) = {PAGES + THEIRS} from document where state = 'done'")
     parts = open_runtime(load(here.root / "larder.yaml", {}))
     question = SearchRequest(text=words_of(5), explain=True)
-    searches = Searches(lambda: search.search(parts, parts.settings.tenant_id, question))
+    searches = Searches(lambda: search.search(parts, parts.settings.tenant_id, question, by="ann"))
     thread = threading.Thread(target=searches.run)
     thread.start()
     try:
@@ -163,7 +163,7 @@ def test_there_and_back_while_searches_run_workers_die_and_documents_change(here
     finally:
         searches.stopping.set()
         thread.join()
-        parts.database.close()
+        parts.close()
     assert searches.faults == []
     assert set(searches.models) == {"all-MiniLM-L6-v2", "hashing-384"}
     assert searches.models[-1] == "all-MiniLM-L6-v2"

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from pipeline.database import migrations
+from pipeline.database.engine import Database
 from pipeline.errors import ConfigurationError
+from pipeline.ledger import audit
 from tests.conftest import Addresses, with_database
 from workers import embedded
 
@@ -104,6 +107,28 @@ def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
             select bool_and(relforcerowsecurity) from pg_class
             where relname in ('document', 'source', 'index_document')""")
         assert forced.fetchone() == (True,)
+
+
+@pytest.mark.req("001-116")
+def test_an_older_audit_is_numbered_and_fits(
+    empty: str, servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    """Before revision 021 entries of all tenants had one row of numbers, with holes."""
+    migrations.upgrade(empty, to="019")
+    with superuser("empty_for_migrations") as connection:
+        for n in (1, 2, 1, 1, 2):
+            connection.execute(
+                "select audit_append(%s, 'ann', 'clear', 'docs', '{\"n\": 1}')", (UUID(int=n),)
+            )
+            connection.execute("select nextval('audit_id_seq')")
+        migrations.upgrade(empty)
+        database = Database(with_database(servers.database_url, "empty_for_migrations"))
+        for n, entries in ((1, 3), (2, 2)):
+            with database.tenant(UUID(int=n)) as one:
+                audit.note(one, UUID(int=n), "clear", "docs", by="bob")
+                found = audit.verify(one)
+            assert (found.entries, found.first, found.problems) == (entries + 1, 1, ())
+        database.close()
 
 
 def test_only_the_application_makes_temporary_tables(empty: str, servers: embedded.Servers) -> None:

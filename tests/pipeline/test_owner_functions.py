@@ -22,7 +22,13 @@ TABLES = """
     from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
     where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition group by 1"""
 """Name, columns with their types, and a row of nulls in the same columns."""
-ARGUMENTS = {"integer": "1", "bigint": "1", "text": "'building'"}
+ARGUMENTS = {
+    "integer": "1",
+    "bigint": "1",
+    "text": "'building'",
+    "uuid": "gen_random_uuid()",
+    "jsonb": "'{}'",
+}
 CODE = """
     create function pg_temp.{}() returns {} language plpgsql as $$
     begin

@@ -80,4 +80,4 @@ def build(
 
     yield make
     for one in every:
-        one.database.close()
+        one.close()

@@ -29,7 +29,7 @@ def installed(
     made = Runtime(settings, where)
     configure(settings.rag.queue, servers.broker_url)
     yield made
-    made.database.close()
+    made.close()
 
 
 def without_messages(servers: embedded.Servers) -> None:

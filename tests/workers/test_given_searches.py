@@ -68,7 +68,7 @@ def parts(files: Path, addresses: Addresses, servers: embedded.Servers) -> Itera
     sync.register(made)
     index(made)
     yield made
-    made.database.close()
+    made.close()
 
 
 def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def search(parts: Runtime, words: str, mode: Mode = "hybrid", **wanted: Any) -> 
     results: list[dict[str, Any]] = searching.to_json(
         parts,
         parts.settings.tenant_id,
-        searching.search(parts, parts.settings.tenant_id, request),
+        searching.search(parts, parts.settings.tenant_id, request, by="ann"),
     )["results"]
     return results
 

@@ -47,7 +47,7 @@ def parts(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> It
 def audited(omniscient: SQL) -> list[tuple[str, str, str]]:
     """(tenant, action, subject) in order."""
     return omniscient.execute(
-        "select t.name, action, subject from audit a join tenant t on t.id = a.tenant_id order by a.id"
+        "select t.name, action, subject from audit a join tenant t on t.id = a.tenant_id order by a.at"
     ).fetchall()
 
 
@@ -138,7 +138,7 @@ def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: 
         "select held, released, released_until > now() + interval '23 hours' from source where name = 'docs'"
     )
     assert held.fetchone() == (0, 30, True)
-    assert audited(omniscient) == [("acme", "release", "docs")]
+    assert audited(omniscient) == [("acme", "release", "docs"), ("acme", "reconcile", "docs")]
     assert operations.release(parts, "docs")["run"] is None  # one open run per source
 
 
@@ -236,7 +236,7 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
     bury(omniscient, "docs", ["ä.md"])
     operations.pause(parts, "docs", paused=True)
     operations.replay(parts, operations.dead_letters(parts))
-    rows = omniscient.execute("select actor, detail, prev_hash, hash from audit order by id").fetchall()
+    rows = omniscient.execute("select actor, detail, prev_hash, hash from audit order by seq").fetchall()
     assert all(actor.startswith("cli") for actor, *_ in rows)
     assert rows[1][1] == {"items": ["ä.md"]}
     assert rows[1][2] == rows[0][3]

@@ -262,7 +262,7 @@ def test_a_source_that_changes_its_project_takes_its_documents_along(
     sync.register(moved)
     with moved.database.tenant(moved.settings.tenant_id) as connection:
         assert list(sources.projects(connection).values()) == ["default", "shop"]
-    moved.database.close()
+    moved.close()
     assert owners(ask()) == all_of(*PROJECTS)
 
 
@@ -327,7 +327,7 @@ def test_a_search_is_restricted_to_projects_where_some_are_named(parts: Runtime)
         )
         return {
             hit.document.title.split()[0]
-            for hit in search.search(parts, parts.settings.tenant_id, request).hits
+            for hit in search.search(parts, parts.settings.tenant_id, request, by="ann").hits
         }
 
     assert found() == set(PROJECTS)

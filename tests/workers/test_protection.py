@@ -104,7 +104,9 @@ def test_changed_rules_hold_from_the_next_sync_and_first_for_who_sees_less(
     request = SearchRequest(
         text="plan earns", mode="keyword", filter=Filter(security_levels=("public", "internal"))
     )
-    assert [hit.document.title for hit in search(parts, parts.settings.tenant_id, request).hits] == ["Plan"]
+    assert [
+        hit.document.title for hit in search(parts, parts.settings.tenant_id, request, by="ann").hits
+    ] == ["Plan"]
     versions = "select desired_version from document order by external_id"
     before = omniscient.execute(versions).fetchall()
     start(more=rules)

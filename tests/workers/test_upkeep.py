@@ -232,7 +232,7 @@ def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(
     index(parts)
     assert operations.clear(parts, parts.settings.tenant_id, None)["documents"] == 3
     assert omniscient.execute("select count(*) from embedding_cache").fetchone() == (0,)
-    actions = omniscient.execute("select action, subject from audit order by id").fetchall()
+    actions = omniscient.execute("select action, subject from audit order by seq").fetchall()
     assert actions == [("clear", "empty"), ("clear", "docs"), ("clear", "everything")]
 
 

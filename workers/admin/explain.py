@@ -15,7 +15,7 @@ from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter
 from pipeline.search.validity import remark
 from workers import search
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 
 MOST_NAMED = 20
 """Documents listed if a name fits several."""
@@ -90,7 +90,8 @@ def why(parts: Runtime, tenant: UUID, facts: Json, request: SearchRequest) -> Js
     """
     if missing := _not_searchable(facts):
         return _verdict(*missing)
-    found = search.search(parts, tenant, replace(request, explain=True, trace=True))
+    asked = replace(request, explain=True, trace=True)
+    found = search.search(parts, tenant, asked, by=current_user())
     document = UUID(facts["id"])
     for rank, hit in enumerate((*found.hits, *found.beyond), 1):
         if hit.document.id == document:
@@ -196,6 +197,5 @@ def _outside(
 def _alone(parts: Runtime, tenant: UUID, document: UUID, request: SearchRequest, only: Json) -> Sequence[Hit]:
     """The document searched by itself, under some conditions of the filter."""
     narrow = Filter(only=(document,), **only)
-    return search.search(
-        parts, tenant, replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
-    ).hits
+    asked = replace(request, filter=narrow, explain=True, trace=True, k=None, min_similarity=-1.0)
+    return search.retriever(parts, tenant).search(asked).hits

@@ -16,7 +16,7 @@ from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, NotFound, RequestRejected
-from pipeline.ledger import clean, documents, jobs, project_id, upkeep
+from pipeline.ledger import audit, clean, documents, jobs, project_id
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 from pipeline.search.question import key_of
@@ -70,7 +70,7 @@ def mark(
         )
     # The question by its key: its text is nothing for the audit.
     told = {"question": question.key}
-    upkeep.append_audit(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
+    audit.note(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
     return {
         "item": question.item,
         "item_title": question.title,
@@ -230,7 +230,7 @@ def _document(
 GRADES = {"useful": 2, "noise": 0}
 
 
-def export(connection: Connection, folder: Path) -> Json:
+def export(connection: Connection, tenant: UUID, folder: Path, *, by: str) -> Json:
     """Write all that can be found, the questions and what was said into a new `folder`, for this user only.
 
     Verdicts on documents that are no longer searchable are left out. Counts what was written.
@@ -262,6 +262,7 @@ def export(connection: Connection, folder: Path) -> Json:
         context=graded,
         counts=counts,
     )
+    audit.note(connection, tenant, "feedback.export", "all documents", counts, by=by)
     return counts
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -13,14 +11,14 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import dead, documents, upkeep
+from pipeline.ledger import audit, dead, documents
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
 from workers.control.maintenance import refresh_tenant
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
 from workers.queue import dispatch
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 
 
 class LedgerSource(NamedTuple):
@@ -30,31 +28,9 @@ class LedgerSource(NamedTuple):
     tenant: str
 
 
-_ACTOR: ContextVar[str] = ContextVar("actor", default="")
-
-
-@contextmanager
-def acting(name: str) -> Iterator[None]:
-    """What is done meanwhile is done by this user, and not by whoever started the process."""
-    before = _ACTOR.set(name)
-    try:
-        yield
-    finally:
-        _ACTOR.reset(before)
-
-
-def current_user() -> str:
-    """Who does it, for the audit chain: a user of the console, else whoever is at the keyboard."""
-    if name := _ACTOR.get():
-        return name
-    with suppress(OSError, KeyError):
-        return f"cli:{getpass.getuser()}"
-    return "cli"
-
-
 def _audit(connection: Connection, tenant: UUID, action: str, subject: str, detail: Json) -> None:
     """Append to a tenant's audit chain, in the transaction of the change itself."""
-    upkeep.append_audit(connection, tenant, action, subject, detail, by=current_user())
+    audit.note(connection, tenant, action, subject, detail, by=current_user())
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -159,8 +135,10 @@ def _reconciled(parts: Runtime, known: LedgerSource) -> Json:
         raise ConfigurationError(
             f"source {known.row.name} is no longer configured", fix="put it back into the file to sync it"
         )
-    run = start_run(parts, known.row.tenant_id, known.row.id, trigger="reconcile", walk=True)
-    return {"source": known.row.name, "tenant": known.tenant, "run": run}
+    tenant, name = known.row.tenant_id, known.row.name
+    note = partial(_audit, tenant=tenant, action="reconcile", subject=name, detail={})
+    run = start_run(parts, tenant, known.row.id, trigger="reconcile", walk=True, note=note)
+    return {"source": name, "tenant": known.tenant, "run": run}
 
 
 # Clearing -----------------------------------------------------------------------------------------

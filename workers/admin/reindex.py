@@ -16,14 +16,13 @@ from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, vector_key
 from pipeline.errors import ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import embedding_use, search_indexes, upkeep
+from pipeline.ledger import audit, embedding_use, search_indexes
 from pipeline.ledger.search_indexes import WantedIndex, made_with
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
-from workers.admin.operations import current_user
 from workers.control.maintenance import each_tenant, tenants
 from workers.queue import dispatch
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 
 POLL_SECONDS = 0.5
 CATCH_UP_SECONDS = 60.0
@@ -138,15 +137,15 @@ def begin(
         raise ConfigurationError(
             f"index {kept.id} is made with {wanted} and is kept up to date", fix="larder reindex rollback"
         )
-    with parts.database.control() as connection:
+    with parts.database.control(parts.settings.tenant_id) as connection:
         made = search_indexes.begin_index(connection, wanted, chunker=parts.rag.chunking.strategy)
-    if wanted != made_with(made):
-        raise ConfigurationError(
-            f"index {made.id}, made with {made_with(made)}, is being filled",
-            fix=f"larder reindex switch, or larder reindex drop {made.id} --yes",
-        )
-    if "building" not in found:
-        _audit(parts, "reindex", made)
+        if wanted != made_with(made):
+            raise ConfigurationError(
+                f"index {made.id}, made with {made_with(made)}, is being filled",
+                fix=f"larder reindex switch, or larder reindex drop {made.id} --yes",
+            )
+        if "building" not in found:
+            _audit(parts, connection, "reindex", made)
     dispatch.ring()
     return {"begun": True, "index": made.id, "made_with": str(wanted)}
 
@@ -232,10 +231,10 @@ def switch(parts: Runtime, to: Literal["building", "retired"] = "building", *, f
     if not force:
         _catch_up(parts, new)
     begun = time.monotonic()
-    with parts.database.control() as connection:
+    with parts.database.control(parts.settings.tenant_id) as connection:
         search_indexes.activate(connection, new, old)
+        _audit(parts, connection, _MISSING[to][0], new, before=old.id, force=force)
     seconds = time.monotonic() - begun
-    _audit(parts, _MISSING[to][0], new, before=old.id, force=force)
     if new.strategy != old.strategy:
         each_tenant(parts, lambda connection: search_indexes.adopt_counts(connection, new.id))
     with parts.database.control() as connection:
@@ -310,10 +309,10 @@ def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
     for attempt in Retrying(
         retry=retry_if_exception_type(StoreUnavailable), stop=stop_after_attempt(DROP_TRIES), reraise=True
     ):
-        with attempt, parts.database.control() as connection:
+        with attempt, parts.database.control(parts.settings.tenant_id) as connection:
             search_indexes.drop_index(connection, index)
+            _audit(parts, connection, "reindex.drop", index, by=by)
     each_tenant(parts, lambda connection: search_indexes.forget_words(connection, index.id))
-    _audit(parts, "reindex.drop", index, by=by)
     return {"dropped": index.id, "made_with": str(made_with(index))}
 
 
@@ -325,10 +324,9 @@ def drop_old(parts: Runtime) -> None:
         drop(parts, index, by="upkeep")
 
 
-def _audit(parts: Runtime, action: str, index: SearchIndex, *, by: str = "", **detail: object) -> None:
+def _audit(
+    parts: Runtime, connection: Connection, action: str, index: SearchIndex, *, by: str = "", **detail: object
+) -> None:
     """Write it into the chain of this installation's own tenant: an index holds all of them."""
     tenant, made = parts.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
-    with parts.database.tenant(tenant) as connection:
-        upkeep.append_audit(
-            connection, tenant, action, f"search index {index.id}", made, by=by or current_user()
-        )
+    audit.note(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())

@@ -18,13 +18,13 @@ from pipeline.errors import LarderError, NotFound, StoreRefused
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, work
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
-from workers.admin import operations, reindex
+from workers.admin import reindex
 from workers.admin.sync_now import served
 from workers.control import steps
 from workers.limits.tokens import Outlook
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
-from workers.runtime import Runtime
+from workers.runtime import Runtime, acting
 
 STORE_DOWN_LEVEL = 4
 """Without the database nothing can be looked up: answers are static."""
@@ -243,7 +243,7 @@ def operated(parts: Runtime, caller: Caller, name: str, act: Callable[[str], obj
         tenant = sources.tenant_names(connection).get(caller.tenant, caller.tenant_name)
     if name not in theirs:
         raise NotFound("there is no such source")
-    with operations.acting(caller.subject):
+    with acting(caller.subject):
         act(f"{tenant}/{name}")
 
 

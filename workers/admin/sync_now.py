@@ -17,13 +17,13 @@ from pathlib import Path
 
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import admission, embedding_use, overview, runs, sources, work
+from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources, work
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
 from workers.processes.liveness import DEAF_SECONDS
 from workers.queue import broker, dispatch
 from workers.queue.celeryconfig import ENRICHING, INDEXING
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 from workers.settings import SOURCE_TYPES
 
 POLL_SECONDS = 0.2
@@ -250,6 +250,8 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
     with parts.database.tenant(first.tenant_id) as connection:
         sources.ensure_tenant(connection, first.tenant_id, first.tenant, first.project_id, first.project)
         sources.register(connection, [sync.registration(parts, one, now, origin="command") for one in ones])
+        names = {"sources": [one.settings.name for one in ones]}
+        audit.note(connection, first.tenant_id, "ingest", first.project, names, by=current_user())
 
 
 # Dry run ------------------------------------------------------------------------------------------

@@ -101,7 +101,11 @@ class Tools:
             )
             asked = client.checked({"pbi": pbi}, project, (), caller)
             place = project_id(caller.tenant, asked["project"])
-            return prompt_block(job.enricher(parts, caller.tenant, place)(asked))
+            answer = prompt_block(job.enricher(parts, caller.tenant, place)(asked))
+        parts.audit_log.add(
+            caller.tenant, "enrich", "no job", {"project": asked["project"]}, by=caller.subject
+        )
+        return answer
 
     def get_document(self, document_id: UUID, context: Context) -> str:
         """The whole text of a document that a search named."""

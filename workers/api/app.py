@@ -113,6 +113,7 @@ def create_app(parts: Runtime) -> FastAPI:
         async with app.state.agents.session_manager.run():
             yield
         life.cancel()
+        await run_in_threadpool(parts.audit_log.flush)
 
     app = FastAPI(
         title="Larder",

@@ -29,6 +29,7 @@ from workers.admin.feedback import mark_as
 from workers.admin.status import changes_of, letters_of, operated, projects_of, sources_of
 from workers.api.callers import Parts
 from workers.api.enrichment import client_for, items_of
+from workers.runtime import acting
 from workers.search import document_as, search_as
 
 COOKIE = "larder_console"
@@ -285,7 +286,7 @@ def replay(
     """Try a dead letter's document again."""
     session.checked(csrf, OPERATE)
     chosen = [one for one in letters_of(parts, session.caller)[0] if one.id == letter]
-    with operations.acting(session.caller.subject):
+    with acting(session.caller.subject):
         operations.replay(parts, chosen)
     return _to(request, "/sources?done=1")
 

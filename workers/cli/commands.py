@@ -61,6 +61,7 @@ for command in (
     app.command()(command)
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
+app.add_typer(operate.audit, name="audit")
 app.add_typer(index.reindex, name="reindex")
 app.add_typer(eval_app, name="eval")
 app.add_typer(config.app, name="config")

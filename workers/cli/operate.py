@@ -1,9 +1,11 @@
-"""Commands for whoever looks after it: sources, dead, doctor."""
+"""Commands for whoever looks after it: sources, dead, audit, doctor."""
 
 from __future__ import annotations
 
 import platform
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -14,15 +16,20 @@ from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
 from workers.cli.tables import table
 
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
 MOST_SHOWN = 50
 """Rows of a list on the screen; --json has all."""
 
 sources = typer.Typer(no_args_is_help=True, help="List, check, pause and reconcile sources.")
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
+audit = typer.Typer(no_args_is_help=True, help="Who searched and who changed something.")
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
 NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
 SourceOption = Annotated[str | None, Option("--source", help="Only those of this source.")]
+TenantOption = Annotated[str | None, Option(help="[default: that of the configuration]")]
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -183,6 +190,55 @@ def drop_dead(
         context.refuse_without_yes(f"drop {', '.join(items)}", "dropped", items=items)
     done = operations.drop(context.parts, chosen)
     context.answer({"success": True, **done}, f"dropped {', '.join(done['dropped'])}")
+
+
+# Audit --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _chain(context: CommandContext, tenant: str | None) -> Iterator[Connection]:
+    from pipeline.ledger import tenant_id
+
+    own = tenant_id(tenant) if tenant else context.tenant
+    with context.parts.database.tenant(own) as connection:
+        yield connection
+
+
+@command(audit, "list")
+def list_audit(
+    context: CommandContext,
+    number: Annotated[int, Option("-n", min=1, help="How many entries.")] = 20,
+    action: Annotated[str | None, Option(help="rag_search, enrich, clear, ...")] = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Show the newest entries of a tenant's audit, newest first."""
+    from pipeline.ledger import audit as log
+
+    with _chain(context, tenant) as connection:
+        found = log.listed(connection, number, action)
+    keys = ("seq", "at", "actor", "action", "subject", "detail")
+    rows = ({**one, "at": minute(one["at"]), "detail": one["detail"] or ""} for one in found)
+    shown = table(keys, ([row[key] for key in keys] for row in rows))
+    context.answer({"entries": found}, shown if found else "no entries")
+
+
+@command(audit, "verify", answer_timeout=None)
+def verify_audit(
+    context: CommandContext,
+    tenant: TenantOption = None,
+    head: Annotated[str | None, Option(metavar="HASH", help="A head that was noted before.")] = None,
+) -> None:
+    """Check every entry of a tenant's audit; exit 1 if one was changed, taken out or put in."""
+    from pipeline.ledger import audit as log
+
+    with _chain(context, tenant) as connection:
+        found = log.verify(connection, head)
+    problems = [vars(one) for one in found.problems]
+    told = {"success": not problems, **vars(found), "problems": problems}
+    lines = [one.problem for one in found.problems] or ["all fit"]
+    context.answer(told, f"{found.entries} entries, head {found.head or '-'}", *lines)
+    if problems:
+        raise typer.Exit(FAILED)
 
 
 # Doctor -------------------------------------------------------------------------------------------

@@ -195,10 +195,16 @@ def token(
     hours: Annotated[float, Option(min=0.01, max=8760, help="How long it holds.")] = 12,
 ) -> None:
     """Make a token for the HTTP API, for development: whoever has it is let in as this user."""
+    from pipeline.ledger import audit
     from workers.admin import tokens
+    from workers.runtime import current_user
 
     caller = caller_of(context, user, project, group, level, tenant=tenant, permissions=permission)
     made = tokens.mint(context.settings, caller, hours=hours)
+    rights = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
+    with context.parts.database.tenant(caller.tenant) as connection:
+        told = {**rights, "security_level": level, "hours": hours}
+        audit.note(connection, caller.tenant, "token", user, told, by=current_user())
     context.answer({"token": made}, made)
 
 

@@ -203,12 +203,13 @@ def search(
 ) -> None:
     """Find documents by meaning and by words."""
     from workers import search as searching
+    from workers.runtime import current_user
 
     if not text.strip():
         raise ConfigurationError("the question is empty", fix="write what is to be found")
     request = options.request(context, text, explain=explain)
     parts, tenant = context.parts, context.tenant
-    found = searching.search(parts, tenant, request)
+    found = searching.search(parts, tenant, request, by=current_user())
     level, said = found.degradation_level, list[RenderableType]()
     if found.model and not found.hits and not searching.holds_documents(parts, tenant):
         said.append(f"no document of tenant {context.settings.tenant} is indexed; see `larder index`")
@@ -222,6 +223,7 @@ def search(
     if found.hits and explain:
         said.append(scores(found.hits))
     context.answer(searching.to_json(parts, tenant, found), *said)
+    parts.audit_log.flush()
 
 
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
@@ -416,7 +418,7 @@ def feedback(
 ) -> None:
     """Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all."""
     from workers.admin import feedback as marking
-    from workers.admin.operations import current_user
+    from workers.runtime import current_user
 
     said = "undo" if undo and verdict is None else verdict
     marks = None not in (item, ref, said)
@@ -431,7 +433,7 @@ def feedback(
             done = marking.mark(connection, context.tenant, item, ref, said, **where)
             document, text = {"success": True, **done}, _marked(done)
         elif export is not None:
-            counts = marking.export(connection, export)
+            counts = marking.export(connection, context.tenant, export, by=current_user())
             document = {"success": True, "folder": str(export), **counts}
             text = (
                 "wrote {queries} questions with {useful} useful and {noise} noise among {documents} documents"

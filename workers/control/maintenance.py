@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from pipeline.errors import LarderError
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import embedding_use, search_indexes, upkeep
+from pipeline.ledger import audit, embedding_use, search_indexes, upkeep
 from pipeline.ledger.leases import renewed
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
@@ -106,7 +106,7 @@ def _build(parts: Runtime, index: SearchIndex) -> None:
 
 
 def trim(parts: Runtime) -> None:
-    """Caches to their size; old runs, answers, resolved dead letters, tombstones and ownerless chunks out.
+    """Caches to their size; old runs, answers, letters, tombstones, audit entries and ownerless chunks out.
 
     In many small transactions: what is done stays done, and one that fails keeps the others from nothing.
     """
@@ -115,6 +115,7 @@ def trim(parts: Runtime) -> None:
     each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=megabytes))
     each_tenant(parts, embedding_use.forget_old_claims)
     each_tenant(parts, lambda connection: upkeep.delete(connection, upkeep.ORPHANS))
+    each_tenant(parts, partial(audit.prune, days=parts.rag.security.audit_days))
     with parts.database.control() as connection:
         upkeep.trim_few(connection)
     hours = parts.rag.enrichment.results_kept_hours

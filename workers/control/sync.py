@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 from pydantic import ValidationError
+from sqlalchemy import Connection
 
 import connectors
 from connectors.documents.values import fault_of
@@ -194,11 +196,23 @@ def _put_back(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int, error:
 
 
 def start_run(
-    parts: Runtime, tenant: UUID, source_id: UUID, *, trigger: str, force: bool = False, walk: bool = False
+    parts: Runtime,
+    tenant: UUID,
+    source_id: UUID,
+    *,
+    trigger: str,
+    force: bool = False,
+    walk: bool = False,
+    note: Callable[[Connection], None] | None = None,
 ) -> int | None:
-    """Open a run and send its first message; None if the source has an open run already."""
+    """Open a run and send its first message; None if the source has an open run already.
+
+    `note` writes into the audit who asked for it.
+    """
     with parts.database.tenant(tenant) as connection:
         run_id = runs.open_run(connection, tenant, source_id, trigger=trigger, force=force, walk=walk)
+        if note and run_id is not None:
+            note(connection)
     if run_id is not None:
         dispatch.send_sync(parts.database, tenant, source_id, run_id)
     return run_id

@@ -22,7 +22,7 @@ from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
-from pipeline.ledger import admission, document_id, project_id, runs, source_id, sources, upkeep
+from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources
 from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
 from workers.queue import dispatch
@@ -85,7 +85,7 @@ def upload(
             next_walk_at=None, walked=False,
         )  # fmt: skip
         told = {"run": run, "taken": len(taken), "rejected": len(rejected)}
-        upkeep.append_audit(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
+        audit.note(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
     dispatch.ring(seldom=True)
     return {
         "run": run,
@@ -123,7 +123,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
         if place is None or not caller.knows(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
         told = {"document": str(document)}
-        upkeep.append_audit(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
+        audit.note(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
 
 
 @cache
@@ -234,5 +234,5 @@ def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
     found = project_id(caller.tenant, name)
     with parts.database.tenant(caller.tenant) as connection:
         sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, found, name)
-        upkeep.append_audit(connection, caller.tenant, "project", name, {}, by=caller.subject)
+        audit.note(connection, caller.tenant, "project", name, {}, by=caller.subject)
     return found

@@ -190,11 +190,15 @@ class EnrichmentSettings(ConfigSection):
 
 
 class SecuritySettings(ConfigSection):
-    """Which documents are how secret (docs/security.md)."""
+    """Which documents are how secret (docs/security.md), and who did what (docs/operations.md)."""
 
     levels: tuple[LevelRule, ...] = ()
     """Rules of which the first that fits gives a document its security level. Without one it has that of its
     source, and in front matter a document may ask for a higher one. A change holds from the next sync."""
+    audit: Flag = True
+    """Note searches in the audit; what changes something is noted in any case."""
+    audit_days: Whole = Field(default=400, ge=30, le=36_500)
+    """Days an entry of the audit is kept."""
 
 
 class Configuration(ConfigSection):
@@ -233,7 +237,7 @@ class Configuration(ConfigSection):
     decisions: DecisionRules = DecisionRules()
     """What counts as a decision."""
     security: SecuritySettings = SecuritySettings()
-    """Who sees what."""
+    """Who sees what, and who did what."""
     sources: Sources = ()
     """What Larder reads."""
     queue: QueueSettings = QueueSettings()

@@ -115,7 +115,7 @@ def runner(
     def invoke(*args: str, **env: str) -> Result:
         result = CliRunner().invoke(app, list(args), env={**usual, **env})
         for parts in runtime._current:
-            parts.database.close()
+            parts.close()
         runtime._current.clear()
         return result
 

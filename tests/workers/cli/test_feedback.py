@@ -93,7 +93,7 @@ def test_it_is_said_shown_and_taken_back(run: Run, depot: Depot) -> None:
 def test_what_was_said_is_audited_without_the_questions_text(run: Run, depot: Depot) -> None:
     run("feedback", "a secret question", "PBI-12", "useful")
     run("feedback", "a secret question", "PBI-12", "undo")
-    rows = depot.sql("select action, subject, detail, actor from audit order by id")
+    rows = depot.sql("select action, subject, detail, actor from audit order by seq")
     assert [(row.action, row.subject) for row in rows] == [
         ("feedback.useful", "PBI-12"),
         ("feedback.undo", "PBI-12"),
@@ -274,7 +274,7 @@ def test_the_client_says_the_same(addresses: Addresses, depot: Depot) -> None:
             ("ada", "useful")
         ]
         assert client.feedback("where do ovens stand", "docs/ovens.md", "undo")["before"] == "useful"
-    assert depot.sql("select actor from audit order by id")[0].actor == "ada"
+    assert depot.sql("select actor from audit order by seq")[0].actor == "ada"
 
 
 def test_all_parts_of_a_score_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

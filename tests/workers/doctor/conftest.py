@@ -35,7 +35,7 @@ def elsewhere(parts: Runtime) -> Iterator[Callable[..., Runtime]]:
 
     yield build
     for one in made:
-        one.database.close()
+        one.close()
 
 
 @pytest.fixture

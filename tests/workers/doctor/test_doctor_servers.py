@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from pipeline.ledger import upkeep
+from pipeline.ledger import audit
 from tests.conftest import Addresses
 from tests.workers.doctor.installation import SQL, Store
 from workers import embedded
@@ -18,15 +18,15 @@ from workers.admin.doctor import doctor, server_checks
 from workers.runtime import Runtime
 
 AUDITS = {
-    "changed": "update audit set subject = 'other' where id = 2",
+    "changed": "update audit set subject = 'other' where seq = 2",
     "changed with its own hash": """
-        update audit set detail = '{"a": 2}', hash = encode(sha256(convert_to(concat_ws('|', prev_hash,
-        extract(epoch from at)::text, actor, action, subject, '{"a": 2}'), 'UTF8')), 'hex') where id = 2""",
-    "taken out": "delete from audit where id = 2",
-    "first taken out": "delete from audit where id = 1",
+        update audit set detail = '{"a": 2}', hash = encode(sha256(convert_to(jsonb_build_array(prev_hash, tenant_id,
+        seq, extract(epoch from at), actor, action, subject, '{"a": 2}'::jsonb)::text, 'UTF8')), 'hex') where seq = 2""",
+    "taken out": "delete from audit where seq = 2",
+    "first taken out": "delete from audit where seq = 1",
     "put in": """
-        insert into audit (tenant_id, actor, action, subject, prev_hash, hash)
-        select tenant_id, actor, action, subject, hash, 'made up' from audit where id = 3""",
+        insert into audit (tenant_id, seq, actor, action, subject, prev_hash, hash)
+        select tenant_id, 4, actor, action, subject, hash, 'made up' from audit where seq = 3""",
 }
 
 
@@ -35,9 +35,7 @@ def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL)
     for subject in ("one", "two", "three"):
         with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
             tenant = store.parts.settings.tenant_id
-            upkeep.append_audit(
-                connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody"
-            )
+            audit.note(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])
     found = store.examine(repair=True)["audit chain"]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from pipeline.ledger import upkeep
+from pipeline.ledger import audit, upkeep
 from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.control.pump import pump_once
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 
 
 class Check(NamedTuple):
@@ -65,7 +65,7 @@ CHECKS: tuple[Check, ...] = (
     Check("workers", stored.workers),
     Check("dead letters", stored.dead_letters),
     Check("held deletions", stored.held),
-    Check("audit chain", stored.audit),
+    Check("audit chain", stored.audit_chains),
     Check("clock", server.clock),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
@@ -88,6 +88,9 @@ def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
         if repair and check.repair is not None and one.status != "ok":
             try:
                 check.repair(parts)
+                own = parts.settings.tenant_id
+                with parts.database.tenant(own) as connection:
+                    audit.note(connection, own, "doctor.repair", check.name, by=current_user())
             except LarderError as failed:
                 one = error(f"{one.detail}; the repair failed: {failed.message}", failed.fix or one.fix)
             else:

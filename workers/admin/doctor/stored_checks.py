@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from pipeline.ledger import dead, overview, upkeep
+from pipeline.ledger import audit, dead, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
@@ -76,16 +76,14 @@ def damaged(parts: Runtime) -> Diagnosis:
     return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
 
 
-def audit(parts: Runtime) -> Diagnosis:
-    """No entry of the audit chains was changed or taken out of the middle."""
-    rows = each_tenant(parts, upkeep.audit_chain)
-    broken = [row for row in rows if row.broken]
+def audit_chains(parts: Runtime) -> Diagnosis:
+    """No entry of the audit chains was changed, taken out or put in."""
+    chains = each_tenant(parts, audit.verify)
+    broken = [one.problem for chain in chains for one in chain.problems]
     if broken:
-        return error(
-            f"{sum(row.broken for row in broken)} entries do not fit their chain, the first is {broken[0].first}",
-            "somebody with the owner's rights changed the table audit; compare it with a backup",
-        )
-    return fine(f"{sum(row.entries for row in rows)} entries fit")
+        fix = "somebody with the owner's rights changed the table audit; compare it with a backup"
+        return error("; ".join(broken[:NAMED]), f"{fix}: larder audit verify")
+    return fine(f"{sum(chain.entries for chain in chains)} entries fit")
 
 
 # Work under way -----------------------------------------------------------------------------------
