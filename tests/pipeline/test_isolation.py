@@ -110,7 +110,7 @@ def fill_rest(shop: Workshop) -> None:
         """insert into action_document (tenant_id, collection, id, content, metadata, embedding)
            values (:t, 'notes', '1', 'x', '{}', '[1]')""",
         """insert into clarifai_user_story_embeddings (user_story_id, title, user_story_text, source_agent,
-           embedding) values ('1', 't', 'x', 'a', array_fill(0.1, array[768])::vector)""",
+           embedding, model) values ('1', 't', 'x', 'a', '[1,2,3]', 'm')""",
     ):
         needed = {k: v for k, v in values.items() if f":{k}" in statement.replace("::", "")}
         shop.sql(statement, **needed)

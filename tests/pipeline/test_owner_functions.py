@@ -29,6 +29,8 @@ ARGUMENTS = {
     "uuid": "gen_random_uuid()",
     "jsonb": "'{}'",
 }
+READ_NO_TABLE = {"build_story_index(integer,integer)"}
+"""There nothing that a caller could stand in for runs code: an index is made of a table that the owner owns."""
 CODE = """
     create function pg_temp.{}() returns {} language plpgsql as $$
     begin
@@ -93,7 +95,8 @@ def test_no_function_of_the_owner_runs_code_of_its_caller(
             assert attacked(url, function, types, tables) == set(), function
         # The same with the path that leaves the temporary schema in front: what is replayed here does bite.
         omniscient.execute(f"alter function {function} set search_path = public")
-        assert attacked(callers[0], function, types, tables) == {"larder_owner"}, function
+        ran = set() if function in READ_NO_TABLE else {"larder_owner"}
+        assert attacked(callers[0], function, types, tables) == ran, function
 
 
 def test_every_path_that_a_function_sets_ends_with_the_temporary_schema(

@@ -268,12 +268,17 @@ def flower(
 
 
 @command()
-def migrate(context: CommandContext) -> None:
+def migrate(
+    context: CommandContext,
+    to: Annotated[
+        str | None, Option("--to", help="Back to this older revision, before an older version runs.")
+    ] = None,
+) -> None:
     """Bring the database to the schema of this version; needs the owner's address."""
     from workers.embedded.locating import addresses
     from workers.embedded.locating import migrate as run
 
-    revision = run(context.settings, addresses(context.settings))
+    revision = run(context.settings, addresses(context.settings), to=to)
     context.answer({"success": True, "revision": revision}, f"schema is at revision {revision}")
 
 

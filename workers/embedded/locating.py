@@ -36,14 +36,16 @@ def uses_embedded(settings: Settings) -> bool:
     return not (settings.database_url and settings.broker_url)
 
 
-def migrate(settings: Settings, where: Addresses) -> str:
-    """Bring the schema up to date; the revision reached.
+def migrate(settings: Settings, where: Addresses, *, to: str | None = None) -> str:
+    """Bring the schema up to date, or back to the revision `to`; the revision reached.
 
     On servers of your own the two roles also get the passwords that their addresses name; the embedded server
     did that when it started.
     """
     ping(where.admin)
     with translated():
+        if to is not None:
+            return migrations.downgrade(where.admin, to=to)
         revision = migrations.upgrade(where.admin)
         if settings.rag.storage.database.admin_url:
             roles = [make_url(url) for url in (where.database, where.control) if url != where.admin]

@@ -1,7 +1,9 @@
-"""Bringing a database to the current schema: the numbered files of `sql/`, each run once and in order."""
+"""Bringing a database to the current schema: the numbered files of `sql/`, each run once and in order; and back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, text
@@ -15,6 +17,8 @@ STEPS = {
     for path in sorted((Path(__file__).parent / "sql").rglob("*.sql"), key=lambda path: path.name)
 }
 """Revision -> what leads to it from the one before."""
+UNDOING = {path.name[:3]: path for path in (Path(__file__).parent / "down").glob("*.sql")}
+"""Revision -> what leads back from it to the one before."""
 NEWEST = max(STEPS)
 """The revision this code needs."""
 ROLES = ("larder_app", "larder_control")
@@ -51,6 +55,38 @@ def upgrade(url: str, *, to: str = NEWEST) -> str:
     Raises:
         ConfigurationError: the extension pgvector is not there, or the database is that of a newer Larder.
     """
+    with _migrating(url) as connection:
+        found = _revision(connection) or ""
+        if found > NEWEST:
+            raise ConfigurationError(
+                f"the database is that of a newer Larder: revision {found}, not {NEWEST}"
+            )
+        for revision in (r for r in STEPS if found < r <= to):
+            _run(connection, STEPS[revision], revision)
+    return NEWEST
+
+
+def downgrade(url: str, *, to: str) -> str:
+    """Undo the steps behind revision `to`, newest first, all in one transaction; the revision reached.
+
+    Raises:
+        ConfigurationError: there is no such revision, or one of the steps cannot be undone.
+    """
+    with _migrating(url) as connection:
+        found = _revision(connection) or ""
+        back = sorted((r for r in STEPS if to < r <= found), reverse=True)
+        final = [r for r in back if r not in UNDOING]
+        if to not in STEPS or final:
+            why = f"revision {final[0]} cannot be undone" if to in STEPS else f"there is no revision {to}"
+            raise ConfigurationError(why, fix=f"what can be undone: {', '.join(sorted(UNDOING))}")
+        for revision in back:
+            _run(connection, UNDOING[revision], max(r for r in STEPS if r < revision))
+    return min(to, found)
+
+
+@contextmanager
+def _migrating(url: str) -> Iterator[Connection]:
+    """The owner's transaction, one at a time, in a database with pgvector."""
     engine = owner_engine(url)
     try:
         with engine.begin() as connection:
@@ -65,20 +101,18 @@ def upgrade(url: str, *, to: str = NEWEST) -> str:
             # Named by the tool that ran the steps at first.
             table = "create table if not exists alembic_version (version_num varchar(32) primary key)"
             connection.execute(text(table))
-            found = _revision(connection) or ""
-            if found > NEWEST:
-                raise ConfigurationError(
-                    f"the database is that of a newer Larder: revision {found}, not {NEWEST}"
-                )
-            for revision in (r for r in STEPS if found < r <= to):
-                # By the driver itself: SQLAlchemy would read colons and percent signs as parameters.
-                with driver_of(connection) as driver:
-                    driver.execute(STEPS[revision].read_text(encoding="utf-8"))
-                connection.execute(text("delete from alembic_version"))
-                connection.execute(text("insert into alembic_version values (:r)"), {"r": revision})
-        return NEWEST
+            yield connection
     finally:
         engine.dispose()
+
+
+def _run(connection: Connection, step: Path, revision: str) -> None:
+    """Run a step that leads to this revision."""
+    # By the driver itself: SQLAlchemy would read colons and percent signs as parameters.
+    with driver_of(connection) as driver:
+        driver.execute(step.read_text(encoding="utf-8"))
+    connection.execute(text("delete from alembic_version"))
+    connection.execute(text("insert into alembic_version values (:r)"), {"r": revision})
 
 
 def give_logins(url: str, passwords: dict[str, str]) -> None:

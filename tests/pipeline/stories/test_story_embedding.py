@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.embedding.stories import compose_embedding_text, generate_embedding, generate_embeddings_batch
 from pipeline.errors import ConfigurationError, EmbedderRefused, EmbedderUnavailable, TextRejected
+from pipeline.stories import compose_embedding_text, generate_embedding, generate_embeddings_batch
 from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.gemini_errors import retry_info, too_many

@@ -1,4 +1,4 @@
-"""The vector of a user story, by Gemini: its text put together, and embedded with retries."""
+"""The vector of a user story: its text put together, and embedded with retries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.calls import embed_checked
 from pipeline.errors import ConfigurationError, EmbedderUnavailable, EmbeddingError
+from pipeline.stories.memory import LONGEST_WAIT, StoryMemory, in_use
+from pipeline.stories.story import listed
 
 MODEL = "gemini-embedding-001"
 DIMENSIONS = 768
 ATTEMPTS = 3
-LONGEST_WAIT = 60.0
-"""Seconds; who asks to be left alone for longer is not waited for."""
 
 Sleep = Callable[[float], None]
 
@@ -28,11 +28,11 @@ def compose_embedding_text(story: Mapping[str, Any]) -> str:
     lines = []
     if title := story.get("title"):
         lines.append(f"Title: {title}")
-    if wish := story.get("user_story") or story.get("story"):
+    if wish := story.get("user_story") or story.get("story") or story.get("user_story_text"):
         lines.append(f"Story: {wish}")
-    if criteria := _listed(story.get("acceptance_criteria") or story.get("acceptanceCriteria"), "\n"):
+    if criteria := listed(story.get("acceptance_criteria") or story.get("acceptanceCriteria"), "\n"):
         lines += ["Acceptance Criteria:", *(f"- {criterion}" for criterion in criteria)]
-    if tags := _listed(story.get("tags") or story.get("Tags/Labels"), ","):
+    if tags := listed(story.get("tags") or story.get("Tags/Labels"), ","):
         lines.append(f"Tags: {', '.join(tags)}")
     return "\n".join(lines)
 
@@ -42,11 +42,14 @@ def generate_embedding(
     api_key: str | None = None,
     dimensions: int = DIMENSIONS,
     *,
+    memory: StoryMemory | None = None,
     base_url: str = "",
     sleep: Sleep = time.sleep,
 ) -> list[float]:
-    """The text's vector, of length 1; errors as for a batch."""
-    return generate_embeddings_batch([text], api_key, dimensions, base_url=base_url, sleep=sleep)[0]
+    """The text's vector, of length 1; model and errors as for a batch."""
+    return generate_embeddings_batch(
+        [text], api_key, dimensions, memory=memory, base_url=base_url, sleep=sleep
+    )[0]
 
 
 def generate_embeddings_batch(
@@ -54,37 +57,49 @@ def generate_embeddings_batch(
     api_key: str | None = None,
     dimensions: int = DIMENSIONS,
     *,
+    memory: StoryMemory | None = None,
     base_url: str = "",
     sleep: Sleep = time.sleep,
 ) -> list[list[float]]:
-    """A vector per text, in order, by one call for each hundred; by a call for each text if that one fails.
+    """A vector per text, in order, by one call for as many as a call takes; by one for each text if that fails.
 
-    Every call is tried three times, 1 and 2 seconds apart or as the service asks, and another 4 seconds pass
-    before the single calls.
+    With a key they are Gemini's, of so many dimensions. Without, they are those of the memory's model (of the one in
+    use), whose length is its own. Every call is tried three times, 1 and 2 seconds apart or as the service asks, and
+    another 4 seconds pass before the single calls.
 
     Raises:
-        ConfigurationError: no key was given; this module reads no variables.
+        ConfigurationError: there is neither key nor memory; this module reads no variables.
         EmbedderUnavailable: the single calls fail too.
         EmbedderRefused: key or plan are refused.
         TextsRejected: some texts are refused; its `vectors` hold the others.
     """
-    if not api_key:
+    memory = memory or in_use()
+    if api_key:
+        embedder = _gemini(api_key, dimensions, base_url)
+    elif memory:
+        embedder = memory.open_embedder()
+    else:
         raise ConfigurationError(
-            "no key for Gemini was given",
-            fix="pass api_key, from the variable GEMINI_API_KEY or your settings",
+            "no key for Gemini was given, and no memory of stories is in use",
+            fix="pass api_key, from the variable GEMINI_API_KEY or your settings, or connect() first",
         )
-    embedder = _embedder(api_key, dimensions, base_url)
+    longest = memory.longest_wait if memory else LONGEST_WAIT
+
+    def passes(error: BaseException) -> bool:
+        """Whether waiting here is worth it."""
+        return isinstance(error, EmbedderUnavailable) and (error.retry_after or 0.0) <= longest
+
     attempts = Retrying(
         stop=stop_after_attempt(ATTEMPTS),
         wait=lambda state: _pause(state.outcome.exception() if state.outcome else None, state.attempt_number),
-        retry=retry_if_exception(_passes),
+        retry=retry_if_exception(passes),
         sleep=sleep,
         reraise=True,
     )
     try:
         vectors = embed_checked(embedder, texts, attempts=attempts)
     except EmbeddingError as error:
-        if len(texts) == 1 or not _passes(error):
+        if len(texts) == 1 or not passes(error):
             raise
         sleep(_pause(error, ATTEMPTS))
         singles = [embed_checked(embedder, [text], attempts=attempts) for text in texts]
@@ -94,7 +109,7 @@ def generate_embeddings_batch(
 
 
 @lru_cache(maxsize=4)
-def _embedder(api_key: str, dimensions: int, base_url: str) -> Embedder:
+def _gemini(api_key: str, dimensions: int, base_url: str) -> Embedder:
     """Kept, because its connection is."""
     return open_embedder(
         EmbeddingOptions(
@@ -106,14 +121,3 @@ def _embedder(api_key: str, dimensions: int, base_url: str) -> Embedder:
 def _pause(error: BaseException | None, attempt: int) -> float:
     """Seconds after the attempt of this number, counted from 1."""
     return max(2.0 ** (attempt - 1), getattr(error, "retry_after", None) or 0.0)
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether waiting here is worth it."""
-    return isinstance(error, EmbedderUnavailable) and (error.retry_after or 0.0) <= LONGEST_WAIT
-
-
-def _listed(value: Any, separator: str) -> list[str]:
-    """A list of texts, or a single text that holds one."""
-    items = value.split(separator) if isinstance(value, str) else value or ()
-    return [text for item in items if (text := str(item).strip())]

@@ -1,0 +1,180 @@
+"""The loop around a generator: similar stories into its prompt, and what it made into the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.documents import Json, without_controls
+from pipeline.embedding.calls import TextsRejected, embed_query_checked
+from pipeline.errors import LarderError
+from pipeline.stories.embedding import compose_embedding_text, generate_embeddings_batch
+from pipeline.stories.memory import MAX_EXAMPLES, THRESHOLD, K, StoryMemory, current, in_use
+from pipeline.stories.store import (
+    get_story_count,
+    known_texts,
+    search_similar_stories,
+    store_user_stories_batch,
+)
+from pipeline.stories.story import Story, listed, read_stories
+
+logger = logging.getLogger(__name__)
+
+HEADER = """\
+Below are high-quality user stories previously generated for similar requirements.
+Use these as reference for style, detail level, and acceptance criteria quality.
+Do NOT copy these stories -- generate original content for the new requirements."""
+EXAMPLE = """\
+--- Reference Example {number} (relevance: {relevance:.2f}) ---
+Original Requirement: {requirement}
+Generated User Story:
+{story}"""
+FOOTER = "Now generate user stories for the following NEW requirements:"
+
+
+@contextmanager
+def _non_blocking(what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is a line in the log, without a story's text: the generator goes on."""
+    try:
+        yield
+    except LarderError as error:
+        logger.warning("RAG %s failed (non-blocking): %s", what, error)
+    except Exception as error:  # noqa: BLE001 (a memory that fails must not stop who has stories without it)
+        logger.warning("RAG %s failed (non-blocking): %s", what, type(error).__name__)
+
+
+def retrieve_similar_examples(
+    requirement_text: str,
+    k: int = K,
+    threshold: float = THRESHOLD,
+    tag_filter: Sequence[str] | None = None,
+    *,
+    memory: StoryMemory | None = None,
+) -> list[Json]:
+    """Past stories for a prompt, best first, each with its `similarity_score`; what edited ones gain is in `store`.
+
+    Empty if the memory is switched off, holds too few stories as yet, or cannot be asked: that is a warning in the
+    log. Where `k` or `threshold` are the usual ones, those of the configuration hold.
+    """
+    with _non_blocking("retrieval"):
+        memory = memory or current()
+        options = memory.options
+        if options.enabled and requirement_text.strip() and not _is_cold(memory):
+            vector = embed_query_checked(memory.open_embedder(), requirement_text)
+            return search_similar_stories(
+                vector.tolist(),
+                options.k if k == K else k,
+                options.threshold if threshold == THRESHOLD else threshold,
+                tag_filter,
+                as_examples=True,
+                memory=memory,
+            )
+    return []
+
+
+def _is_cold(memory: StoryMemory) -> bool:
+    least = memory.options.min_stories
+    return get_story_count(most=least, memory=memory) < least
+
+
+def format_examples_for_prompt(
+    examples: Sequence[Mapping[str, Any]],
+    max_examples: int = MAX_EXAMPLES,
+    *,
+    memory: StoryMemory | None = None,
+) -> str:
+    """The first examples as a part of a prompt, to stand before the requirements; empty for none.
+
+    Their texts are JSON, so none of them can be taken for a line of the prompt. Where `max_examples` is the usual
+    number, that of the configuration holds.
+    """
+    memory = memory or in_use()
+    most = memory.options.max_examples if memory and max_examples == MAX_EXAMPLES else max_examples
+    shown = [_example(number, one) for number, one in enumerate(examples[: max(0, most)], start=1)]
+    return without_controls("\n\n".join([HEADER, *shown, FOOTER])) if shown else ""
+
+
+def _example(number: int, example: Mapping[str, Any]) -> str:
+    story = {
+        "user_story_id": example.get("user_story_id"),
+        "title": example.get("title"),
+        "user_story": example.get("user_story_text") or example.get("user_story") or example.get("story"),
+        "description": example.get("description"),
+        "acceptance_criteria": listed(example.get("acceptance_criteria"), "\n"),
+        "tags": listed(example.get("tags"), ","),
+        "tshirt_size": example.get("tshirt_size"),
+        "priority": example.get("priority"),
+        "confidence_score": example.get("confidence_score"),
+    }
+    return EXAMPLE.format(
+        number=number,
+        relevance=example.get("similarity_score") or 0.0,
+        requirement=json.dumps(example.get("requirement_text") or "N/A", ensure_ascii=False),
+        story=json.dumps(story, indent=4, ensure_ascii=False),
+    )
+
+
+def store_generated_stories(
+    stories: Sequence[Mapping[str, Any]],
+    source_agent: str = "unknown",
+    requirement_texts: Mapping[str, str] | None = None,
+    *,
+    memory: StoryMemory | None = None,
+) -> int:
+    """Embed and store what a generator made; how many were stored, which leaves out texts that are there already.
+
+    `requirement_texts` are requirements by their id, kept beside the stories made of them. Nothing is raised: what
+    cannot be stored is a warning in the log, and what can is stored.
+    """
+    with _non_blocking("storage"):
+        memory = memory or current()
+        if memory.options.enabled and stories:
+            read, refused = read_stories(stories, source_agent, requirement_texts)
+            done = store_stories(memory, read)
+            for number, why in [*refused, *done.refused]:
+                logger.warning("RAG storage left out story %d of %d: %s", number, len(stories), why)
+            return done.stored
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredStories:
+    """What became of stories that were to be stored."""
+
+    stored: int
+    skipped: int
+    """Their text was there already."""
+    refused: Sequence[tuple[int, str]] = ()
+    """Number, counted from 1, and reason of those that the model has no vector for."""
+
+
+def store_stories(memory: StoryMemory, stories: Sequence[Story]) -> StoredStories:
+    """Embed and store stories, in one transaction; those that the model refuses are left out.
+
+    Raises:
+        EmbedderUnavailable: the model does not answer; nothing was stored.
+        EmbedderRefused: it refuses key or plan.
+        StoreUnavailable: the database does not answer.
+    """
+    with memory.connected() as connection:
+        known = known_texts(connection, memory, [one.user_story_text for one in stories])
+    new = [
+        (number, one)
+        for number, one in enumerate(stories, start=1)
+        if one.was_edited or one.user_rating or one.user_story_text not in known
+    ]
+    texts = [compose_embedding_text(one.model_dump()) for _, one in new]
+    bad: dict[int, str] = {}
+    try:
+        vectors = generate_embeddings_batch(texts, memory=memory)
+    except TextsRejected as error:
+        vectors = error.vectors.tolist()
+        bad = dict.fromkeys(error.indexes, error.message)
+    good = [at for at in range(len(new)) if at not in bad]
+    ids = store_user_stories_batch([new[at][1] for at in good], [vectors[at] for at in good], memory=memory)
+    refused = [(new[at][0], why) for at, why in bad.items()]
+    return StoredStories(stored=len(ids), skipped=len(stories) - len(ids) - len(refused), refused=refused)

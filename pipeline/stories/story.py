@@ -1,0 +1,140 @@
+"""A user story, whoever wrote it down: either agent, an export, or our own table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+
+from pipeline.errors import RequestRejected
+from pipeline.ledger import clean
+
+_OTHER_NAMES = {
+    "user_story_id": ("storyid",),
+    "user_story_text": ("userstory", "story"),
+    "tags": ("tagslabels", "labels"),
+    "tshirt_size": ("tshirt", "size"),
+    "confidence_score": ("confidence",),
+    "source_doc_id": ("docid",),
+    "user_rating": ("rating",),
+}
+"""Field -> what it is called besides, as `_bare` leaves it."""
+
+
+def _bare(name: object) -> str:
+    """`Tags/Labels`, `T-Shirt Size` and `acceptanceCriteria` without what tells spellings apart."""
+    return re.sub("[^a-z0-9]", "", str(name).lower())
+
+
+def listed(value: Any, separator: str) -> list[str]:
+    """A list of texts, or a single text that holds one; anything else is a list of itself."""
+    items = value.split(separator) if isinstance(value, str) else value or ()
+    items = items if isinstance(items, list | tuple | set) else [items]
+    return [text for item in items if (text := str(item).strip())]
+
+
+def _share(value: Any) -> Any:
+    """`95`, `95 %` and `0.95` are one number; anything else is left to be refused."""
+    text = str(value).replace("%", "").strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return value
+    return number / 100 if number > 1 or text != str(value).strip() else number
+
+
+class Story(BaseModel):
+    """A story with the names of the table; how long a text may be is the table's, too."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        coerce_numbers_to_str=True,
+        hide_input_in_errors=True,
+        loc_by_alias=False,
+        alias_generator=AliasGenerator(
+            validation_alias=lambda name: AliasChoices(_bare(name), *_OTHER_NAMES.get(name, ()))
+        ),
+    )
+
+    user_story_id: Annotated[str, Field(max_length=20)] = "N/A"
+    user_story_text: str
+    title: Annotated[str, Field(max_length=500)]
+    acceptance_criteria: Annotated[list[str] | None, BeforeValidator(partial(listed, separator="\n"))] = None
+    description: str | None = None
+    requirement_id: Annotated[str | None, Field(max_length=20)] = None
+    requirement_text: str | None = None
+    tags: Annotated[list[str] | None, BeforeValidator(partial(listed, separator=","))] = None
+    priority: Annotated[str | None, Field(max_length=20)] = None
+    tshirt_size: Annotated[str | None, Field(max_length=5)] = None
+    confidence_score: Annotated[float | None, Field(ge=0, le=1), BeforeValidator(_share)] = None
+    source_agent: Annotated[str, Field(max_length=50)] = "unknown"
+    source_doc_id: Annotated[str | None, Field(max_length=64)] = None
+    user_rating: Annotated[int | None, Field(ge=1, le=5)] = None
+    was_edited: bool = False
+
+    @classmethod
+    def read(
+        cls, given: object, source_agent: str = "unknown", requirement_texts: Mapping[str, str] | None = None
+    ) -> Self:
+        """The story in a mapping of any of these spellings; the agent named here wins, unless it is `unknown`.
+
+        `requirement_texts` (requirement's id -> its text) are for stories that only name theirs. Without a title the
+        story's own words are one.
+
+        Raises:
+            RequestRejected: it is none; the message names each field that is wrong, and never its value.
+        """
+        if not isinstance(given, Mapping):
+            raise RequestRejected("it is no object with the fields of a story")
+        bare = {_bare(key): value for key, value in clean(given).items() if _holds(value)}
+        bare.setdefault("title", str(next((bare[n] for n in _TEXT if n in bare), ""))[:500])
+        if source_agent != "unknown":
+            bare["sourceagent"] = source_agent
+        try:
+            story = cls.model_validate(bare)
+        except ValidationError as error:
+            raise RequestRejected(
+                "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors()[:3])
+            ) from None
+        known = (requirement_texts or {}).get(story.requirement_id or "")
+        return (
+            story.model_copy(update={"requirement_text": clean(known)})
+            if known and not story.requirement_text
+            else story
+        )
+
+
+_TEXT = (_bare("user_story_text"), *_OTHER_NAMES["user_story_text"])
+
+
+def _holds(value: object) -> bool:
+    """False for what an empty cell or a missing part is read as."""
+    return bool(value.strip()) if isinstance(value, str) else value is not None
+
+
+def read_stories(
+    given: Iterable[object],
+    source_agent: str = "unknown",
+    requirement_texts: Mapping[str, str] | None = None,
+    *,
+    first: int = 1,
+) -> tuple[list[Story], list[tuple[int, str]]]:
+    """The stories, and of those that are none the number, counted from `first`, with the reason."""
+    stories, refused = [], []
+    for number, one in enumerate(given, first):
+        try:
+            stories.append(Story.read(one, source_agent, requirement_texts))
+        except RequestRejected as error:
+            refused.append((number, error.message))
+    return stories, refused
