@@ -67,13 +67,24 @@ class EmbeddingModel(ConfigSection):
     def _as_the_provider_has_it(cls, value: Any) -> Any:
         """What is left out becomes the provider's own."""
         given = {} if value is None else value
-        facts = KNOWN.get(str(given.get("provider", "minilm")).lower()) if isinstance(given, dict) else None
+        provider = cls.meant(given) if isinstance(given, dict) else ""
+        facts = KNOWN.get(provider)
         if facts is None:
             return given
-        own = {"model": facts.model, "batch_size": facts.batch, "timeout": facts.timeout}
+        own = {
+            "provider": provider,
+            "model": facts.model,
+            "batch_size": facts.batch,
+            "timeout": facts.timeout,
+        }
         if known := facts.of(str(given.get("model", ""))):
             own["dimensions"] = known.dimensions
         return {k: v for k, v in own.items() if k in cls.model_fields and to_camel(k) not in given} | given
+
+    @classmethod
+    def meant(cls, given: Mapping[str, Any]) -> str:
+        """The provider of a section as it is written."""
+        return str(given.get("provider", "minilm")).lower()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -95,6 +106,19 @@ _CHECKED_WHEN_OPENED = ("minilm", "hashing")
 
 class PreviousEmbedding(EmbeddingModel):
     """The model of an older search index, so that it can be searched while a new one is filled."""
+
+
+class StoryEmbedding(EmbeddingModel):
+    """The model that turns user stories into vectors.
+
+    Left out are gemini and its model; address and key are those of `embedding`, if that has the same provider.
+    """
+
+    @classmethod
+    def meant(cls, given: Mapping[str, Any]) -> str:
+        """A section that names its model only means the first provider that has it."""
+        having = (name for name, facts in KNOWN.items() if given.get("model") in facts.models)
+        return str(given.get("provider") or next(having, "gemini")).lower()
 
 
 class EmbeddingCacheSettings(ConfigSection):

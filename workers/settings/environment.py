@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic.alias_generators import to_camel
 
 from pipeline.embedding.known_models import KNOWN
+from workers.settings.embedding import EmbeddingModel, StoryEmbedding
 from workers.settings.yamlfile import (
     ROOT,
     KeyPath,
@@ -51,9 +52,16 @@ OVERRIDES = (
     Override("RAG_MAX_TOP_K", "retrieval.maxTopK"),
     Override("LOG_LEVEL", "monitoring.logging.level"),
     Override("EMBEDDING_MODEL", "embedding.model"),
+    Override("RAG_EMBEDDING_MODEL", "stories.embedding.model"),
+    Override("RAG_EMBEDDING_DIMENSIONS", "stories.embedding.dimensions"),
+    Override("RAG_RETRIEVAL_K", "stories.retrievalK"),
+    Override("RAG_SIMILARITY_THRESHOLD", "stories.similarityThreshold"),
+    Override("RAG_MAX_EXAMPLES", "stories.maxExamples"),
+    Override("RAG_MIN_STORIES", "stories.minStories"),
+    Override("RAG_MIN_STORIES_FOR_RETRIEVAL", "stories.minStories"),
     *(
         Override(facts.variable, key, provider)
-        for key in ("embedding.apiKey", "embedding.previous.apiKey")
+        for key in ("embedding.apiKey", "embedding.previous.apiKey", "stories.embedding.apiKey")
         for provider, facts in KNOWN.items()
         if facts.variable
     ),
@@ -96,6 +104,8 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
     read = lookup(environ)
     for name, key, provider in OVERRIDES:
         path = (ROOT, *key.split("."))
+        if path[:-1] == _STORIES and provider:
+            _share_address(tree)
         if provider and not _asked_for(tree, path[:-1], provider):
             continue
         try:
@@ -114,7 +124,27 @@ def override(tree: Tree, environ: Mapping[str, str]) -> None:
 
 def _asked_for(tree: Tree, path: KeyPath, provider: str) -> bool:
     """Whether the section asks for a key of this provider: one for a public address is sent to no other."""
-    section = tree.at(path)
-    if not isinstance(section, dict) or str(section.get("provider", "")).lower() != provider:
-        return False
-    return not any(value for key, value in section.items() if to_camel(key) in ("apiKey", "baseUrl"))
+    section, kind = tree.at(path), StoryEmbedding if path == _STORIES else EmbeddingModel
+    return isinstance(section, dict) and kind.meant(section) == provider and not any(_address(section))
+
+
+_STORIES: KeyPath = (ROOT, "stories", "embedding")
+
+
+def _share_address(tree: Tree) -> None:
+    """Stories that the provider of everything else embeds go to its address, with its key, if they name no other."""
+    path = (ROOT, "embedding")
+    own, general = tree.at(_STORIES), tree.at(path)
+    if not (isinstance(own, dict) and isinstance(general, dict)) or any(_address(own)):
+        return
+    if StoryEmbedding.meant(own) == EmbeddingModel.meant(general):
+        for key in _address(general):
+            own[key] = general[key]
+            tree.places[*_STORIES, key] = tree.place((*path, key))
+            if written := tree.variables.get((*path, key)):
+                tree.variables[*_STORIES, key] = written
+
+
+def _address(section: Mapping[str, Any]) -> list[str]:
+    """Keys of a section that say who is asked, and with which key."""
+    return [key for key, value in section.items() if value and to_camel(key) in ("apiKey", "baseUrl")]

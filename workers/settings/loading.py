@@ -147,6 +147,7 @@ def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
     sections: dict[KeyPath, Any] = {
         ("embedding",): rag.embedding,
         ("embedding", "previous"): rag.embedding.previous,
+        ("stories", "embedding"): rag.stories.embedding,
     }
     sections |= {("sources", n): source for n, source in enumerate(rag.sources)}
     for path, section in sections.items():

@@ -23,7 +23,7 @@ from connectors.sections import (
 from pipeline.documents import DEFAULT, LANGUAGES
 from workers.settings.api import ApiSettings, AuthSettings
 from workers.settings.chunking import ChunkingSettings
-from workers.settings.embedding import EmbeddingSettings
+from workers.settings.embedding import EmbeddingModel, EmbeddingSettings, StoryEmbedding
 from workers.settings.monitoring import MonitoringSettings
 from workers.settings.queue import QueueSettings
 from workers.settings.sources import Sources, SourceSettings
@@ -201,6 +201,23 @@ class SecuritySettings(ConfigSection):
     """Days an entry of the audit is kept."""
 
 
+class StorySettings(ConfigSection):
+    """The memory of user stories, from which generators get examples."""
+
+    embedding: StoryEmbedding | None = Field(default=None, examples=[{"model": "gemini-embedding-001"}])
+    """The model of their vectors. Empty: the one of everything else."""
+    retrieval_k: Whole = Field(default=5, ge=1, le=100)
+    """Stories taken from the store for one prompt."""
+    similarity_threshold: Similarity = "auto"
+    """Least similarity of an example; auto: 0.70, or what was measured for the model."""
+    max_examples: Whole = Field(default=3, ge=1, le=100)
+    """Examples in a prompt."""
+    min_stories: Whole = Field(default=10, ge=0)
+    """With fewer stories there are no examples."""
+    min_confidence: Number = Field(default=0.8, ge=0, le=1)
+    """Least confidence of an example that tells one."""
+
+
 class Configuration(ConfigSection):
     """Everything under the root key `rag`."""
 
@@ -234,6 +251,8 @@ class Configuration(ConfigSection):
     """How documents are found."""
     enrichment: EnrichmentSettings = EnrichmentSettings()
     """How Step 4 is answered."""
+    stories: StorySettings = StorySettings()
+    """The memory of user stories."""
     decisions: DecisionRules = DecisionRules()
     """What counts as a decision."""
     security: SecuritySettings = SecuritySettings()
@@ -256,6 +275,11 @@ class Configuration(ConfigSection):
         """All that are in use, each once, the file's first."""
         named = (source.language for source in self.sources)
         return tuple(dict.fromkeys([self.language, *(name for name in named if name)]))
+
+    @property
+    def story_embedding(self) -> EmbeddingModel:
+        """The model of user stories."""
+        return self.stories.embedding or self.embedding
 
     def chunking_of(self, source: SourceSettings) -> ChunkingSettings:
         """How documents of a source are cut: its own way, else its type's strategy with the global sizes."""
