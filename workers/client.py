@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -35,6 +36,7 @@ from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
+from workers.enrichment.story_jobs import StoryMethods
 from workers.processes import metrics
 from workers.runtime import current_user
 
@@ -72,7 +74,7 @@ class UnknownJob(NotFound):
     """There is no such enrichment, or no longer."""
 
 
-class Client:
+class Client(StoryMethods):
     """Enrichments of one tenant's project; one object serves all threads of a process.
 
     It needs PostgreSQL. With the broker's address it tells the workers itself; without, or while the broker is away,
@@ -284,9 +286,12 @@ class Client:
         deadline: float | None = None,
         by: str = "",
     ) -> UUID:
-        """Ask for the work of any task that answers jobs; `by` is for the audit, the rest is as with `submit`."""
+        """Ask for the work of any task that answers jobs; `by` is for the audit, the rest is as with `submit`.
+
+        An infinite `deadline` is none: the job then outlasts a model or a database that is away.
+        """
         own = project_id(self.tenant, project) if project else self.project
-        seconds = self.deadline if deadline is None else deadline
+        seconds = self.deadline if deadline is None else None if math.isinf(deadline) else deadline
         how: dict[str, Any] = {"task": task, "priority": priority}
         sends = self._publisher is not None
         with self._store() as connection:

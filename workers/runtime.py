@@ -69,7 +69,7 @@ class Runtime:
         self.settings = settings
         self.rag = settings.rag
         self._embedders: dict[str, Embedder] = {}
-        """Those of other search indexes than the configured one, by model."""
+        """Those of other search indexes than the configured one, and of stories, by model."""
         self.addresses = addresses
         self.heartbeat_folder = settings.data / "heartbeat"
         self.answer_timeout: float | None = None
@@ -146,9 +146,10 @@ class Runtime:
     @cached_property
     def embedding_options(self) -> EmbeddingOptions:
         """Which model makes the vectors."""
-        return self._options_of(self.rag.embedding)
+        return self.options_of(self.rag.embedding)
 
-    def _options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
+    def options_of(self, e: EmbeddingModel) -> EmbeddingOptions:
+        """How to open the model of a section."""
         named: dict[str, Any] = {"model_path": self.settings.resolve(e.model_path) if e.model_path else None}
         if e.provider == "hashing":
             named |= {"model": "", "batch_size": None}
@@ -171,7 +172,7 @@ class Runtime:
             EmbedderRefused: the configuration describes no provider that could be asked for it.
         """
         previous = self.rag.embedding.previous
-        described = [self.embedding_options, *([self._options_of(previous)] if previous else [])]
+        described = [self.embedding_options, *([self.options_of(previous)] if previous else [])]
         return options_for(described, provider=index.provider, key=index.model, dimensions=index.dimensions)
 
     def embedder_of(self, index: SearchIndex) -> Embedder:
@@ -180,11 +181,17 @@ class Runtime:
         Raises:
             LarderError: it cannot be opened with this configuration.
         """
-        if index.model == self.model:
+        options = self.embedding_options
+        return self.embedder_with(options if index.model == self.model else self.embedding_options_for(index))
+
+    def embedder_with(self, options: EmbeddingOptions) -> Embedder:
+        """The model of these options, opened once in a process; raises as `open_embedder` does."""
+        key = vector_key(options)
+        if key == self.model:
             return self.embedder
-        if index.model not in self._embedders:
-            self._embedders[index.model] = open_embedder(self.embedding_options_for(index))
-        return self._embedders[index.model]
+        if key not in self._embedders:
+            self._embedders[key] = open_embedder(options)
+        return self._embedders[key]
 
     @property
     def wanted_index(self) -> WantedIndex:

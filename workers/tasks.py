@@ -14,6 +14,7 @@ from workers.control import maintenance, steps
 from workers.control import pump as pumping
 from workers.control import sync as syncing
 from workers.enrichment import job as enriching
+from workers.enrichment import stories
 from workers.queue import dispatch
 from workers.queue.app import app
 
@@ -107,6 +108,18 @@ def vector_store(tenant: str, job: str, **_later: object) -> None:
 def vector_query(tenant: str, job: str, **_later: object) -> None:
     """Find what a remote call asks for."""
     enriching.run_action(runtime.current(), UUID(tenant), UUID(job), "vector_query")
+
+
+@app.task(name="larder.stories.store")  # type: ignore[untyped-decorator]
+def stories_store(tenant: str, job: str, **_later: object) -> None:
+    """Embed and store the user stories of a job."""
+    stories.run_store(runtime.current(), UUID(tenant), UUID(job))
+
+
+@app.task(name="larder.stories.search")  # type: ignore[untyped-decorator]
+def stories_search(tenant: str, job: str, **_later: object) -> None:
+    """Find the user stories that a job asks for."""
+    stories.run_search(runtime.current(), UUID(tenant), UUID(job))
 
 
 @app.task(name="larder.upkeep.statistics", soft_time_limit=780, time_limit=840)  # type: ignore[untyped-decorator]

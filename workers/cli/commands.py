@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from workers.cli import config, enrich, index, operate, processes, search, status
+from workers.cli import config, enrich, index, operate, processes, search, status, stories
 from workers.cli.eval import app as eval_app
 
 app = typer.Typer(
@@ -63,5 +63,6 @@ app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
 app.add_typer(operate.audit, name="audit")
 app.add_typer(index.reindex, name="reindex")
+app.add_typer(stories.app, name="stories")
 app.add_typer(eval_app, name="eval")
 app.add_typer(config.app, name="config")

@@ -16,6 +16,7 @@ from pipeline.ledger import audit, embedding_use, search_indexes, upkeep
 from pipeline.ledger.leases import renewed
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
+from pipeline.stories.store import build_index
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def build_asked(parts: Runtime) -> None:
     """Build what is due for each search index that was asked for, unless somebody else is at it."""
     lease = parts.rag.queue.lease_seconds
     with parts.database.control() as connection:
+        build_index(connection, parts.rag.story_embedding.dimensions)
         found = indexes(connection)
     for index in found:
         with parts.database.control() as connection:

@@ -87,11 +87,15 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
 
 
 def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderError) -> None:
-    """Try again what may pass, and end the job otherwise."""
+    """Try again what may pass, and end the job otherwise.
+
+    One without a deadline is tried for ever while a service is away, which is not its fault.
+    """
     tried = claimed.attempts + 1
+    endless = error.waits and claimed.deadline is None
     with parts.database.tenant(tenant) as connection:
-        if error.transient and tried < steps.job_limits(parts.rag).attempts:
-            delay = error.retry_after if error.retry_after is not None else 2.0 ** (tried - 1)
+        if endless or (error.transient and tried < steps.job_limits(parts.rag).attempts):
+            delay = error.retry_after if error.retry_after is not None else 2.0 ** min(tried - 1, 8)
             jobs.put_back(connection, claimed, error, delay=delay)
             return
         with suppress(LeaseLost):

@@ -31,6 +31,8 @@ ROUTES = {
     "larder.embedding.create": "enrich",
     "larder.vector.store": "enrich",
     "larder.vector.query": "enrich",
+    "larder.stories.store": "enrich",
+    "larder.stories.search": "enrich",
 }
 
 

@@ -103,10 +103,9 @@ def test_the_provider_of_everything_else_is_asked_at_its_address_with_its_key(lo
 
 
 def test_what_cannot_work_is_told_at_its_key(lines: Lines) -> None:
-    assert lines("rag: {}\n", {"RAG_EMBEDDING_MODEL": "gemini-embedding-001"}) == [
-        "RAG_EMBEDDING_MODEL: stories.embedding.apiKey: found nothing, expected the key of Gemini; set the variable "
-        "GEMINI_API_KEY, or write apiKey: ${NAME} with the variable that holds it"
-    ]
+    (told,) = lines("rag: {}\n", {"RAG_EMBEDDING_MODEL": "gemini-embedding-001"})
+    where = "RAG_EMBEDDING_MODEL: stories.embedding.apiKey: found nothing, expected the key of Gemini"
+    assert told.startswith(f"{where}; set the variable GEMINI_API_KEY")
     assert lines("rag: {}\n", {"RAG_RETRIEVAL_K": "many"}) == [
         "RAG_RETRIEVAL_K: stories.retrievalK: found 'many', expected a whole number from 1 to 100"
     ]

@@ -1,0 +1,302 @@
+"""Stories through the queue: what is accepted is stored once, whatever is away, and what a client and a person get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import psycopg
+import pytest
+import redis
+
+from pipeline.errors import ConfigurationError, DocumentRejected
+from pipeline.stories import get_story_count, retrieve_similar_examples, store_generated_stories, use
+from tests.conftest import Addresses
+from tests.fakes.faults import Fault
+from tests.fakes.gemini_embedding import FakeGeminiEmbedding
+from tests.pipeline.stories.storyteller import story
+from tests.workers.installed import installed, without_messages
+from workers import embedded
+from workers.client import Client, EnrichmentFailed, NoAnswerYet
+from workers.control import maintenance
+from workers.enrichment import story_files
+from workers.enrichment.stories import StoryQuery, connect, find, memory_of, run_search, run_store
+from workers.enrichment.story_jobs import MOST_STORIES
+from workers.runtime import Runtime
+from workers.settings import load
+
+GEMINI = """
+rag:
+  tenant: acme
+  embedding: {{provider: hashing, dimensions: 64}}
+  stories: {{minStories: 0, embedding: {{baseUrl: '{}', apiKey: key-of-the-tests}}}}
+"""
+
+
+@pytest.fixture
+def client(addresses: Addresses, broker: redis.Redis) -> Iterator[Client]:
+    """Without a broker: the test itself does the work."""
+    with Client(addresses.app, tenant="acme", project="app", deadline=30) as made:
+        yield made
+
+
+def work(parts: Runtime, client: Client, accepted: Any) -> None:
+    for job in accepted.jobs:
+        run_store(parts, client.tenant, job)
+
+
+def count(parts: Runtime) -> int:
+    return get_story_count(memory=memory_of(parts, parts.settings.tenant_id))
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("000-035", "000-036")
+def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(parts: Runtime, client: Client) -> None:
+    given: list[Any] = [story(f"number {n}") for n in range(250)]
+    given[120] = {"title": "no story"}
+    given[200] = story("number 0")
+    accepted = client.store_stories(given, "CLI-UserStoryAgent", {"REQ-001": "The system shall"})
+    assert (len(accepted.jobs), accepted.accepted) == (3, 249)
+    assert accepted.refused == [(121, "user_story_text: Field required")]
+    assert count(parts) == 0
+    for _ in range(2):  # as messages are delivered
+        work(parts, client, accepted)
+    assert client.stored_stories(accepted) == {
+        "stored": 248,
+        "skipped": 1,
+        "refused": [(121, "user_story_text: Field required")],
+    }
+    assert client.story_stats()["by_source_agent"] == {"CLI-UserStoryAgent": 248}
+    assert count(parts) == 248
+
+
+def test_no_more_than_ten_thousand_are_taken_at_once(client: Client) -> None:
+    with pytest.raises(ConfigurationError, match="10,001 stories at once"):
+        client.store_stories([None] * (MOST_STORIES + 1))
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeGeminiEmbedding]:
+    with FakeGeminiEmbedding() as started:
+        yield started
+
+
+@pytest.fixture
+def gemini(
+    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, fake: FakeGeminiEmbedding
+) -> Iterator[Runtime]:
+    """An installation whose stories are embedded by Gemini, and nothing else."""
+    with installed(tmp_path, addresses, servers, GEMINI.format(fake.address)) as made:
+        yield made
+    without_messages(servers)
+
+
+@pytest.mark.req("000-052", "000-023")
+def test_an_accepted_story_outlasts_a_model_that_is_away(
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+) -> None:
+    accepted = client.store_stories([story("a")])
+    fake.faults.next(Fault.status(429, headers={"Retry-After": "600"}), times=4)
+    for attempt in range(1, 5):  # more often than a job that somebody waits for is tried
+        work(gemini, client, accepted)
+        row = omniscient.execute(
+            "select state, attempts, due_at > now() + interval '9 minutes' from enrichment_job"
+        )
+        assert row.fetchall() == [("queued", attempt, True)]
+        omniscient.execute("update enrichment_job set due_at = now()")
+    with pytest.raises(NoAnswerYet):
+        client.stored_stories(accepted)
+    work(gemini, client, accepted)
+    assert client.stored_stories(accepted) == {"stored": 1, "skipped": 0, "refused": []}
+
+
+def test_somebody_who_waits_is_told_after_three_tries(
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+) -> None:
+    fake.faults.next(Fault.status(503), times=None)
+    job = client.ask("larder.stories.search", {"query": "x"}, deadline=60)
+    for _ in range(3):
+        run_search(gemini, client.tenant, job)
+        omniscient.execute("update enrichment_job set due_at = now()")
+    with pytest.raises(EnrichmentFailed, match="Gemini answers 503"):
+        client.result(job)
+
+
+def test_a_story_that_the_model_refuses_is_named_by_its_number_and_the_others_are_stored(
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding
+) -> None:
+    fake.faults.next(Fault.status(400), when=lambda seen: "poison" in str(seen.json), times=None)
+    accepted = client.store_stories([{}, story("a"), story("poison")])
+    work(gemini, client, accepted)
+    done = client.stored_stories(accepted)
+    assert (done["stored"], [number for number, _ in done["refused"]]) == (1, [1, 3])
+
+
+def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
+    parts: Runtime, client: Client
+) -> None:
+    off = Runtime(
+        replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False})), parts.addresses
+    )
+    accepted = client.store_stories([story("a")])
+    work(off, client, accepted)
+    with pytest.raises(EnrichmentFailed, match="switched off"):
+        client.stored_stories(accepted)
+    assert find(memory_of(off, client.tenant), StoryQuery(query="a")) == []
+    off.database.close()
+
+
+def test_a_client_finds_stories_by_the_workers_model(
+    parts: Runtime, client: Client, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+) -> None:
+    work(parts, client, client.store_stories([story("reset a password"), story("print an invoice")]))
+
+    def asked(**how: Any) -> list[str]:
+        with pytest.raises(NoAnswerYet):
+            client.search_stories("reset a password", wait=0.01, **how)
+        ((job,),) = omniscient.execute("select id from enrichment_job where state = 'queued'").fetchall()
+        omniscient.execute("update enrichment_job set deadline = null")
+        run_search(parts, client.tenant, job)
+        return [one["user_story_text"] for one in client.result(job)["stories"]]
+
+    assert asked(threshold=0.1)[0] == "reset a password"
+    assert asked(threshold=0.1, k=1) == ["reset a password"]
+    assert asked(threshold=0.1, tags=["billing"]) == []
+    assert asked(threshold=0.1, examples=True) == [], "too few stories for a prompt"
+
+
+@pytest.mark.req("000-038", "000-043", "000-001")
+def test_a_generator_that_is_connected_works_on_the_configured_memory(
+    gemini: Runtime, addresses: Addresses, client: Client, servers: embedded.Servers
+) -> None:
+    assert gemini.settings.path
+    where = {"LARDER_DATABASE_URL": addresses.app, "LARDER_BROKER_URL": servers.broker_url}
+    memory = connect(load(gemini.settings.path, where))
+    try:
+        assert (memory.model, memory.dimensions) == ("gemini/gemini-embedding-001", 768)
+        assert (memory.options.threshold, memory.longest_wait) == (0.7, 60.0)
+        assert store_generated_stories([story("reset a password")], "UserStoryAgent") == 1
+        assert len(retrieve_similar_examples("reset a password", threshold=0.1)) == 1
+    finally:
+        use(None)
+        memory.database.close()
+    assert client.story_stats()["by_model"] == {"gemini/gemini-embedding-001": 1}
+
+
+@pytest.mark.req("000-029", "000-024")
+def test_the_least_similarity_is_what_was_measured_for_the_model_or_what_is_configured(
+    build: Any, gemini: Runtime, parts: Runtime
+) -> None:
+    tenant = parts.settings.tenant_id
+    assert memory_of(gemini, tenant).options.threshold == 0.70
+    assert memory_of(parts, tenant).options.threshold == 0.70, "not measured"
+    stories = parts.rag.stories.model_copy(update={"similarity_threshold": 0.5})
+    rag = parts.rag.model_copy(update={"stories": stories})
+    own = Runtime(replace(parts.settings, rag=rag), parts.addresses)
+    assert memory_of(own, tenant).options.threshold == 0.5
+    minilm = Runtime(replace(parts.settings, rag=type(parts.rag)()), parts.addresses)
+    assert memory_of(minilm, tenant).options.threshold == 0.37
+    own.database.close()
+    minilm.database.close()
+
+
+def test_another_model_embeds_stories_of_the_former_one_anew(
+    parts: Runtime, gemini: Runtime, client: Client
+) -> None:
+    edited = story("edited", was_edited=True, acceptance_criteria=["better"])
+    work(parts, client, client.store_stories([*(story(f"n {n}") for n in range(120)), edited]))
+    assert count(gemini) == 0
+    done: list[int] = []
+    while not done or done[-1]:
+        job = client.embed_stories_anew()
+        run_store(gemini, client.tenant, job)
+        done.append(client.result(job)["stored"])
+    assert done == [100, 21, 0]
+    assert (count(gemini), count(parts)) == (121, 0)
+    (kept,) = find(memory_of(gemini, client.tenant), StoryQuery(query="edited better", threshold=0.0, k=1))
+    assert (kept["acceptance_criteria"], kept["was_edited"]) == (["better"], True)
+
+
+@pytest.mark.req("000-056")
+def test_the_process_that_builds_makes_the_index_of_stories(
+    parts: Runtime, omniscient: psycopg.Connection[Any]
+) -> None:
+    memory = memory_of(parts, parts.settings.tenant_id)
+    store_generated_stories([story(f"n {n}") for n in range(1100)], memory=memory)
+    with memory.connected() as connection:
+        connection.exec_driver_sql("select pg_stat_force_next_flush()")
+    maintenance.build_asked(parts)
+    made = omniscient.execute(
+        "select indexdef from pg_indexes where indexname = 'idx_story_embedding_cosine'"
+    )
+    assert "vector(64)" in made.fetchall()[0][0]
+
+
+# Files --------------------------------------------------------------------------------------------
+
+ROWS: list[dict[str, Any]] = [
+    {"User Story ID": "US-1", "Title": "T", "User Story": "As a user", "Tags/Labels": "a, b"},
+    {"User Story ID": "US-2", "Title": "U", "User Story": "As a clerk", "Tags/Labels": None},
+]
+
+
+def excel(path: Path, *rows: list[Any]) -> Path:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+@pytest.mark.req("000-047", "000-025")
+def test_exports_in_every_form_are_rows_with_the_numbers_a_person_sees(tmp_path: Path) -> None:
+    heads, values = list(ROWS[0]), [list(row.values()) for row in ROWS]
+    table = excel(tmp_path / "a.xlsx", heads, values[0], [None] * 4, values[1])
+    assert story_files.rows_of(table) == [(2, ROWS[0]), (4, ROWS[1])]
+    for divider in ",;\t":
+        lines = [
+            divider.join(heads),
+            divider.join(f'"{v}"' for v in values[0]),
+            "",
+            divider.join(v or "" for v in values[1]),
+        ]
+        (tmp_path / "a.csv").write_text("\ufeff" + "\r\n".join(lines))
+        (first, one), (second, two) = story_files.rows_of(tmp_path / "a.csv")
+        assert (first, one, second) == (2, ROWS[0], 4)
+        assert two == {**ROWS[1], "Tags/Labels": ""}
+    for data in (ROWS, {"user_stories": ROWS}, {"final_output": {"userStories": ROWS}}):
+        (tmp_path / "a.json").write_text(json.dumps(data))
+        assert story_files.rows_of(tmp_path / "a.json") == [(1, ROWS[0]), (2, ROWS[1])]
+
+
+def test_a_file_that_is_none_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in {
+        "no.xlsx": b"PK\x03\x04 not really",
+        "no.json": b'{"stories": {"a": 1}}',
+        "broken.json": b"[1,",
+        "latin.csv": "Title\nGröße".encode("latin-1"),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DocumentRejected, match=name):
+            story_files.rows_of(tmp_path / name)
+    for name in ("none.csv", "story.docx"):
+        with pytest.raises(ConfigurationError, match=name):
+            story_files.rows_of(tmp_path / name)
+    (tmp_path / "a.csv").write_text("Title\na\nb\nc\n")
+    for bound, value in (("MOST_ROWS", 2), ("MOST_BYTES", 5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(story_files, bound, value)
+            with pytest.raises(DocumentRejected, match=r"has more than|is larger than"):
+                story_files.rows_of(tmp_path / "a.csv")
+    table = excel(tmp_path / "large.xlsx", ["Title"], ["a" * 10_000])
+    monkeypatch.setattr(story_files, "MOST_UNPACKED", 2_000)
+    with pytest.raises(DocumentRejected, match="unpacks to more"):
+        story_files.rows_of(table)

@@ -1,0 +1,155 @@
+"""Commands for the memory of user stories: seed, search, stats, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from pipeline.documents import Json
+from workers.cli.context import FAILED, PARTLY, CommandContext, YesOption, command, resumable
+from workers.cli.tables import Screen, progress_bars, table, warn
+
+if TYPE_CHECKING:
+    from pipeline.stories import StoryMemory
+
+app = typer.Typer(no_args_is_help=True, help="User stories that generators learn from.")
+LONGEST_SEED = 86_400.0
+"""Seconds that a command waits for the workers; what is accepted is stored in any case."""
+MOST_SHOWN = 20
+"""Bad rows on the screen; --json has all."""
+
+FileArgument = Annotated[
+    Path | None,
+    Argument(help="Stories as .json, .csv or .xlsx; without, those of a former model are embedded anew."),
+]
+TagOption = Annotated[list[str] | None, Option("--tag", help="The story has one of these; may be repeated.")]
+
+
+def _memory(context: CommandContext) -> StoryMemory:
+    from workers.enrichment.stories import memory_of
+
+    return memory_of(context.parts, context.tenant, context.settings.tenant)
+
+
+@command(app)
+def seed(
+    context: CommandContext,
+    file: FileArgument = None,
+    source: Annotated[
+        str | None, Option(help="What `delete` calls these stories. [default: the file's name]")
+    ] = None,
+) -> None:
+    """Store earlier stories; bad rows are named by their numbers, and the good ones are stored."""
+    from workers.client import Client
+    from workers.enrichment import story_files
+    from workers.queue.celeryconfig import ENRICHING
+
+    rows = story_files.rows_of(file) if file else []  # before any server is started for it
+    with context.workers(ENRICHING), resumable():
+        where = context.parts.addresses
+        with Client.of(context.settings, where.database, where.broker) as client:
+            own = {"source_agent": "seed", "source_doc_id": source or (file.name[-64:] if file else None)}
+            parts = _seeded(client, rows, own) if file else _embedded_anew(client)
+            done: Json = {"stored": 0, "skipped": 0, "refused": []}
+            with progress_bars(Screen(stderr=True, highlight=False)) as progress:
+                bar = progress.add_task("storing", total=len(rows) or None, note="")
+                for part, count in parts:
+                    done = {key: done[key] + part[key] for key in done}
+                    progress.update(bar, advance=count)
+    refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
+    told = [f"row {one['row']}: {one['reason']}" for one in refused[:MOST_SHOWN]]
+    told += [f"... and {len(refused) - MOST_SHOWN} more; --json has all"] * (len(refused) > MOST_SHOWN)
+    warn(*told)
+    said = f"{done['stored']} stories stored, {done['skipped']} were there already, {len(refused)} refused"
+    context.answer({"success": not refused, **done, "refused": refused}, said)
+    if refused:
+        raise typer.Exit(PARTLY if done["stored"] + done["skipped"] else FAILED)
+
+
+def _seeded(client: Any, rows: list[tuple[int, Any]], own: Json) -> Iterator[tuple[Json, int]]:
+    """What became of each part of a file, and its length; the reasons of refusal by the file's own numbers."""
+    from workers.enrichment.story_jobs import MOST_STORIES
+
+    for start in range(0, len(rows), MOST_STORIES):
+        part = rows[start : start + MOST_STORIES]
+        stories = [{**own, **row} if isinstance(row, dict) else row for _, row in part]
+        done = client.stored_stories(client.store_stories(stories), wait=LONGEST_SEED)
+        done["refused"] = [(part[number - 1][0], why) for number, why in done["refused"]]
+        yield done, len(part)
+
+
+def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:
+    left = True
+    while left:
+        done = client.result(client.embed_stories_anew(), wait=LONGEST_SEED)
+        yield done, done["stored"]
+        left = done["stored"] > 0
+
+
+@command(app)
+def search(
+    context: CommandContext,
+    query: Annotated[str, Argument(metavar="TEXT")],
+    k: Annotated[int | None, Option("-k", min=1, max=100, help="[default: stories.retrievalK]")] = None,
+    threshold: Annotated[
+        float | None, Option(min=0, max=1, help="Least similarity. [default: stories.similarityThreshold]")
+    ] = None,
+    tag: TagOption = None,
+    prompt: Annotated[bool, Option("--prompt", help="Show what a generator's prompt would get.")] = False,
+) -> None:
+    """Find similar stories, nearest first."""
+    from pipeline.stories import format_examples_for_prompt
+    from workers.enrichment.stories import StoryQuery, find
+
+    memory = _memory(context)
+    asked = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
+    found = find(memory, asked)
+    heads = ("alike", "id", "title", "agent", "edited")
+    rows = (
+        (
+            f"{s['similarity_score']:.2f}",
+            s["user_story_id"],
+            s["title"],
+            s["source_agent"],
+            "yes" if s["was_edited"] else "",
+        )
+        for s in found
+    )
+    shown = format_examples_for_prompt(found, memory=memory) if prompt else table(heads, rows)
+    context.answer({"stories": found}, shown if found else "no story is similar enough")
+
+
+@command(app)
+def stats(context: CommandContext) -> None:
+    """Show how many stories there are, by agent, and how sure their agents were."""
+    from pipeline.stories.store import story_stats
+
+    with context.parts.database.tenant(context.tenant) as connection:
+        found = story_stats(connection, context.tenant)
+    by = {f"  {agent}": count for agent, count in found["by_source_agent"].items()}
+    mean = found["average_confidence_score"]
+    rows: Json = {"stories": found["total_stories"], **by, "edited": found["edited"]}
+    rows |= {"mean confidence": "-" if mean is None else mean}
+    rows |= {f"by {model}": count for model, count in found["by_model"].items()}
+    context.answer(found, table(("", ""), rows.items()))
+
+
+@command(app)
+def delete(
+    context: CommandContext,
+    source: Annotated[str, Argument(help="A run of a generator (source_doc_id), or a seeded file's name.")],
+    yes: YesOption = False,
+) -> None:
+    """Remove the stories of one run or file."""
+    from pipeline.stories import delete_stories_by_source
+
+    if not yes:
+        context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)
+    deleted = delete_stories_by_source(source, memory=_memory(context))
+    context.answer(
+        {"success": True, "source": source, "deleted": deleted}, f"removed {deleted} stories of {source}"
+    )

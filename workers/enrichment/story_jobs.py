@@ -1,0 +1,145 @@
+"""Asking workers to store and to find user stories: what a client sends and gets, without a model of its own."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pipeline.documents import Json
+from pipeline.errors import ConfigurationError
+from pipeline.ledger.jobs import BULK, INTERACTIVE
+
+STORE, SEARCH = "larder.stories.store", "larder.stories.search"
+BATCH = 100
+"""Stories of one job: one transaction, and one call of most models."""
+MOST_STORIES = 10_000
+"""Of one call; more go in several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedStories:
+    """Stories that will be stored, whatever dies; each once, and those of a job all or none."""
+
+    jobs: Sequence[UUID]
+    accepted: int
+    refused: Sequence[tuple[int, str]]
+    """Number, counted from 1, and reason of those that are none; they are not stored."""
+
+
+def requests_of(
+    given: Sequence[object], source_agent: str, requirement_texts: Mapping[str, str] | None
+) -> tuple[list[Json], list[tuple[int, str]]]:
+    """What jobs that store these stories are asked, and the number and reason of those that are none.
+
+    Raises:
+        ConfigurationError: there are more than `MOST_STORIES`.
+    """
+    from pipeline.stories.story import read_stories
+
+    if len(given) > MOST_STORIES:
+        raise ConfigurationError(f"{len(given):,} stories at once", fix=f"send {MOST_STORIES:,} at most")
+    read, refused = read_stories(given, source_agent, requirement_texts)
+    bad = {number for number, _ in refused}
+    numbers = [number for number in range(1, len(given) + 1) if number not in bad]
+    stories = [story.model_dump(exclude_none=True) for story in read]
+    starts = range(0, len(stories), BATCH)
+    return [{"stories": stories[n : n + BATCH], "numbers": numbers[n : n + BATCH]} for n in starts], refused
+
+
+class StoryMethods:
+    """What a client can do with user stories."""
+
+    tenant: UUID
+
+    @abstractmethod
+    def ask(
+        self,
+        task: str,
+        request: Json,
+        *,
+        project: str | None = None,
+        priority: int = INTERACTIVE,
+        deadline: float | None = None,
+    ) -> UUID:
+        """The client's own, as the two below."""
+
+    @abstractmethod
+    def result(self, job_id: UUID | str, *, wait: float = 0.0) -> Json:
+        """The answer of a job."""
+
+    @abstractmethod
+    def _store(self) -> AbstractContextManager[Connection]: ...
+
+    def store_stories(
+        self,
+        stories: Sequence[object],
+        source_agent: str = "unknown",
+        requirement_texts: Mapping[str, str] | None = None,
+    ) -> AcceptedStories:
+        """Have stories stored by the workers; they step aside for whoever waits, and have all the time they need.
+
+        Raises:
+            ConfigurationError: there are more than `MOST_STORIES`.
+            StoreUnavailable: the database does not answer; what had not been accepted can be sent again with all else.
+        """
+        requests, refused = requests_of(stories, source_agent, requirement_texts)
+        jobs = [self.ask(STORE, request, priority=BULK, deadline=math.inf) for request in requests]
+        return AcceptedStories(jobs=jobs, accepted=len(stories) - len(refused), refused=refused)
+
+    def embed_stories_anew(self) -> UUID:
+        """Have the workers' model embed some stories that only a former one did; the job tells how many it `stored`."""
+        return self.ask(STORE, {"stories": None}, priority=BULK, deadline=math.inf)
+
+    def stored_stories(self, accepted: AcceptedStories, *, wait: float = 0.0) -> Json:
+        """`{"stored", "skipped", "refused": [[number, reason]]}`, within `wait` seconds; raises as `result` does."""
+        end = time.monotonic() + wait
+        done = [self.result(job, wait=max(0.0, end - time.monotonic())) for job in accepted.jobs]
+        return summary(accepted, done)
+
+    def search_stories(
+        self,
+        query: str,
+        *,
+        k: int | None = None,
+        threshold: float | None = None,
+        tags: Sequence[str] | None = None,
+        examples: bool = False,
+        wait: float = 30.0,
+    ) -> list[Json]:
+        """Similar stories by the workers' model, nearest first, each with its `similarity_score`.
+
+        `examples` are for a prompt, by the rules of `retrieve_similar_examples`: none while there are few stories.
+
+        Raises:
+            NoAnswerYet: no worker answered in time.
+            EnrichmentFailed: the question has no vector.
+            StoreUnavailable: the database does not answer.
+        """
+        asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
+        job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
+        found: list[Json] = self.result(job, wait=wait)["stories"]
+        return found
+
+    def story_stats(self) -> Json:
+        """How many stories there are, by agent and model, and their mean confidence."""
+        from pipeline.stories.store import story_stats
+
+        with self._store() as connection:
+            return story_stats(connection, self.tenant)
+
+
+def summary(accepted: AcceptedStories, done: Sequence[Json]) -> Json:
+    """What became of all, by the answers of their jobs."""
+    refused = [*accepted.refused, *((n, why) for one in done for n, why in one["refused"])]
+    return {
+        "stored": sum(one["stored"] for one in done),
+        "skipped": sum(one["skipped"] for one in done),
+        "refused": sorted(refused),
+    }
