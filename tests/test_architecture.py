@@ -149,7 +149,7 @@ def test_the_code_is_synchronous() -> None:
         str(p.relative_to(ROOT))
         for p in FILES
         # ASGI is asynchronous: what stands before all handlers, and those that wait without a thread.
-        if p not in {ROOT / f"workers/api/{name}.py" for name in ("app", "enrichment", "agents")}
+        if p not in {ROOT / f"workers/api/{name}.py" for name in ("app", "enrichment", "agents", "stories")}
         if any(isinstance(node, kinds) for node in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
     ]
     assert wrong == []
@@ -188,3 +188,12 @@ def test_each_library_of_the_order_is_a_dependency_and_used(library: str) -> Non
     if module:
         used = {name for path in (*FILES, *(ROOT / "tests").rglob("test_*.py")) for name in imports(path)}
         assert any(within(name, module) for name in used)
+
+
+@pytest.mark.req("000-050")
+def test_stories_need_no_framework_and_no_second_store() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[\[=<>]", one)[0] for one in project["dependencies"]}
+    assert {"pgvector", "google-genai"} <= names
+    used = {name.split(".")[0] for path in below("pipeline/stories") for name in imports(path)}
+    assert not (names | used) & {"sentence-transformers", "sentence_transformers", "langchain", "chromadb"}

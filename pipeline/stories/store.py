@@ -21,6 +21,7 @@ from sqlalchemy import (
     Integer,
     String,
     Text,
+    TextClause,
     Uuid,
     func,
     or_,
@@ -230,11 +231,10 @@ def search_similar_stories(
             f"the question's vector has {len(query_embedding)} numbers; {memory.model} gives {memory.dimensions}",
             fix="embed it with the model of the memory",
         )
-    statement = text(_NEAREST.format(columns=", ".join(_SHOWN), n=memory.dimensions))
     values = {
         "tenant": memory.tenant,
         "model": memory.model,
-        "vector": VectorValue(np.asarray(query_embedding, dtype=np.float32)).to_text(),
+        "vector": VectorValue(list(query_embedding)),
         "tags": list(tag_filter) if tag_filter else None,
         "threshold": similarity_threshold,
         "k": k,
@@ -244,7 +244,12 @@ def search_similar_stories(
         "rated": RATED if as_examples else 0.0,
     }
     with memory.connected(session) as connection:
-        return [dict(row) for row in connection.execute(statement, values).mappings()]
+        return [dict(row) for row in connection.execute(nearest(memory.dimensions), values).mappings()]
+
+
+def nearest(dimensions: int) -> TextClause:
+    """The statement of a search among vectors of this length."""
+    return text(_NEAREST.format(columns=", ".join(_SHOWN), n=dimensions))
 
 
 def get_story_count(

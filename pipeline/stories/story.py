@@ -29,7 +29,7 @@ _OTHER_NAMES = {
     "source_doc_id": ("docid",),
     "user_rating": ("rating",),
 }
-"""Field -> what it is called besides, as `_bare` leaves it."""
+"""Field -> what it is called besides, as `_bare` leaves it; these go first: what an agent changed has its names."""
 
 
 def _bare(name: object) -> str:
@@ -63,7 +63,7 @@ class Story(BaseModel):
         hide_input_in_errors=True,
         loc_by_alias=False,
         alias_generator=AliasGenerator(
-            validation_alias=lambda name: AliasChoices(_bare(name), *_OTHER_NAMES.get(name, ()))
+            validation_alias=lambda name: AliasChoices(*_OTHER_NAMES.get(name, ()), _bare(name))
         ),
     )
 
@@ -115,7 +115,7 @@ class Story(BaseModel):
         )
 
 
-_TEXT = (_bare("user_story_text"), *_OTHER_NAMES["user_story_text"])
+_TEXT = (*_OTHER_NAMES["user_story_text"], _bare("user_story_text"))
 
 
 def _holds(value: object) -> bool:

@@ -214,9 +214,9 @@ def test_another_model_embeds_stories_of_the_former_one_anew(
     assert count(gemini) == 0
     done: list[int] = []
     while not done or done[-1]:
-        job = client.embed_stories_anew()
-        run_store(gemini, client.tenant, job)
-        done.append(client.result(job)["stored"])
+        accepted = client.embed_stories_anew()
+        work(gemini, client, accepted)
+        done.append(client.stored_stories(accepted)["stored"])
     assert done == [100, 21, 0]
     assert (count(gemini), count(parts)) == (121, 0)
     (kept,) = find(memory_of(gemini, client.tenant), StoryQuery(query="edited better", threshold=0.0, k=1))

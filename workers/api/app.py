@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers import installed_version
 from workers.admin.tokens import Verifier
-from workers.api import agents, console, enrichment, health, knowledge, problems
+from workers.api import agents, console, enrichment, health, knowledge, problems, stories
 from workers.enrichment import job
 from workers.enrichment.messaging import JobPublisher
 from workers.processes.liveness import touch
@@ -133,7 +133,7 @@ def create_app(parts: Runtime) -> FastAPI:
     app.state.publisher = JobPublisher(parts.addresses.broker)
     problems.install(app, console.problem)
     app.add_exception_handler(console.LoggedOut, console.logged_out)
-    for module in (health, knowledge, enrichment, agents, console):
+    for module in (health, knowledge, enrichment, stories, agents, console):
         app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -78,6 +78,28 @@ def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
 Asking = Annotated[Client, Depends(client_of)]
 
 
+Prefer = Annotated[str | None, Header(description="`wait=20`: answer within that time, if there is one.")]
+
+
+async def waited(look: Callable[[], list[JobRow]], prefer: str | None, response: Response) -> list[JobRow]:
+    """Jobs when they have ended, or as they stand after the time that is preferred; 200 if they ended in it."""
+    asked = _WAIT.search(prefer or "")
+    wait = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
+    pause, end = FIRST_LOOK, asyncio.get_running_loop().time() + wait
+    while True:
+        rows = await run_in_threadpool(look)
+        ended = all(row.ended for row in rows)
+        left = end - asyncio.get_running_loop().time()
+        if left <= 0 or ended:
+            break
+        await asyncio.sleep(min(pause, left))
+        pause = min(LAST_LOOK, pause * 1.5)
+    if asked and ended:
+        response.status_code = 200
+        response.headers["Preference-Applied"] = f"wait={asked[1]}"
+    return rows
+
+
 def _told(request: Request, job: JobRow) -> Job:
     url = str(request.url_for("enrichment", job_id=job.id).path)
     done = job.state == "done"
@@ -117,9 +139,7 @@ async def enrich(
     client: Asking,
     caller: Reader,
     project: Annotated[str | None, Query(description="Id or name; else the item's own.")] = None,
-    prefer: Annotated[
-        str | None, Header(description="`wait=20`: answer within that time, if there is one.")
-    ] = None,
+    prefer: Prefer = None,
 ) -> Jobs:
     """Ask for the context of one backlog item or many; 200 with the answers if they came while you waited."""
     items = items_of(clean(given))
@@ -132,20 +152,8 @@ async def enrich(
         return [ask(item, project=project, priority=priority, caller=caller) for item in items]
 
     ids = await run_in_threadpool(submit)
-    asked = _WAIT.search(prefer or "")
-    wait = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
-    rows, pause, end = [], FIRST_LOOK, asyncio.get_running_loop().time() + wait
-    while True:
-        rows = await run_in_threadpool(lambda: [client.job(one, caller=caller) for one in ids])
-        left = end - asyncio.get_running_loop().time()
-        if left <= 0 or all(row.ended for row in rows):
-            break
-        await asyncio.sleep(min(pause, left))
-        pause = min(LAST_LOOK, pause * 1.5)
+    rows = await waited(lambda: [client.job(one, caller=caller) for one in ids], prefer, response)
     told = [_told(request, row) for row in rows]
-    if asked and all(row.ended for row in rows):
-        response.status_code = 200
-        response.headers["Preference-Applied"] = f"wait={asked[1]}"
     if len(told) == 1:
         response.headers["Location"] = told[0].url
     return Jobs(jobs=told)

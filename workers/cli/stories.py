@@ -85,7 +85,7 @@ def _seeded(client: Any, rows: list[tuple[int, Any]], own: Json) -> Iterator[tup
 def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:
     left = True
     while left:
-        done = client.result(client.embed_stories_anew(), wait=LONGEST_SEED)
+        done = client.stored_stories(client.embed_stories_anew(), wait=LONGEST_SEED)
         yield done, done["stored"]
         left = done["stored"] > 0
 

@@ -93,9 +93,10 @@ class StoryMethods:
         jobs = [self.ask(STORE, request, priority=BULK, deadline=math.inf) for request in requests]
         return AcceptedStories(jobs=jobs, accepted=len(stories) - len(refused), refused=refused)
 
-    def embed_stories_anew(self) -> UUID:
-        """Have the workers' model embed some stories that only a former one did; the job tells how many it `stored`."""
-        return self.ask(STORE, {"stories": None}, priority=BULK, deadline=math.inf)
+    def embed_stories_anew(self) -> AcceptedStories:
+        """Have the workers' model embed up to `BATCH` stories that only a former one did."""
+        job = self.ask(STORE, {"stories": None}, priority=BULK, deadline=math.inf)
+        return AcceptedStories(jobs=[job], accepted=0, refused=())
 
     def stored_stories(self, accepted: AcceptedStories, *, wait: float = 0.0) -> Json:
         """`{"stored", "skipped", "refused": [[number, reason]]}`, within `wait` seconds; raises as `result` does."""

@@ -486,7 +486,7 @@ def test_the_vector_index_comes_after_the_first_stories_and_is_used(
     assert "USING hnsw" in made
     assert "vector_cosine_ops" in made
     omniscient.execute(f"analyze {TABLE}")
-    statement = "explain " + store._NEAREST.format(columns=", ".join(store._SHOWN), n=2)
+    statement = f"explain {store.nearest(2)}"
     values = {"tenant": memory.tenant, "model": memory.model, "vector": "[1,0]", "tags": None, "confidence": 0, "near": 5, "threshold": 0.7, "edited": 0, "rated": 0, "k": 5}  # fmt: skip
     with memory.connected() as connection:
         connection.execute(text("set local enable_seqscan = off"))
