@@ -10,7 +10,7 @@ from typing import Any
 
 from connectors.documents.options import NAMES, SourceOptions
 from connectors.documents.redaction import redact
-from pipeline.documents import LEVEL, Cursor, Document, Finding, Listing, Page, Problem, Source
+from pipeline.documents import LEVEL, Cursor, Document, Page, Problem, Source
 from pipeline.errors import DocumentRejected
 
 PEOPLE = ("author", "authors", "created_by", "assigned_to", "assignee", "deciders")
@@ -31,8 +31,8 @@ class ProtectedSource:
     def __init__(self, source: Source, options: SourceOptions) -> None:
         self._source = source
         self._options = options
-        self.extractor = source.extractor
-        self.walks_all = source.walks_all
+        self.extractor, self.walks_all = source.extractor, source.walks_all
+        self.ids, self.check, self.stamp = source.ids, source.check, source.stamp
 
     def pages(self, since: Cursor | None) -> Iterator[Page]:
         """Those of the source."""
@@ -41,18 +41,6 @@ class ProtectedSource:
     def read(self, ids: Sequence[str]) -> Iterator[Page]:
         """Those of the source."""
         return map(self._page, self._source.read(ids))
-
-    def ids(self, since: Cursor | None = None) -> Listing:
-        """Those of the source."""
-        return self._source.ids(since)
-
-    def check(self) -> list[Finding]:
-        """Those of the source."""
-        return self._source.check()
-
-    def stamp(self) -> str | None:
-        """That of the source."""
-        return self._source.stamp()
 
     def _page(self, page: Page) -> Page:
         documents, failed = [], list(page.failed)
@@ -85,19 +73,15 @@ def protected(document: Document, options: SourceOptions) -> Document:
 
 def names_in(document: Document) -> list[str]:
     """Names of people that its metadata tell, and those that connectors write above comments."""
-    told: list[str] = []
-
-    def collect(text: str) -> str:
-        told.extend(re.split(r"[,;<>]|\s(?:and|&)\s", text))
-        return text
-
-    _each([document.metadata.get(key) for key in PEOPLE], collect)
+    texts: list[str] = []
+    _each([document.metadata.get(key) for key in PEOPLE], texts.append)
+    told = [name for text in texts for name in re.split(r"[,;<>]|\s(?:and|&)\s", text)]
     told += [name for found in _HEADS.findall(document.text) for name in found]
     names = dict.fromkeys(name.strip() for name in told)
     return [name for name in names if SHORTEST_NAME <= len(name) <= LONGEST_NAME][:MOST_NAMES]
 
 
-def _each(value: Any, change: Callable[[str], str]) -> Any:
+def _each(value: Any, change: Callable[[str], object]) -> Any:
     """The value with every text in it changed; keys stay."""
     if isinstance(value, str):
         return change(value)
