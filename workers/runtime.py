@@ -17,6 +17,7 @@ from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
 from pipeline.ledger.audit import AuditLog
+from pipeline.ledger.encryption import Keyring
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where the servers are; secret. Empty for a command that needs none."""
+    """Where the servers are, and the keys of what lies there; secret. Empty for a command that needs none."""
 
     database: str = ""
     control: str = ""
     admin: str = ""
     broker: str = ""
+    encryption_keys: str = ""
 
 
 _ACTOR: ContextVar[str] = ContextVar("actor", default="")
@@ -192,6 +194,11 @@ class Runtime:
         if key not in self._embedders:
             self._embedders[key] = open_embedder(options)
         return self._embedders[key]
+
+    @cached_property
+    def keyring(self) -> Keyring:
+        """What encrypts some of the metadata."""
+        return Keyring(keys=self.addresses.encryption_keys, fields=self.rag.security.encrypt)
 
     @property
     def wanted_index(self) -> WantedIndex:

@@ -14,10 +14,11 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from connectors.documents.values import BoundedLoader
-from pipeline.access import Caller
+from pipeline.access import ADMIN, Caller
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
+from pipeline.ledger.encryption import SEALED
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
@@ -198,6 +199,9 @@ def document_as(parts: Runtime, caller: Caller, document: UUID) -> Json:
     found = read_document(parts.database, caller.tenant, wanted)
     if found is None:
         raise NotFound("there is no such document")
+    sealed = found["metadata"].pop(SEALED, None)
+    if sealed and caller.may(ADMIN):
+        _, found["metadata"] = parts.keyring.opened({**found["metadata"], SEALED: sealed})
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Document, Listing, Page, Problem
 from pipeline.ledger import clean, dead, document_id, runs
+from pipeline.ledger.encryption import Keyring
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 
@@ -31,6 +32,8 @@ class Admission:
     run_id: int
     pipeline_version: str
     force: bool = False
+    keyring: Keyring = field(default_factory=Keyring)
+    """Encrypts some of the metadata."""
 
 
 _KNOWN = """
@@ -189,6 +192,7 @@ def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
     row = clean({name: value for name, value in vars(document).items() if name != "text"})
     row["title"] = row["title"] or row["external_id"]
     row["tags"] = list(dict.fromkeys(tag[:LONGEST_TAG] for tag in row["tags"]))
+    row["metadata"] = where.keyring.seal(row["metadata"])
     row["id"] = str(document_id(where.source_id, row["external_id"]))
     return {**row, "hash": document.content_hash, "version": version}
 

@@ -102,7 +102,7 @@ _CORPUS = """
     left join document_body b on b.document_id = d.id and b.version = d.indexed_version
     where d.indexed_version is not null and not d.hidden and not d.deleted order by d.number"""
 _COLUMNS = """, d.external_id, s.name as source, p.name as project, d.kind, d.source_type, d.title, b.body as text,
-    d.url, d.tags, d.metadata, d.created_at, d.updated_at"""
+    d.url, d.tags, d.metadata - 'encrypted' as metadata, d.created_at, d.updated_at"""
 
 
 def corpus(connection: Connection) -> Iterator[Json]:

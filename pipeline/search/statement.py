@@ -115,7 +115,7 @@ def search(shape: Shape) -> str:
         best as (select r.* from ranked r where r.place = 1 or not %(dedupe)s
                  order by r.score desc, r.document_id, r.ord limit %(top)s)
         select c.document_id, c.ord, c.version, c.content, c.context, d.title, d.source_type, d.kind, s.name, d.url,
-               d.tags, d.metadata, d.project_id, d.created_at, d.updated_at,
+               d.tags, d.metadata - 'encrypted', d.project_id, d.created_at, d.updated_at,
                {OF_DOCUMENT if shape.keywords else "null"}, w.similarity,
                {"w.centroid" if shape.keywords else _centroid(shape, "w")}, w.bm25, w.overlap, w.title,
                w.covered, w.score, w.v, w.k, w.t, w.a

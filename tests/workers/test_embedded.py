@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import psycopg
 import pytest
+from cryptography.fernet import Fernet
 
 from pipeline.errors import ConfigurationError
 from workers import embedded
@@ -78,6 +79,20 @@ def test_what_is_secret_is_for_its_owner_only(folder: Path, running: embedded.Se
     for pid in (running.postgres_pid, running.valkey_pid):
         line = " ".join(psutil.Process(pid).cmdline())
         assert not any(secret in line for secret in credentials.values())
+
+
+def test_a_folder_of_an_earlier_release_gets_a_key_for_metadata_that_stays(tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    made = vars(embedded.Credentials.of(tmp_path))
+    key = made.pop("encryption")
+    Fernet(key)
+    file.write_text(json.dumps(made))
+    mended = embedded.Credentials.of(tmp_path)
+    Fernet(mended.encryption)
+    assert mended.encryption != key
+    assert embedded.Credentials.of(tmp_path) == mended
+    assert {**vars(mended), "encryption": ""} == {**made, "encryption": ""}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_data_folder_is_closed_to_others_and_no_other_folder_is_opened(

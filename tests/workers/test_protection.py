@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import redis
+from cryptography.fernet import Fernet
 
+from pipeline.access import Caller
+from pipeline.ledger import documents
 from pipeline.search import SearchRequest
 from pipeline.search.records import Filter
 from tests.conftest import Addresses
 from tests.workers.indexed import index
 from tests.workers.installed import installed
 from workers import embedded
+from workers.admin import operations
+from workers.admin.explain import find
 from workers.control import sync
+from workers.embedded.locating import addresses as addresses_of
 from workers.runtime import Runtime
-from workers.search import search
+from workers.search import document_as, search, search_as, to_json
 from workers.settings import SettingsError, load
 
 SQL = psycopg.Connection[Any]
@@ -41,14 +48,31 @@ def start(
     """Starts this installation with more keys of the file and of its source, and indexes everything."""
     with ExitStack() as stack:
 
-        def start(source: str = "", more: str = "") -> Runtime:
+        def start(source: str = "", more: str = "", keys: str = "") -> Runtime:
             config = CONFIG.format(source=source, more=more)
             parts = stack.enter_context(installed(tmp_path, addresses, servers, config))
+            parts.addresses = replace(parts.addresses, encryption_keys=keys)
             sync.register(parts)
             index(parts)
             return parts
 
         yield start
+
+
+def held(omniscient: SQL, word: str) -> list[str]:
+    """The tables that hold a word."""
+    tables = (
+        "document",
+        "document_body",
+        "chunk",
+        "chunk_stage",
+        "run_item",
+        "source",
+        "embedding_cache",
+        "audit",
+    )
+    rows = {t: omniscient.execute(f"select t::text from {t} t where t::text like '%{word}%'") for t in tables}
+    return [table for table, found in rows.items() if found.fetchone()]
 
 
 @pytest.mark.req("001-113")
@@ -57,33 +81,18 @@ def test_nothing_of_the_database_holds_what_is_redacted_until_the_source_says_ot
 ) -> None:
     (tmp_path / "a.md").write_text("# Contact\n\nWrite to ann@corp.com, or log in with password=hunter2.\n")
 
-    def held(word: str) -> list[str]:
-        tables = (
-            "document",
-            "document_body",
-            "chunk",
-            "chunk_stage",
-            "run_item",
-            "source",
-            "embedding_cache",
-        )
-        rows = {
-            t: omniscient.execute(f"select t::text from {t} t where t::text like '%{word}%'") for t in tables
-        }
-        return [table for table, found in rows.items() if found.fetchone()]
-
     def version() -> Any:
         return omniscient.execute("select desired_version from document").fetchone()
 
     start()
-    assert held("Contact")
-    assert held("corp.com") + held("hunter2") == []
+    assert held(omniscient, "Contact")
+    assert held(omniscient, "corp.com") + held(omniscient, "hunter2") == []
     start()
     assert version() == (1,)
     start(", redact: [phone]")
     assert version() == (2,)
-    assert "chunk" in held("corp.com")
-    assert held("hunter2") == []
+    assert "chunk" in held(omniscient, "corp.com")
+    assert held(omniscient, "hunter2") == []
 
 
 def levels(omniscient: SQL) -> dict[str, str]:
@@ -113,6 +122,67 @@ def test_changed_rules_hold_from_the_next_sync_and_first_for_who_sees_less(
     assert omniscient.execute(versions).fetchall() == before
     start(", securityLevel: confidential")
     assert levels(omniscient) == {"pay.md": "confidential", "plan.md": "confidential"}
+
+
+@pytest.mark.req("001-114")
+def test_what_is_encrypted_is_shown_to_admins_and_operators_alone(
+    start: Start, tmp_path: Path, omniscient: SQL
+) -> None:
+    (tmp_path / "a.md").write_text("---\nauthor: Ann Archer\n---\n# Kestrel\n\nIt hovers.\n")
+    key = Fernet.generate_key().decode()
+    parts = start(more="security: {encrypt: [author]}", keys=key)
+    assert held(omniscient, "Ann Archer") == []
+    tenant = parts.settings.tenant_id
+    reader = Caller(tenant=tenant, tenant_name="default", subject="ben", projects=("*",))
+    admin = replace(reader, permissions=frozenset({"admin"}))
+    facts = find(parts, tenant, "Kestrel")
+    assert facts["metadata"]["author"] == "Ann Archer"
+    assert document_as(parts, admin, facts["id"])["metadata"]["author"] == "Ann Archer"
+    assert not {"author", "encrypted"} & document_as(parts, reader, facts["id"])["metadata"].keys()
+    request = SearchRequest(text="kestrel", mode="keyword")
+    (hit,) = to_json(parts, tenant, search_as(parts, admin, request))["results"]
+    assert not {"author", "encrypted"} & hit["metadata"].keys()
+    with parts.database.tenant(tenant) as connection:
+        (one,) = documents.corpus(connection)
+        assert not {"author", "encrypted"} & one["metadata"].keys()
+    without = start(more="security: {encrypt: [author]}")
+    assert (
+        find(without, tenant, "Kestrel")["metadata"]["encrypted"]
+        == "no key of LARDER_ENCRYPTION_KEYS opens it"
+    )
+
+
+@pytest.mark.req("001-114")
+def test_a_sync_without_a_key_says_so_and_stores_nothing(
+    start: Start, tmp_path: Path, omniscient: SQL
+) -> None:
+    parts = start(more="security: {encrypt: [author]}")
+    (tmp_path / "a.md").write_text("---\nauthor: Ann Archer\n---\n# Kestrel\n\nIt hovers.\n")
+    index(parts)
+    (said,) = [one["last_error"] for one in operations.listing(parts)]
+    assert "metadata are to be encrypted (author), and there is no key" in said
+    assert "larder keys new" in said
+    assert omniscient.execute("select count(*) from document").fetchone() == (0,)
+
+
+@pytest.mark.req("001-114")
+def test_keys_come_from_a_file_and_the_embedded_one_stands_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: embedded.Servers
+) -> None:
+    (tmp_path / "keys").write_text("first,second\n")
+    given = {"LARDER_ENCRYPTION_KEYS_FILE": str(tmp_path / "keys"), "LARDER_DATA": str(tmp_path)}
+    monkeypatch.setattr(embedded, "ensure", lambda _data: servers)
+    own = embedded.Credentials.of(tmp_path).encryption
+    assert addresses_of(load(None, given)).encryption_keys == f"first,second,{own}"
+    urls = {"LARDER_DATABASE_URL": servers.database_url, "LARDER_BROKER_URL": servers.broker_url}
+    assert addresses_of(load(None, given | urls)).encryption_keys == "first,second"
+
+
+@pytest.mark.parametrize("name", ["acl", "source_path", "search_language"])
+def test_what_larder_itself_reads_cannot_be_encrypted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "larder.yaml").write_text(f"rag: {{security: {{encrypt: [author, {name}]}}}}\n")
+    with pytest.raises(SettingsError, match="acl, search_language and source_path must stay readable"):
+        load(tmp_path / "larder.yaml", {})
 
 
 def test_a_level_that_does_not_exist_is_refused_with_its_line(tmp_path: Path) -> None:

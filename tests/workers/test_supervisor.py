@@ -34,6 +34,7 @@ def boss(tmp_path: Path) -> Iterator[Supervisor]:
     )
     where = Addresses(
         database="postgresql://app:pw-of-app@h/d",
+        encryption_keys="key-of-metadata",
         control="postgresql://control:pw-of-control@h/d",
         admin="postgresql://owner:pw-of-owner@h/d",
         broker="redis://:pw-of-broker@h/0",
@@ -114,20 +115,22 @@ def test_each_child_is_told_only_the_passwords_it_needs(
 ) -> None:
     monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL", "postgresql://owner:pw-of-owner@h/d")
     monkeypatch.setenv("LARDER_ADMIN_DATABASE_URL_FILE", "/run/secrets/pw-of-owner")
+    monkeypatch.setenv("LARDER_ENCRYPTION_KEYS_FILE", "/run/secrets/key-of-metadata")
     boss.flower_port = 5555
     boss.plan()
     known = {
         child.name: {
             word
-            for word in ("pw-of-app", "pw-of-control", "pw-of-owner", "pw-of-broker")
+            for word in ("pw-of-app", "pw-of-control", "pw-of-owner", "pw-of-broker", "key-of-metadata")
             if word in str(boss.environment(child.name))
         }
         for child in boss.children
     }
     boss.children = []
+    monkeypatch.delenv("LARDER_ENCRYPTION_KEYS_FILE")
     workers = ("worker-control", "worker-ingest", "worker-embed", "worker-enrich")
     assert {name: known.pop(name) for name in workers} == {
-        name: {"pw-of-app", "pw-of-control", "pw-of-broker"} for name in workers
+        name: {"pw-of-app", "pw-of-control", "pw-of-broker", "key-of-metadata"} for name in workers
     }
     assert known == {"beat": {"pw-of-broker"}, "flower": {"pw-of-broker"}}
     given = ("WIKI_TOKEN", "LARDER_EMBEDDING_API_KEY")
@@ -146,6 +149,7 @@ rag:
         assert [env[variable].startswith("secret") for variable in given] == [name in workers] * 2, name
         assert len(load(boss.settings.folder / "keys.yaml", env).rag.sources) == 1, "it can still be read"
     text = "rag:\n  storage:\n    database: {adminUrl: '${LARDER_ADMIN_DATABASE_URL}'}\n"
+    text += "  security: {encryptionKeys: '${LARDER_ENCRYPTION_KEYS}'}\n"
     (boss.settings.folder / "named.yaml").write_text(text)
     for name in (*workers, *known):
         told = load(boss.settings.folder / "named.yaml", boss.environment(name))

@@ -55,7 +55,8 @@ def find(parts: Runtime, tenant: UUID, name: str) -> Json:
             raise SeveralDocuments(name, candidates, more=len(found) > MOST_NAMED)
         held = search_indexes.of_document(connection, found[0]["id"])
         chunks = documents.searchable_texts(connection, found[0]["id"])
-    return {**_facts(found[0]), "indexes": held, "chunks_cut": _cut(parts, chunks)}
+    _, whole = parts.keyring.opened(found[0]["metadata"])
+    return {**_facts(found[0]), "metadata": whole, "indexes": held, "chunks_cut": _cut(parts, chunks)}
 
 
 def _cut(parts: Runtime, chunks: Sequence[str]) -> int | None:

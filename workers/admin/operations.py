@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from sqlalchemy import Connection
 
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents
+from pipeline.ledger import audit, dead, documents, encryption, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
@@ -237,3 +238,27 @@ def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> Iterator[tuple[UUID, dict[U
     """Tenant, and its documents with their names."""
     for tenant in {letter.tenant_id for letter in chosen}:
         yield tenant, {one.document_id: one.item for one in chosen if one.tenant_id == tenant}
+
+
+def keys(parts: Runtime, *, rotate: bool = False) -> Json:
+    """How many documents of all tenants each key opens: `{"documents": {name of a key: count}, "rotated"}`.
+
+    `rotate` encrypts them by the first key as configured; what is interrupted goes on when it is called again.
+
+    Raises:
+        ConfigurationError: one of the keys is none, or there is none.
+    """
+    found = Counter(dict.fromkeys(parts.keyring.named, 0))
+    with parts.database.control() as connection:
+        tenants = upkeep.tenants(connection)
+    for tenant in tenants:
+        after: UUID | None = UUID(int=0)
+        while after:
+            with parts.database.tenant(tenant) as connection:
+                after, some = encryption.look_through(connection, parts.keyring, after, rotate=rotate)
+                found.update(some)
+                if some["rotated"]:
+                    _audit(
+                        connection, tenant, "keys.rotate", next(iter(found)), {"documents": some["rotated"]}
+                    )
+    return {"rotated": found.pop("rotated", 0), "documents": dict(found)}

@@ -62,6 +62,7 @@ for command in (
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
 app.add_typer(operate.audit, name="audit")
+app.add_typer(operate.keys, name="keys")
 app.add_typer(index.reindex, name="reindex")
 app.add_typer(stories.app, name="stories")
 app.add_typer(eval_app, name="eval")

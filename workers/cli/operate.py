@@ -25,6 +25,7 @@ MOST_SHOWN = 50
 sources = typer.Typer(no_args_is_help=True, help="List, check, pause and reconcile sources.")
 dead = typer.Typer(no_args_is_help=True, help="Documents that were given up on.")
 audit = typer.Typer(no_args_is_help=True, help="Who searched and who changed something.")
+keys = typer.Typer(no_args_is_help=True, help="Keys of encrypted metadata (docs/security.md).")
 
 NameArgument = Annotated[str, Argument(metavar="NAME", help="Name, or TENANT/NAME.")]
 NamesArgument = Annotated[list[str] | None, Argument(metavar="[NAME]...", help="All if none is named.")]
@@ -119,6 +120,39 @@ def _begun(runs: list[Json]) -> str:
     said = [f"started a sync of {begun}"] * bool(begun)
     said += [f"{busy} is being synced already: repeat this when it has ended"] * bool(busy)
     return "; ".join(said) or "there is no source to sync"
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+
+@command(keys, "new")
+def new_key(context: CommandContext) -> None:
+    """Print a new key for LARDER_ENCRYPTION_KEYS; needs no server."""
+    from cryptography.fernet import Fernet
+
+    made = Fernet.generate_key().decode()
+    context.answer({"key": made}, made)
+
+
+@command(keys, "status")
+def count_keys(context: CommandContext) -> None:
+    """Count the documents that each key opens, of all tenants; the first key encrypts."""
+    _answer_keys(context, rotate=False)
+
+
+@command(keys, "rotate")
+def rotate_keys(context: CommandContext) -> None:
+    """Encrypt by the first key what others encrypted, while everything runs; interrupted, call it again."""
+    _answer_keys(context, rotate=True)
+
+
+def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
+    from workers.admin import operations
+
+    found = operations.keys(context.parts, rotate=rotate)
+    rows = [(name, str(count)) for name, count in found["documents"].items()]
+    said = f"{found['rotated']} documents were encrypted anew; `larder keys status` counts what is left"
+    context.answer(found, table(("key", "documents"), rows), *([said] if rotate else []))
 
 
 # Dead letters -------------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ def admission_of(
         run_id=run,
         pipeline_version=steps.pipeline_version(parts, one.settings, source.extractor),
         force=force,
+        keyring=parts.keyring,
     )
 
 

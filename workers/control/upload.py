@@ -76,6 +76,7 @@ def upload(
             source_id=own,
             run_id=run,
             pipeline_version=f"upload-1|{steps.chunkers(parts)(ORIGIN, None).version}",
+            keyring=parts.keyring,
         )
         page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
         runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 import psutil
@@ -38,6 +38,8 @@ class Credentials:
     broker: str
     flower: str
     jwt: str
+    encryption: str = field(default_factory=lambda: secrets.token_urlsafe(32) + "=")
+    """A key (Fernet); earlier releases made none."""
 
     @classmethod
     def of(cls, data: Path) -> Credentials:
@@ -47,16 +49,20 @@ class Credentials:
             ConfigurationError: the file is damaged; its servers know no other passwords.
         """
         path = data / "credentials.json"
+        stored = {f.name: secrets.token_urlsafe(24) for f in fields(cls) if f.default_factory is MISSING}
         if path.exists():
             try:
-                return cls(**json.loads(path.read_text(encoding="utf-8")))
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                made = cls(**stored)
             except (ValueError, TypeError):
                 raise ConfigurationError(
                     f"{path} is damaged: it does not hold the passwords of the embedded servers",
                     fix="put back a copy; without one name another data folder and index again",
                 ) from None
-        made = cls(**{name: secrets.token_urlsafe(24) for name in cls.__dataclass_fields__})
-        write_private(path, json.dumps(vars(made), indent=1))
+        else:
+            made = cls(**stored)
+        if not path.exists() or stored != vars(made):
+            write_private(path, json.dumps(vars(made), indent=1))
         return made
 
 

@@ -18,16 +18,19 @@ def addresses(settings: Settings) -> Addresses:
     """Where the servers are; embedded ones are started if they do not run."""
     database, broker = settings.database_url, settings.broker_url
     control = admin = database or ""
+    keys = [revealed(settings.rag.security.encryption_keys)]
     if not (database and broker):
         servers = embedded.ensure(settings.data)
         broker = broker or servers.broker_url
         if not database:
             database, control, admin = servers.database_url, servers.control_url, servers.admin_url
+            keys.append(embedded.Credentials.of(settings.data).encryption)
     return Addresses(
         database=database,
         control=revealed(settings.rag.storage.database.control_url) or control,
         admin=revealed(settings.rag.storage.database.admin_url) or admin,
         broker=broker,
+        encryption_keys=",".join(keys),
     )
 
 

@@ -159,6 +159,7 @@ class Supervisor:
             "LARDER_CONTROL_DATABASE_URL": w.control if worker else _without_password(w.control),
             "LARDER_ADMIN_DATABASE_URL": _without_password(w.admin),
             "LARDER_BROKER_URL": w.broker,
+            "LARDER_ENCRYPTION_KEYS": w.encryption_keys if worker else "withheld",
         }
         withheld = set() if worker else set(secrets_in(self.settings.rag))
         given = {key: "withheld" if value in withheld else value for key, value in os.environ.items()}

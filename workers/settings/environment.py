@@ -41,6 +41,7 @@ OVERRIDES = (
     Override("LARDER_ADMIN_DATABASE_URL", "storage.database.adminUrl"),
     Override("LARDER_BROKER_URL", "storage.broker.url"),
     Override("LARDER_EMBEDDING_API_KEY", "embedding.apiKey"),
+    Override("LARDER_ENCRYPTION_KEYS", "security.encryptionKeys"),
     Override("LARDER_JWT_SECRET", "auth.secret"),
     Override("LARDER_JWKS_URL", "auth.jwksUrl"),
     Override("LARDER_JWKS_FILE", "auth.jwksFile"),

@@ -14,13 +14,14 @@ from connectors.sections import (
     Flag,
     Folder,
     Number,
+    Secret,
     Text,
     Texts,
     Whole,
     Zone,
     refusal,
 )
-from pipeline.documents import DEFAULT, LANGUAGES
+from pipeline.documents import DEFAULT, KEY, LANGUAGES
 from workers.settings.api import ApiSettings, AuthSettings
 from workers.settings.chunking import ChunkingSettings
 from workers.settings.embedding import EmbeddingModel, EmbeddingSettings, StoryEmbedding
@@ -189,6 +190,13 @@ class EnrichmentSettings(ConfigSection):
     """When a request whose message was not heard is sent again."""
 
 
+def _unread(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Metadata that Larder itself does not have to read."""
+    if {"acl", KEY, "source_path"} & {*names}:
+        raise refusal("a list of texts", f"acl, {KEY} and source_path must stay readable")
+    return names
+
+
 class SecuritySettings(ConfigSection):
     """Which documents are how secret (docs/security.md), and who did what (docs/operations.md)."""
 
@@ -199,6 +207,13 @@ class SecuritySettings(ConfigSection):
     """Note searches in the audit; what changes something is noted in any case."""
     audit_days: Whole = Field(default=400, ge=30, le=36_500)
     """Days an entry of the audit is kept."""
+    encrypt: Annotated[Texts, AfterValidator(_unread)] = Field(
+        default=(), examples=[["author", "assigned_to"]]
+    )
+    """Metadata that are stored encrypted; nobody can search by them, and operators alone see them."""
+    encryption_keys: Secret | None = Field(default=None, examples=["${LARDER_ENCRYPTION_KEYS}"])
+    """Keys that `larder keys new` made, divided by commas: the first one encrypts, all of them open. Empty: with the
+    embedded database one is made."""
 
 
 class StorySettings(ConfigSection):

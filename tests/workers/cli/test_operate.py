@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 import redis
 import typer
+from cryptography.fernet import Fernet
 from typer.testing import CliRunner, Result
 
 from workers import embedded, runtime
@@ -20,6 +22,7 @@ from workers.queue.celeryconfig import QUEUES
 app = typer.Typer()
 app.add_typer(operate.sources, name="sources")
 app.add_typer(operate.dead, name="dead")
+app.add_typer(operate.keys, name="keys")
 app.command()(operate.doctor)
 
 CONFIG = """
@@ -228,3 +231,32 @@ def test_doctor_exits_by_what_remains(run: Run, dead: list[int], omniscient: SQL
     mended = document(run("doctor", "--repair", "--json"))
     assert [f["check"] for f in mended["findings"] if f["repaired"]] == ["document chunks"]
     assert set(states(omniscient).values()) == {"pending"}
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("001-114")
+def test_keys_are_made_counted_and_replaced(
+    run: Run, dead: list[int], omniscient: SQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [document(run("keys", "new", "--json"))["key"] for _ in range(2)]
+    old, new = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
+    token = Fernet(keys[0]).encrypt(b'{"author": "Ann"}').decode()
+    omniscient.execute("update document set metadata = jsonb_build_object('encrypted', %s::text)", [token])
+    assert run("keys", "new").stdout.strip() not in keys
+    monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", keys[1])
+    assert document(run("keys", "status", "--json"))["documents"] == {new: 0, "unknown key": 3}
+    monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", f"{keys[1]},{keys[0]}")
+    Path("larder.yaml").write_text(f"{CONFIG}  security: {{encrypt: [author]}}\n", encoding="utf-8")
+    assert document(run("keys", "status", "--json"))["documents"] == {new: 0, old: 3}
+    assert "3 documents were encrypted anew" in run("keys", "rotate").stdout
+    assert document(run("keys", "status", "--json"))["documents"] == {new: 3, old: 0}
+    assert omniscient.execute("select count(*) from audit where action = 'keys.rotate'").fetchone() == (1,)
+    told = document(run("keys", "rotate", "--json"))
+    assert told["rotated"] == 0
+    monkeypatch.setenv("LARDER_ENCRYPTION_KEYS", "secret")
+    refused = run("keys", "status")
+    assert refused.exit_code != 0
+    assert "LARDER_ENCRYPTION_KEYS holds something that is no key" in refused.stderr
+    assert "secret" not in refused.stderr

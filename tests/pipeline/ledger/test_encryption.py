@@ -1,0 +1,146 @@
+"""Metadata that are stored encrypted: what is kept, who opens it, and how other keys take over."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+from cryptography.fernet import Fernet
+
+from pipeline.documents import Document, Page
+from pipeline.errors import ConfigurationError
+from pipeline.ledger import admission, encryption, runs
+from pipeline.ledger.encryption import OTHERWISE, UNKNOWN, Keyring
+from pipeline.search import RetrievalOptions, Retriever, SearchRequest
+from pipeline.search.records import Filter
+from tests.pipeline.workshop import Workshop, document
+
+OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
+FACTS = {"author": "Ann Archer", "deciders": ["Ben", "Cem"], "rev": 3}
+START = UUID(int=0)
+
+
+def ring(*keys: str, fields: tuple[str, ...] = ("author", "deciders")) -> Keyring:
+    return Keyring(keys=", ".join(keys), fields=fields)
+
+
+def admit(shop: Workshop, keyring: Keyring, *documents: Document) -> runs.Counts:
+    run = shop.open_run()
+    where = admission.Admission(**{**vars(shop.where(run)), "keyring": keyring})
+    with shop.database.tenant(shop.tenant) as connection:
+        return admission.admit(connection, where, Page(cursor={}, documents=documents))
+
+
+def stored(shop: Workshop, name: str = "a") -> dict[str, Any]:
+    found: dict[str, Any] = shop.row(name)["metadata"]
+    return found
+
+
+def through(shop: Workshop, keyring: Keyring, *, rotate: bool = False) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    after: UUID | None = START
+    while after:
+        with shop.database.tenant(shop.tenant) as connection:
+            after, some = encryption.look_through(connection, keyring, after, rotate=rotate)
+        found = {name: found.get(name, 0) + some[name] for name in {**found, **some}}
+    return {name: count for name, count in found.items() if count}
+
+
+@pytest.mark.req("001-114")
+def test_configured_metadata_are_one_token_that_only_the_keys_open(shop: Workshop) -> None:
+    admit(
+        shop, ring(OLD), document("a", metadata=FACTS), document("b", metadata={"rev": 1, "encrypted": "x"})
+    )
+    assert stored(shop).keys() == {"rev", "encrypted"}
+    assert "Ann" not in str(shop.row("a"))
+    assert json.loads(Fernet(OLD).decrypt(stored(shop)["encrypted"])) == {
+        "author": "Ann Archer",
+        "deciders": ["Ben", "Cem"],
+    }
+    assert ring(NEW, OLD).opened(stored(shop)) == (next(iter(ring(OLD).named)), FACTS)
+    name, shown = ring(NEW).opened(stored(shop))
+    assert (name, shown["rev"]) == (UNKNOWN, 3)
+    assert shown["encrypted"] == "no key of LARDER_ENCRYPTION_KEYS opens it"
+    assert stored(shop, "b") == {"rev": 1}
+
+
+@pytest.mark.req("001-114")
+def test_the_same_document_stays_unchanged_although_no_two_tokens_are_alike(shop: Workshop) -> None:
+    admit(shop, ring(OLD), document("a", metadata=FACTS))
+    before = stored(shop)
+    shop.index()
+    assert admit(shop, ring(OLD), document("a", metadata=FACTS)).unchanged == 1
+    assert stored(shop) == before
+    assert admit(shop, ring(OLD), document("a", metadata={**FACTS, "author": "Dora"})).queued == 1
+    assert stored(shop) != before
+
+
+def test_without_a_key_nothing_is_stored_that_should_be_encrypted(shop: Workshop) -> None:
+    with pytest.raises(ConfigurationError, match=r"author, deciders.*no key.*larder keys new"):
+        admit(shop, ring(), document("a", metadata=FACTS))
+    with pytest.raises(ConfigurationError, match="something that is no key"):
+        admit(shop, ring("secret"), document("a", metadata=FACTS))
+    assert shop.sql("select * from document") == []
+
+
+@pytest.mark.req("001-114")
+def test_no_search_finds_or_shows_what_is_encrypted(shop: Workshop) -> None:
+    admit(shop, ring(OLD), document("a", "The kestrel.", metadata=FACTS))
+    shop.index()
+    retriever = Retriever(shop.database, shop.tenant, lambda _index: shop.embedder, RetrievalOptions())
+
+    def found(**asked: Any) -> list[Mapping[str, Any]]:
+        request = SearchRequest(text="kestrel", mode="keyword", filter=Filter(**asked))
+        return [hit.document.metadata for hit in retriever.search(request).hits]
+
+    assert found() == [{"rev": 3}]
+    assert found(texts=(("rev", "3"),)) == [{"rev": 3}]
+    assert found(texts=(("author", "Ann Archer"),)) == []
+    assert found(metadata={"author": "Ann Archer"}) == []
+
+
+@pytest.mark.req("001-114")
+def test_rotation_goes_on_where_it_was_interrupted(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encryption, "BATCH", 2)
+    admit(shop, ring(OLD), *(document(name, metadata=FACTS) for name in "abcde"))
+    admit(shop, ring(fields=()), document("plain", metadata=FACTS), document("none"))
+    foreign = ring(Fernet.generate_key().decode())
+    admit(shop, foreign, document("foreign", metadata=FACTS))
+    old, new = ring(NEW, OLD).named.keys() ^ ring(NEW).named.keys(), next(iter(ring(NEW).named))
+    assert through(shop, ring(NEW, OLD)) == {old.pop(): 5, OTHERWISE: 1, UNKNOWN: 1}
+    with shop.database.tenant(shop.tenant) as connection:
+        after, _ = encryption.look_through(connection, ring(NEW, OLD), START, rotate=True)
+    assert after is not None
+    begun = through(shop, ring(NEW, OLD))[new]
+    assert 1 <= begun <= 2
+    assert through(shop, ring(NEW, OLD), rotate=True)["rotated"] == 6 - begun
+    assert through(shop, ring(NEW)) == {new: 6, UNKNOWN: 1}
+    assert all(ring(NEW).opened(stored(shop, name))[1] == FACTS for name in (*"abcde", "plain"))
+    assert through(shop, ring(NEW), rotate=True) == {new: 6, UNKNOWN: 1}
+    assert through(shop, ring(NEW, fields=("author",)), rotate=True)["rotated"] == 6
+    assert stored(shop)["deciders"] == ["Ben", "Cem"]
+
+
+@pytest.mark.req("001-114")
+def test_what_a_sync_writes_during_a_rotation_is_not_overwritten(alone: Workshop) -> None:
+    admit(alone, ring(OLD), document("a", metadata=FACTS), document("b", metadata=FACTS))
+    newer = {**FACTS, "author": "Dora", "rev": 4}
+    found: list[Mapping[str, int]] = []
+    rotating = threading.Thread(target=lambda: found.append(through(alone, ring(NEW, OLD), rotate=True)))
+    with alone.database.tenant(alone.tenant) as connection:
+        run = runs.open_run(connection, alone.tenant, alone.source, trigger="manual")
+        if run is None:
+            run = alone.sql("select id from sync_run where finished_at is null")[0]["id"]
+        where = admission.Admission(**{**vars(alone.where(run)), "keyring": ring(NEW, OLD)})
+        admission.admit(connection, where, Page(cursor={}, documents=(document("a", metadata=newer),)))
+        rotating.start()
+        rotating.join(0.5)
+        assert rotating.is_alive(), "it waits for the row"
+    rotating.join(30)
+    assert found[0]["rotated"] == 1
+    assert ring(NEW).opened(stored(alone))[1] == newer
+    assert ring(NEW).opened(stored(alone, "b"))[1] == FACTS
