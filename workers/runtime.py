@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.database.encryption import Keyring
 from pipeline.database.engine import Database, Patience
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
 from pipeline.errors import ConfigurationError
 from pipeline.ledger.audit import AuditLog
-from pipeline.ledger.encryption import Keyring
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache

@@ -15,10 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
+from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
-from pipeline.ledger.encryption import SEALED
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
+from pipeline.database.encryption import Keyring
 from pipeline.documents import Document, Listing, Page, Problem
 from pipeline.ledger import clean, dead, document_id, runs
-from pipeline.ledger.encryption import Keyring
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 

@@ -10,9 +10,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from pipeline.database import encryption
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents, encryption, upkeep
+from pipeline.ledger import audit, dead, documents, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync

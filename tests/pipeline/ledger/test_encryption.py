@@ -11,10 +11,11 @@ from uuid import UUID
 import pytest
 from cryptography.fernet import Fernet
 
+from pipeline.database import encryption
+from pipeline.database.encryption import OTHERWISE, UNKNOWN, Keyring
 from pipeline.documents import Document, Page
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import admission, encryption, runs
-from pipeline.ledger.encryption import OTHERWISE, UNKNOWN, Keyring
+from pipeline.ledger import admission, runs
 from pipeline.search import RetrievalOptions, Retriever, SearchRequest
 from pipeline.search.records import Filter
 from tests.pipeline.workshop import Workshop, document

@@ -121,15 +121,15 @@ def test_both_upload_and_mark_alike(client: Either) -> None:
 
 
 def test_what_the_api_refuses_is_the_error_it_stands_for(address: str, token: Callable[..., str]) -> None:
-    with pytest.raises(TokenRefused):
-        HttpClient(address, token="x").search("a")
-    reader = HttpClient(address, token=token())
-    with pytest.raises(Forbidden):
-        reader.upload([("a.md", b"# A")], project="berth")
-    with pytest.raises(NotFound):
-        reader.search("a", projects=["nowhere"])
-    with pytest.raises(RequestRejected, match=r"body\.text"):
-        reader.search("")
+    with HttpClient(address, token="x") as stranger, pytest.raises(TokenRefused):
+        stranger.search("a")
+    with HttpClient(address, token=token()) as reader:
+        with pytest.raises(Forbidden):
+            reader.upload([("a.md", b"# A")], project="berth")
+        with pytest.raises(NotFound):
+            reader.search("a", projects=["nowhere"])
+        with pytest.raises(RequestRejected, match=r"body\.text"):
+            reader.search("")
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, StoreUnavailable)])
