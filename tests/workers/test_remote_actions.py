@@ -194,7 +194,7 @@ def test_workers_that_are_switched_off_serve_none(parts: Runtime) -> None:
 def test_a_job_of_no_known_task_cannot_be_written(
     client: Client, omniscient: psycopg.Connection[Any]
 ) -> None:
-    client.ask(jobs.ENRICH, {"pbi": {}})
+    client.ask(jobs.ENRICH, {"pbi": {"title": "tide"}})
     with pytest.raises(psycopg.errors.CheckViolation):
         omniscient.execute("update enrichment_job set task = 'larder.sync'")
 
