@@ -13,7 +13,7 @@ from workers import runtime
 from workers.control import maintenance
 from workers.runtime import Runtime
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 1.0
 
 
 class IndexBuilder:
