@@ -96,7 +96,7 @@ class AuditLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Damage:
     """Where a chain is broken."""
 
     seq: int
@@ -113,7 +113,7 @@ class Chain:
     """The number of the oldest entry that is kept; 0 if there is none."""
     head: str
     """The hash of the newest entry; noted elsewhere, it proves later that nothing before it was changed."""
-    problems: tuple[Problem, ...]
+    problems: tuple[Damage, ...]
 
 
 # The same text that audit_append hashes. Before the first entry stands what the last pruning says, else nothing.
@@ -151,10 +151,10 @@ def verify(connection: Connection, noted: str | None = None) -> Chain:
     """
     take_long(connection)
     found = connection.execute(_VERIFY, {"noted": noted}).one()._asdict()
-    problems = [Problem(seq=seq, problem=said) for seq, said in _problems(found)]
+    problems = [Damage(seq=seq, problem=said) for seq, said in _problems(found)]
     if noted and not found["noted"]:
         said = "no entry has the noted hash: the chain was cut or written anew, or the entry was pruned"
-        problems.append(Problem(seq=found["last"], problem=said))
+        problems.append(Damage(seq=found["last"], problem=said))
     return Chain(
         entries=found["entries"], first=found["first"], head=found["last_hash"], problems=tuple(problems)
     )

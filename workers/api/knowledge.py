@@ -190,7 +190,7 @@ def delete_document(document_id: UUID, parts: Parts, caller: Writer) -> None:
     remove(parts, caller, document_id)
 
 
-class DocumentText(BaseModel):
+class WholeDocument(BaseModel):
     """A document with its whole text."""
 
     document_id: UUID
@@ -208,9 +208,9 @@ class DocumentText(BaseModel):
 
 
 @router.get("/documents/{document_id}", responses=problems.responses(404))
-def document(document_id: UUID, parts: Parts, caller: Reader) -> DocumentText:
+def document(document_id: UUID, parts: Parts, caller: Reader) -> WholeDocument:
     """A document that the caller may see."""
-    return DocumentText.model_validate(document_as(parts, caller, document_id))
+    return WholeDocument.model_validate(document_as(parts, caller, document_id))
 
 
 class Run(BaseModel):
@@ -234,7 +234,7 @@ def run(run_id: Annotated[int, Path(ge=1, le=2**63 - 1)], parts: Parts, caller: 
     return Run.model_validate(run_of(parts, caller, run_id), from_attributes=True)
 
 
-class Source(BaseModel):
+class KnowledgeSource(BaseModel):
     """A place that documents come from."""
 
     name: str
@@ -247,9 +247,9 @@ class Source(BaseModel):
 
 
 @router.get("/sources")
-def sources(parts: Parts, caller: Reader) -> list[Source]:
+def sources(parts: Parts, caller: Reader) -> list[KnowledgeSource]:
     """Where the documents of the caller's projects come from."""
-    return [Source.model_validate(one) for one in sources_of(parts, caller)]
+    return [KnowledgeSource.model_validate(one) for one in sources_of(parts, caller)]
 
 
 Operator = Annotated[Caller, Depends(may(OPERATE))]
