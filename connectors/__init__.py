@@ -14,7 +14,7 @@ from connectors.files.options import FileOptions, MarkdownOptions, PbiOptions, T
 from pipeline.documents import Source
 from pipeline.errors import ConfigurationError
 
-__all__ = ["SOURCES", "DecisionRules", "FileOptions", "SourceContext", "SourceOptions", "open_source"]
+__all__ = ["SOURCES", "DecisionRules", "FileOptions", "SourceContext", "SourceOptions", "load", "open_source"]
 
 
 class SourceKind(NamedTuple):
@@ -47,5 +47,9 @@ def open_source(options: SourceOptions) -> Source:
         raise ConfigurationError(
             f"source {options.name} has the unknown type {options.type!r}", fix=f"known are {known}"
         )
-    connector: Any = pkgutil.resolve_name(SOURCES[options.type].connector)
-    return ProtectedSource(connector(options), options)
+    return ProtectedSource(load(options.type)(options), options)
+
+
+def load(kind: str) -> Any:
+    """The class of a type of source, imported with the client of its service."""
+    return pkgutil.resolve_name(SOURCES[kind].connector)

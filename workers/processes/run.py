@@ -11,6 +11,7 @@ from celery.signals import setup_logging, worker_process_init
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
+import connectors
 from pipeline.access import Caller
 from pipeline.errors import ConfigurationError
 from workers import runtime
@@ -70,6 +71,11 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
         sync.register(parts)
         parts.database.close()
+    if queue == "ingest":
+        for source in parts.rag.sources:
+            connectors.load(
+                source.type
+            )  # before the fork: clients of services are large, and children share them
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
