@@ -160,6 +160,7 @@ def store_stories(memory: StoryMemory, stories: Sequence[Story]) -> StoredStorie
         EmbedderRefused: it refuses key or plan.
         StoreUnavailable: the database does not answer.
     """
+    stories = [memory.read(one) for one in stories]
     with memory.connected() as connection:
         known = known_texts(connection, memory, [one.user_story_text for one in stories])
     new = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from pipeline.database.engine import Database
 from pipeline.embedding import Embedder
 from pipeline.errors import ConfigurationError
+from pipeline.stories.story import Story
 
 K, THRESHOLD, MAX_EXAMPLES, MIN_STORIES = 5, 0.70, 3, 10
 """Stories looked at, least cosine similarity, examples in a prompt, stories below which there are no examples."""
@@ -37,6 +38,8 @@ class StoryOptions:
     min_stories: int = MIN_STORIES
     min_confidence: float = MIN_CONFIDENCE
     """Least confidence of an example; a story that tells none is no worse for it."""
+    redact: Callable[[str], str] = str
+    """Takes out of every text what may be neither embedded nor stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,11 @@ class StoryMemory:
     dimensions: int
     options: StoryOptions = StoryOptions()
     longest_wait: float = LONGEST_WAIT
+
+    def read(self, story: Mapping[str, Any] | Story, source_agent: str = "unknown") -> Story:
+        """The story without what may not be stored; raises as `Story.read` does."""
+        found = story if isinstance(story, Story) else Story.read(story, source_agent)
+        return found.redacted(self.options.redact)
 
     @contextmanager
     def connected(self, session: AnySession | None = None) -> Iterator[Any]:

@@ -105,7 +105,7 @@ def store_user_story(
         StoreUnavailable: the database does not answer.
     """
     memory = memory or current()
-    read = story if isinstance(story, Story) else Story.read(story, source_agent)
+    read = memory.read(story, source_agent)
     with memory.connected(session) as connection:
         ids = store_user_stories_batch([read], [embedding], connection, memory=memory)
         known = text(
@@ -135,7 +135,7 @@ def store_user_stories_batch(
         as store_user_story
     """
     memory = memory or current()
-    read = [one if isinstance(one, Story) else Story.read(one, source_agent) for one in stories]
+    read = [memory.read(one, source_agent) for one in stories]
     vectors = np.asarray(embeddings, dtype=np.float32)
     if vectors.shape != (len(read), memory.dimensions) and read:
         raise StoreRejected(

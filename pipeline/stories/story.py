@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -20,6 +20,7 @@ from pydantic import (
 from pipeline.errors import RequestRejected
 from pipeline.ledger import clean
 
+LONGEST_ID, LONGEST_TITLE = 20, 500
 _OTHER_NAMES = {
     "user_story_id": ("storyid",),
     "user_story_text": ("userstory", "story"),
@@ -41,7 +42,14 @@ def listed(value: Any, separator: str) -> list[str]:
     """A list of texts, or a single text that holds one; anything else is a list of itself."""
     items = value.split(separator) if isinstance(value, str) else value or ()
     items = items if isinstance(items, list | tuple | set) else [items]
-    return [text for item in items if (text := str(item).strip())]
+    return [text for item in items if (text := _line(item).strip())]
+
+
+def _line(item: object) -> str:
+    """`{"given": "a user", "then": "a mail"}` is `given a user, then a mail`."""
+    return (
+        ", ".join(f"{key} {value}" for key, value in item.items()) if isinstance(item, Mapping) else str(item)
+    )
 
 
 def _share(value: Any) -> Any:
@@ -67,9 +75,9 @@ class Story(BaseModel):
         ),
     )
 
-    user_story_id: Annotated[str, Field(max_length=20)] = "N/A"
+    user_story_id: Annotated[str, Field(max_length=LONGEST_ID)] = "N/A"
     user_story_text: str
-    title: Annotated[str, Field(max_length=500)]
+    title: Annotated[str, Field(max_length=LONGEST_TITLE)]
     acceptance_criteria: Annotated[list[str] | None, BeforeValidator(partial(listed, separator="\n"))] = None
     description: str | None = None
     requirement_id: Annotated[str | None, Field(max_length=20)] = None
@@ -89,24 +97,21 @@ class Story(BaseModel):
     ) -> Self:
         """The story in a mapping of any of these spellings; the agent named here wins, unless it is `unknown`.
 
-        `requirement_texts` (requirement's id -> its text) are for stories that only name theirs. Without a title the
-        story's own words are one.
+        `requirement_texts` (requirement's id -> its text) are for stories that only name theirs. Where nothing is
+        called a story its description is one, as trackers export it; without a title the story's own words are one.
 
         Raises:
             RequestRejected: it is none; the message names each field that is wrong, and never its value.
         """
         if not isinstance(given, Mapping):
             raise RequestRejected("it is no object with the fields of a story")
-        bare = {_bare(key): value for key, value in clean(given).items() if _holds(value)}
-        bare.setdefault("title", str(next((bare[n] for n in _TEXT if n in bare), ""))[:500])
+        bare = _named({_bare(key): value for key, value in clean(given).items()})
         if source_agent != "unknown":
             bare["sourceagent"] = source_agent
         try:
             story = cls.model_validate(bare)
         except ValidationError as error:
-            raise RequestRejected(
-                "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors()[:3])
-            ) from None
+            raise RequestRejected("; ".join(map(_problem, error.errors()[:3]))) from None
         known = (requirement_texts or {}).get(story.requirement_id or "")
         return (
             story.model_copy(update={"requirement_text": clean(known)})
@@ -114,13 +119,46 @@ class Story(BaseModel):
             else story
         )
 
+    def redacted(self, redact: Callable[[str], str]) -> Self:
+        """The story with its texts changed by `redact`; names and numbers stay."""
+        changed: dict[str, Any] = {}
+        for name in ("title", "user_story_text", "description", "requirement_text"):
+            changed[name] = (text := getattr(self, name)) and redact(text)
+        for name in ("acceptance_criteria", "tags"):
+            changed[name] = (texts := getattr(self, name)) and [redact(text) for text in texts]
+        changed["title"] = changed["title"][:LONGEST_TITLE]
+        return self.model_copy(update=changed)
+
 
 _TEXT = (*_OTHER_NAMES["user_story_text"], _bare("user_story_text"))
+_IDS, _TITLES = ("id", "issuekey", "key"), ("storytitle", "summary")
+"""What other tools call them; it counts where the usual name is missing, and an id where it is short enough."""
+
+
+def _named(given: dict[str, Any]) -> dict[str, Any]:
+    """The parts that are not empty, by usual names where they have others."""
+    found = {name: value for name, value in given.items() if _holds(value)}
+    if not any(name in given for name in _TEXT) and "description" in found:
+        found[_TEXT[0]] = found.pop("description")
+    titles = (found[name] for name in (*_TITLES, *_TEXT) if name in found)
+    found.setdefault("title", str(next(titles, ""))[:LONGEST_TITLE])
+    ids = (found[name] for name in _IDS if len(str(found.get(name, "-" * 99))) <= LONGEST_ID)
+    if short := next(ids, None):
+        found.setdefault("userstoryid", short)
+    return found
 
 
 def _holds(value: object) -> bool:
     """False for what an empty cell or a missing part is read as."""
     return bool(value.strip()) if isinstance(value, str) else value is not None
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """The field, and what is wrong with it; of what is there it tells nothing."""
+    field = error["loc"][0]
+    if error["type"] == "missing":
+        return f"{field}: nothing is there; it may be called user_story or story as well"
+    return f"{field}: {error['msg']}"
 
 
 def read_stories(

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 import redis
 
-from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.stories import get_story_count, retrieve_similar_examples, store_generated_stories, use
+from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
+from pipeline.stories import Story, get_story_count, retrieve_similar_examples, store_generated_stories, use
 from tests.conftest import Addresses
 from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
@@ -23,8 +23,16 @@ from tests.workers.installed import installed, without_messages
 from workers import embedded
 from workers.client import Client, EnrichmentFailed, NoAnswerYet
 from workers.control import maintenance
-from workers.enrichment import story_files
-from workers.enrichment.stories import StoryQuery, connect, find, memory_of, run_search, run_store
+from workers.enrichment import stories as exports
+from workers.enrichment.stories import (
+    StoryQuery,
+    connect,
+    find,
+    memory_of,
+    rows_of,
+    run_search,
+    run_store,
+)
 from workers.enrichment.story_jobs import MOST_STORIES
 from workers.runtime import Runtime
 from workers.settings import load
@@ -63,14 +71,16 @@ def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(parts: Runtim
     given[200] = story("number 0")
     accepted = client.store_stories(given, "CLI-UserStoryAgent", {"REQ-001": "The system shall"})
     assert (len(accepted.jobs), accepted.accepted) == (3, 249)
-    assert accepted.refused == [(121, "user_story_text: Field required")]
+    assert accepted.refused == [
+        (121, "user_story_text: nothing is there; it may be called user_story or story as well")
+    ]
     assert count(parts) == 0
     for _ in range(2):  # as messages are delivered
         work(parts, client, accepted)
     assert client.stored_stories(accepted) == {
         "stored": 248,
         "skipped": 1,
-        "refused": [(121, "user_story_text: Field required")],
+        "refused": [(121, "user_story_text: nothing is there; it may be called user_story or story as well")],
     }
     assert client.story_stats()["by_source_agent"] == {"CLI-UserStoryAgent": 248}
     assert count(parts) == 248
@@ -149,6 +159,8 @@ def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
     with pytest.raises(EnrichmentFailed, match="switched off"):
         client.stored_stories(accepted)
     assert find(memory_of(off, client.tenant), StoryQuery(query="a")) == []
+    with pytest.raises(RequestRejected, match="the question is empty"):
+        find(memory_of(parts, client.tenant), StoryQuery(query=" "))
     off.database.close()
 
 
@@ -258,7 +270,7 @@ def excel(path: Path, *rows: list[Any]) -> Path:
 def test_exports_in_every_form_are_rows_with_the_numbers_a_person_sees(tmp_path: Path) -> None:
     heads, values = list(ROWS[0]), [list(row.values()) for row in ROWS]
     table = excel(tmp_path / "a.xlsx", heads, values[0], [None] * 4, values[1])
-    assert story_files.rows_of(table) == [(2, ROWS[0]), (4, ROWS[1])]
+    assert rows_of(table) == [(2, ROWS[0]), (4, ROWS[1])]
     for divider in ",;\t":
         lines = [
             divider.join(heads),
@@ -267,12 +279,54 @@ def test_exports_in_every_form_are_rows_with_the_numbers_a_person_sees(tmp_path:
             divider.join(v or "" for v in values[1]),
         ]
         (tmp_path / "a.csv").write_text("\ufeff" + "\r\n".join(lines))
-        (first, one), (second, two) = story_files.rows_of(tmp_path / "a.csv")
+        (first, one), (second, two) = rows_of(tmp_path / "a.csv")
         assert (first, one, second) == (2, ROWS[0], 4)
         assert two == {**ROWS[1], "Tags/Labels": ""}
     for data in (ROWS, {"user_stories": ROWS}, {"final_output": {"userStories": ROWS}}):
         (tmp_path / "a.json").write_text(json.dumps(data))
-        assert story_files.rows_of(tmp_path / "a.json") == [(1, ROWS[0]), (2, ROWS[1])]
+        assert rows_of(tmp_path / "a.json") == [(1, ROWS[0]), (2, ROWS[1])]
+
+
+@pytest.mark.req("000-047")
+def test_a_file_of_a_tracker_is_read_by_the_names_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "jira.csv").write_text(
+        "Summary,Issue key,Issue id,Labels,Labels,Labels,Description\n"
+        'Sign in,SHOP-1,10001,auth,,sso,"As a clerk, I want to sign in"\n'
+        "Export,SHOP-2,10002,,,,As a clerk, I want a table\n"
+        "Print,SHOP-3,10003,,,,I want it printed\n"
+    )
+    (first, one), (second, torn), (third, other) = rows_of(tmp_path / "jira.csv")
+    assert (first, second, third) == (2, 3, 4)
+    assert isinstance(torn, RequestRejected), "a text was cut at its comma"
+    assert torn.message == "it has 8 cells under 7 columns: put quotes around its texts"
+    wanted = {
+        "user_story_id": "SHOP-1",
+        "title": "Sign in",
+        "user_story_text": "As a clerk, I want to sign in",
+    }
+    read = Story.read(one).model_dump()
+    assert {key: read[key] for key in wanted} == wanted
+    assert (read["tags"], read["description"]) == (["auth", "sso"], None)
+    assert Story.read(other).tags is None
+    tasks = [
+        {
+            "id": "BACK-1",
+            "title": "T",
+            "description": "Draw it",
+            "acceptance_criteria": [{"given": "a", "then": "b"}],
+        }
+    ]
+    (tmp_path / "tasks.json").write_text(json.dumps({"count": 1, "tasks": tasks}))
+    ((_, task),) = rows_of(tmp_path / "tasks.json")
+    told = Story.read(task)
+    assert (told.user_story_id, told.user_story_text) == ("BACK-1", "Draw it")
+    assert told.acceptance_criteria == ["given a, then b"]
+    long = Story.read(
+        {"id": "8c0de1b2-5a1f-4c8e-9d3f-0a6b7c8d9e0f", "user_story_id": "US-7", "story": "As a user"}
+    )
+    assert (long.user_story_id, long.title) == ("US-7", "As a user")
+    with pytest.raises(RequestRejected, match="user_story_text"):
+        Story.read({"title": "T", "user_story": "", "description": "what it is about"})
 
 
 def test_a_file_that_is_none_is_refused_in_a_sentence(
@@ -282,21 +336,24 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(
         "no.xlsx": b"PK\x03\x04 not really",
         "no.json": b'{"stories": {"a": 1}}',
         "broken.json": b"[1,",
+        "one.json": b'{"title": "T", "acceptance_criteria": ["a"]}',
+        "empty.json": b"[]",
+        "heads.csv": b"Title,User Story\n",
         "latin.csv": "Title\nGröße".encode("latin-1"),
     }.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DocumentRejected, match=name):
-            story_files.rows_of(tmp_path / name)
+            rows_of(tmp_path / name)
     for name in ("none.csv", "story.docx"):
         with pytest.raises(ConfigurationError, match=name):
-            story_files.rows_of(tmp_path / name)
+            rows_of(tmp_path / name)
     (tmp_path / "a.csv").write_text("Title\na\nb\nc\n")
     for bound, value in (("MOST_ROWS", 2), ("MOST_BYTES", 5)):
         with monkeypatch.context() as patch:
-            patch.setattr(story_files, bound, value)
+            patch.setattr(exports, bound, value)
             with pytest.raises(DocumentRejected, match=r"has more than|is larger than"):
-                story_files.rows_of(tmp_path / "a.csv")
+                rows_of(tmp_path / "a.csv")
     table = excel(tmp_path / "large.xlsx", ["Title"], ["a" * 10_000])
-    monkeypatch.setattr(story_files, "MOST_UNPACKED", 2_000)
+    monkeypatch.setattr(exports, "MOST_UNPACKED", 2_000)
     with pytest.raises(DocumentRejected, match="unpacks to more"):
-        story_files.rows_of(table)
+        rows_of(table)

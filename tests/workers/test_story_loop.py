@@ -23,8 +23,7 @@ from tests.conftest import Addresses
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.server import Answer, Seen
 from workers import embedded
-from workers.enrichment import story_files
-from workers.enrichment.stories import connect
+from workers.enrichment.stories import connect, rows_of
 from workers.settings import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -112,7 +111,7 @@ def test_the_loop_of_the_document(agents: ModuleType, model: FakeGemini) -> None
     assert get_story_count() == 1
 
     # Earlier ones are seeded; then similar ones stand between the instructions and the requirements.
-    rows = [row for _, row in story_files.rows_of(EXAMPLES / "stories.csv")]
+    rows = [row for _, row in rows_of(EXAMPLES / "stories.csv")]
     assert store_generated_stories(rows) == 12
     found = retrieve_similar_examples("password reset")
     assert {"authentication"} <= set(found[0]["tags"])
@@ -147,7 +146,7 @@ def test_the_loop_of_the_document(agents: ModuleType, model: FakeGemini) -> None
 def test_the_agent_of_images_asks_with_the_first_500_characters_and_its_stories_are_kept(
     agents: ModuleType, model: FakeGemini
 ) -> None:
-    rows = [row for _, row in story_files.rows_of(EXAMPLES / "stories.csv")]
+    rows = [row for _, row in rows_of(EXAMPLES / "stories.csv")]
     store_generated_stories(rows)
     other = {
         "title": "T",

@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from pipeline.documents import Json
+from pipeline.errors import RequestRejected
 from workers.cli.context import FAILED, PARTLY, CommandContext, YesOption, command, resumable
 from workers.cli.tables import Screen, progress_bars, table, warn
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="User stories that generators learn from.")
 LONGEST_SEED = 86_400.0
 """Seconds that a command waits for the workers; what is accepted is stored in any case."""
-MOST_SHOWN = 20
-"""Bad rows on the screen; --json has all."""
+MOST_SHOWN = 10
+"""Reasons on the screen, and rows of each; --json has all."""
 
 FileArgument = Annotated[
     Path | None,
@@ -45,10 +46,10 @@ def seed(
 ) -> None:
     """Store earlier stories; bad rows are named by their numbers, and the good ones are stored."""
     from workers.client import Client
-    from workers.enrichment import story_files
+    from workers.enrichment.stories import rows_of
     from workers.queue.celeryconfig import ENRICHING
 
-    rows = story_files.rows_of(file) if file else []  # before any server is started for it
+    rows = rows_of(file) if file else []  # before any server is started for it
     with context.workers(ENRICHING), resumable():
         where = context.parts.addresses
         with Client.of(context.settings, where.database, where.broker) as client:
@@ -61,13 +62,24 @@ def seed(
                     done = {key: done[key] + part[key] for key in done}
                     progress.update(bar, advance=count)
     refused = [{"row": number, "reason": reason} for number, reason in done["refused"]]
-    told = [f"row {one['row']}: {one['reason']}" for one in refused[:MOST_SHOWN]]
-    told += [f"... and {len(refused) - MOST_SHOWN} more; --json has all"] * (len(refused) > MOST_SHOWN)
-    warn(*told)
+    warn(*_told(done["refused"]))
     said = f"{done['stored']} stories stored, {done['skipped']} were there already, {len(refused)} refused"
     context.answer({"success": not refused, **done, "refused": refused}, said)
     if refused:
         raise typer.Exit(PARTLY if done["stored"] + done["skipped"] else FAILED)
+
+
+def _told(refused: list[tuple[int, str]]) -> list[str]:
+    """A line for each reason, with the rows that have it as far as they fit."""
+    rows: dict[str, list[str]] = {}
+    for number, reason in refused:
+        rows.setdefault(reason, []).append(str(number))
+    lines = []
+    for reason, numbers in rows.items():
+        more = f" and {len(numbers) - MOST_SHOWN} more" if len(numbers) > MOST_SHOWN else ""
+        lines.append(f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:MOST_SHOWN])}{more}: {reason}")
+    rest = len(lines) - MOST_SHOWN
+    return [*lines[:MOST_SHOWN], *[f"... and {rest} more reasons; --json has all"] * (rest > 0)]
 
 
 def _seeded(client: Any, rows: list[tuple[int, Any]], own: Json) -> Iterator[tuple[Json, int]]:
@@ -76,10 +88,17 @@ def _seeded(client: Any, rows: list[tuple[int, Any]], own: Json) -> Iterator[tup
 
     for start in range(0, len(rows), MOST_STORIES):
         part = rows[start : start + MOST_STORIES]
-        stories = [{**own, **row} if isinstance(row, dict) else row for _, row in part]
+        bad = [(number, row.message) for number, row in part if isinstance(row, RequestRejected)]
+        good = [(number, row) for number, row in part if not isinstance(row, RequestRejected)]
+        stories = [_filled(row, own) if isinstance(row, dict) else row for _, row in good]
         done = client.stored_stories(client.store_stories(stories), wait=LONGEST_SEED)
-        done["refused"] = [(part[number - 1][0], why) for number, why in done["refused"]]
+        done["refused"] = sorted([*bad, *((good[number - 1][0], why) for number, why in done["refused"])])
         yield done, len(part)
+
+
+def _filled(row: Json, own: Json) -> Json:
+    """The row, with what it does not tell itself."""
+    return {**own, **row, **{key: value for key, value in own.items() if not row.get(key)}}
 
 
 def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:

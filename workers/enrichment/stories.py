@@ -1,16 +1,23 @@
-"""The memory of user stories as the configuration asks for it, and its jobs in the queue."""
+"""User stories as the configuration asks for them: their memory, its jobs in the queue, and exports to begin with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+from connectors.documents.values import parse_json
 from pipeline.documents import Json
 from pipeline.embedding import Embedder
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of, vector_key
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
 from pipeline.search.records import MEASURED_THRESHOLDS
 from pipeline.stories import StoryMemory, StoryOptions, memory, use
 from pipeline.stories.examples import retrieve_similar_examples, store_stories
@@ -84,10 +91,13 @@ def find(stories: StoryMemory, asked: StoryQuery) -> list[Json]:
     """Similar stories, nearest first; none if the installation is switched off.
 
     Raises:
+        RequestRejected: nothing is looked for.
         EmbeddingError: the question has no vector.
         StoreUnavailable: the database does not answer.
     """
     options = stories.options
+    if not asked.query.strip():
+        raise RequestRejected("the question is empty", fix="say in a sentence what the stories are about")
     k = options.k if asked.k is None else asked.k
     threshold = options.threshold if asked.threshold is None else asked.threshold
     if asked.examples:
@@ -120,3 +130,127 @@ def run_store(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
 def run_search(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
     """Do a job that asks a `StoryQuery`."""
     run(parts, tenant, job_id, lambda asked: {"stories": find(memory_of(parts, tenant), StoryQuery(**asked))})
+
+
+# Exports of earlier stories ------------------------------------------------------------------------
+
+MOST_BYTES = 50_000_000
+MOST_UNPACKED = 500_000_000
+"""Of an Excel file, which is packed."""
+MOST_ROWS = 100_000
+_KEYS = ("user_stories", "userStories", "stories", "final_output")
+
+
+def rows_of(path: Path) -> list[tuple[int, Any]]:
+    """Number and fields of each story; rows of tables are counted as a spreadsheet does, others from 1.
+
+    Empty rows are left out; a row that has no fields is the `RequestRejected` that says why.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is none that can be read.
+        DocumentRejected: it is not what its name says, or too large, or holds nothing.
+    """
+    read = {".json": _json, ".csv": _csv, ".xlsx": _excel}.get(path.suffix.lower())
+    if read is None:
+        raise ConfigurationError(f"{path} is no .json, .csv or .xlsx", fix="save the export as one of them")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DocumentRejected(f"{path} is larger than {MOST_BYTES:,} bytes", fix="seed it in parts")
+        rows = list(islice(read(path), MOST_ROWS + 1))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror}", fix="name a file that is there"
+        ) from None
+    except UnicodeDecodeError:
+        raise DocumentRejected(f"{path} is no text in UTF-8", fix="save it as UTF-8") from None
+    if len(rows) > MOST_ROWS:
+        raise DocumentRejected(f"{path} has more than {MOST_ROWS:,} rows", fix="seed it in parts")
+    if not rows:
+        raise DocumentRejected(
+            f"{path} holds no stories", fix="name the columns in its first row, if it is a table"
+        )
+    return rows
+
+
+def _json(path: Path) -> Iterator[tuple[int, Any]]:
+    data = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
+    while isinstance(data, Mapping):
+        held = [data[key] for key in _KEYS if key in data]
+        held += [value for value in data.values() if _listing(value)]
+        if not held:
+            break
+        data = held[0]
+    if not isinstance(data, list):
+        raise DocumentRejected(
+            f"{path} has no list of stories", fix='write [{...}, ...] or {"user_stories": [{...}, ...]}'
+        )
+    yield from enumerate(data, start=1)
+
+
+def _listing(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(one, Mapping) for one in value)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    head = text.partition("\n")[0]
+    divider = max(",;\t", key=head.count)
+    csv.field_size_limit(MOST_BYTES)
+    try:
+        yield from _table(csv.reader(io.StringIO(text, newline=""), delimiter=divider))
+    except csv.Error as error:
+        raise DocumentRejected(f"{path} is no CSV: {error}", fix="export it again") from None
+
+
+def _excel(path: Path) -> Iterator[tuple[int, Any]]:
+    import openpyxl
+
+    try:
+        with zipfile.ZipFile(path) as packed:
+            size = sum(part.file_size for part in packed.infolist())
+        if size > MOST_UNPACKED:
+            raise DocumentRejected(
+                f"{path} unpacks to more than {MOST_UNPACKED:,} bytes", fix="seed it in parts"
+            )
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        try:
+            yield from _table(book.worksheets[0].iter_rows(values_only=True))
+        finally:
+            book.close()
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
+        # What the library raises about a broken file; a broken XML is a SyntaxError.
+        raise DocumentRejected(
+            f"{path} is no Excel file ({type(error).__name__})", fix="save it as .xlsx"
+        ) from None
+
+
+def _table(rows: Iterator[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+    """Rows under the first one that is not empty, which names the columns."""
+    heads: Sequence[Any] = ()
+    for number, row in enumerate(rows, start=1):
+        if not any(map(_filled, row)):
+            continue
+        if heads:
+            yield number, _fields(heads, row)
+        else:
+            heads = row
+
+
+def _fields(heads: Sequence[Any], row: Sequence[Any]) -> dict[str, Any] | RequestRejected:
+    """The cells by their columns; what columns of the same name hold is a list, as trackers export labels."""
+    if any(map(_filled, row[len(heads) :])):
+        return RequestRejected(
+            f"it has {len(row)} cells under {len(heads)} columns: put quotes around its texts"
+        )
+    found: dict[str, list[Any]] = {}
+    for head, cell in zip(heads, row, strict=False):
+        if _filled(head):
+            found.setdefault(str(head), []).append(cell)
+    return {
+        head: cells[0] if len(cells) == 1 else list(filter(_filled, cells)) or None
+        for head, cells in found.items()
+    }
+
+
+def _filled(cell: object) -> bool:
+    return cell not in (None, "")
