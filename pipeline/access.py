@@ -75,8 +75,13 @@ class Caller:
         """True if they may look into this project."""
         return not self.own_projects or project in self.own_projects
 
-    def project(self, connection: Connection, named: str) -> UUID:
-        """The id of a project of theirs, given as id or name.
+    def changes(self, project: UUID) -> bool:
+        """True if the token names it, without which nobody changes what all share; permissions are asked apart."""
+        names = self.projects
+        return ALL in names or project in {project_id(self.tenant, name) for name in names}
+
+    def project(self, connection: Connection, named: str, *, to_change: bool = False) -> UUID:
+        """The id of a project of theirs, given as id or name; `to_change` asks for one whose documents they may change.
 
         Raises:
             NotFound: the tenant has none of this name; those of other tenants are not told apart.
@@ -85,6 +90,6 @@ class Caller:
         wanted = project_id(self.tenant, named) if named.strip() else None
         if wanted is None or not sources.has_project(connection, wanted):
             raise NotFound("there is no such project")
-        if not self.knows(wanted):
+        if not (self.changes(wanted) if to_change else self.knows(wanted)):
             raise Forbidden("the project is not among those of the token")
         return wanted

@@ -268,7 +268,7 @@ class Client(StoryMethods):
         found, caller = replace(asked, project=named.project, projects=named.projects), caller or self._caller
         if caller is not None:
             with self._store() as connection:
-                for name in {found.project, *found.projects} - {ALL}:
+                for name in {found.project, *({*found.projects} - {ALL})}:
                     caller.project(connection, name)
             if ALL in found.projects:
                 found = replace(found, projects=caller.projects)

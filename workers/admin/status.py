@@ -218,7 +218,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
             "last_sync": row.last_sync_at,
             "next_sync": row.next_sync_at,
             "last_error": row.last_error,
-            "held": row.held,
+            "held": row.held if caller.changes(row.project_id) else 0,
             "run": last.get(row.id),
         }
         for row in rows
@@ -228,7 +228,7 @@ def sources_of(parts: Runtime, caller: Caller) -> list[Json]:
 def letters_of(parts: Runtime, caller: Caller) -> tuple[list[dead.DeadLetter], list[Json]]:
     """Dead letters of the caller's projects, and what their tenant embedded today."""
     with parts.database.tenant(caller.tenant) as connection:
-        own = [row.id for row in sources.listed(connection) if caller.knows(row.project_id)]
+        own = [row.id for row in sources.listed(connection) if caller.changes(row.project_id)]
         return dead.listed(connection, source_ids=own), embedding_use.usage_today(connection)
 
 
@@ -239,7 +239,7 @@ def operated(parts: Runtime, caller: Caller, name: str, act: Callable[[str], obj
         NotFound: none of theirs is called so.
     """
     with parts.database.tenant(caller.tenant) as connection:
-        theirs = {row.name for row in sources.listed(connection) if caller.knows(row.project_id)}
+        theirs = {row.name for row in sources.listed(connection) if caller.changes(row.project_id)}
         tenant = sources.tenant_names(connection).get(caller.tenant, caller.tenant_name)
     if name not in theirs:
         raise NotFound("there is no such source")

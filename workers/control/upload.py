@@ -22,7 +22,8 @@ from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
-from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources
+from pipeline.ledger import admission, audit, clean, document_id, project_id, runs, source_id, sources
+from pipeline.search import statement
 from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
 from workers.queue import dispatch
@@ -61,7 +62,7 @@ def upload(
             f"send 1 to {MOST_FILES} files or documents at once, not {len(files) + len(documents)}"
         )
     with parts.database.tenant(caller.tenant) as connection:
-        place = caller.project(connection, project)  # before anything is read
+        place = caller.project(connection, project, to_change=True)  # before anything is read
     found = _read_apart(parts.settings, files, documents)
     taken = {one.external_id: one for one in found if isinstance(one, Document)}
     rejected = [one for one in found if isinstance(one, Problem)]
@@ -70,6 +71,7 @@ def upload(
         run = runs.open_run(connection, caller.tenant, own, trigger="manual")
         if run is None:  # cannot be: runs of uploads are opened and walked in one transaction
             raise StoreUnavailable("another upload to this project is under way", retry_after=1)
+        rejected += _unseen(connection, caller, own, taken)
         where = admission.Admission(
             tenant_id=caller.tenant,
             project_id=place,
@@ -93,6 +95,26 @@ def upload(
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
         "rejected": [{"item": one.external_id, "reason": one.reason} for one in rejected],
     }
+
+
+def _unseen(
+    connection: Connection, caller: Caller, source: UUID, taken: dict[str, Document]
+) -> Iterator[Problem]:
+    """Takes out what would replace a document that the caller may not see."""
+    names = statement.names_of(caller.sight)
+    ids = [document_id(source, clean(one)) for one in taken]
+    rows = connection.exec_driver_sql(
+        f"""select d.external_id from document d
+            where d.id = any(%(ids)s) and not d.deleted and ({statement.visible(names)}) is not true""",
+        {**statement.values_of(caller.sight, names), "ids": ids},
+    )
+    unseen = set(rows.scalars())
+    for name in [one for one in taken if clean(one) in unseen]:
+        del taken[name]
+        yield Problem(
+            external_id=name,
+            reason="this name is taken by something you may not replace; send it under another",
+        )
 
 
 def _registered(connection: Connection, caller: Caller, project: UUID) -> UUID:
@@ -121,7 +143,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
     document_as(parts, caller, document)  # nobody removes what they may not see
     with parts.database.tenant(caller.tenant) as connection:
         place = sources.uploaded_to(connection, document, ORIGIN)
-        if place is None or not caller.knows(place) or not admission.remove(connection, [document]):
+        if place is None or not caller.changes(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
         told = {"document": str(document)}
         audit.note(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
@@ -166,8 +188,14 @@ def _files(settings: Settings, files: Sequence[tuple[str, bytes]]) -> Iterator[D
                 yield Problem(external_id=name[:200], reason=why)
                 continue
             path = Path(folder, kind, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            except OSError as error:  # a part of it is too long, or is a file and a folder
+                yield Problem(
+                    external_id=name[:200], reason=f"there can be no file of its name: {error.strerror}"
+                )
+                continue
             present.add(kind)
         for kind in sorted(present):
             yield from _converted(settings, kind, Path(folder, kind))

@@ -132,6 +132,7 @@ def test_what_is_wrong_is_said(call: Callable[..., Any]) -> None:
     assert call("POST", path, {"pbi": {**PBI, "project": "empty"}}).status_code == 403
     assert call("POST", path, {"pbi": {**PBI, "project": "nowhere"}}).status_code == 404
     assert call("POST", path, {"pbi": PBI, "projects": ["empty"]}).status_code == 403
+    assert call("POST", path, {"pbi": PBI, "project": "*"}).status_code == 404, "one item is of one project"
     everywhere = call("POST", path, {"pbi": PBI, "projects": ["*"]})
     assert everywhere.status_code == 202, "all of one's own"
 

@@ -105,6 +105,7 @@ def test_what_is_sent_is_found_and_what_is_sent_again_replaces_it(
         ("/etc/x.md", b"# x", "no path below a folder"),
         ("a//b.md", b"# x", "no path below a folder"),
         ("x" * 600 + ".md", b"# x", "longer than 500 bytes"),
+        ("x" * 300 + ".md", b"# x", "no file of its name"),
         ("a.exe", b"MZ", "ends with none of"),
         ("a.md", b"PK\x03\x04\x00\x00", "binary file"),
         ("empty.md", b"", "holds no text"),
@@ -152,8 +153,46 @@ def test_documents_are_taken_as_json(
     assert api.post("/api/v1/knowledge/documents", json=script, headers=headers).status_code == 422
 
 
+def test_nobody_replaces_what_they_may_not_see(
+    api: TestClient, parts: Runtime, send: Callable[..., Any], token: Callable[..., str]
+) -> None:
+    """Not even its existence could be undone: the text would be gone, and its readers would read another one."""
+    board = {"groups": ("board",), "level": "restricted"}
+    kept = {
+        "closed.md": "---\nacl: [['group:board']]\n---\n# Closed\n\nThe board's berth.\n",
+        "secret.md": "---\nsecurity_level: restricted\n---\n# Secret\n\nThe restricted berth.\n",
+    }
+    ids = {d["external_id"]: d["document_id"] for d in send(files(**kept), **board).json()["documents"]}
+    for again in range(2):  # while they wait to be indexed, and afterwards
+        answer = send(files(**dict.fromkeys([*kept, f"mine-{again}.md"], "# Mine\n\nNothing of theirs.")))
+        assert [one["external_id"] for one in answer.json()["documents"]] == [f"mine-{again}.md"]
+        assert {one["item"] for one in answer.json()["rejected"]} == set(kept)
+        as_json = {"title": "Closed", "text": "Mine.", "external_id": "closed.md"}
+        headers = {"Authorization": f"Bearer {token(permissions=frozenset({'write'}))}"}
+        sent = {"project_id": str(BERTH), "documents": [as_json]}
+        taken = api.post("/api/v1/knowledge/documents", json=sent, headers=headers).json()
+        assert (taken["documents"], len(taken["rejected"])) == ([], 1)
+        work_off(parts)
+    headers = {"Authorization": f"Bearer {token(**board)}"}
+    texts = [api.get(f"/api/v1/documents/{one}", headers=headers).json()["text"] for one in ids.values()]
+    assert ["berth" in text for text in texts] == [True, True]
+    changed = send(files(**{name: text.replace("berth", "quay") for name, text in kept.items()}), **board)
+    assert len(changed.json()["documents"]) == 2, "who may see it may replace it"
+
+
+def test_two_names_that_cannot_be_there_together(send: Callable[..., Any]) -> None:
+    page = "# A\n\nText."
+    answer = send(files(**{"a.md/b.md": page, "a.md": page, "c.md": page}))
+    assert answer.status_code == 202, answer.text
+    assert [one["item"] for one in answer.json()["rejected"]] == ["a.md"]
+    assert [one["external_id"] for one in answer.json()["documents"]] == ["a.md/b.md", "c.md"]
+
+
 def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> None:
     page = files(**{"a.md": "# A\n\nText."})
+    shared = project_id(ACME.tenant, "default")
+    assert send(page, shared).status_code == 403, "what all read is changed by whom the token names for it"
+    assert [send(page, shared, projects=(name,)).status_code for name in ("default", "*")] == [202, 202]
     assert send(page, permissions=frozenset({"read"})).status_code == 403
     assert send(page, project_id(ACME.tenant, "empty")).status_code == 403
     assert send(page, project_id(tenant_id("evil"), "berth")).status_code == 404
