@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -42,6 +43,17 @@ def _admitted(
     if given is None:
         raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
     caller = request.app.state.verifier.caller(given.credentials)
+    with counted(parts, caller):
+        yield caller
+
+
+@contextmanager
+def counted(parts: Runtime, caller: Caller) -> Iterator[None]:
+    """A request of the caller's, by whatever door, is under way.
+
+    Raises:
+        RateLimited: they ask more than they may.
+    """
     a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}"
     try:
         ticket = parts.request_limiter.acquire(
@@ -52,7 +64,7 @@ def _admitted(
     except SourceUnavailable:
         ticket = ""  # without the broker nobody counts, and searches go on
     try:
-        yield caller
+        yield
     finally:
         if ticket:
             parts.request_limiter.release(key, ticket)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Form, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, Form, Header, Request, Response, UploadFile
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -27,7 +27,7 @@ from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
 from workers.admin.status import changes_of, letters_of, operated, projects_of, sources_of
-from workers.api.callers import Parts
+from workers.api.callers import Parts, counted
 from workers.api.enrichment import client_for, items_of
 from workers.runtime import acting
 from workers.search import document_as, search_as
@@ -100,13 +100,14 @@ class LoggedOut(Exception):
     """There is no session."""
 
 
-def _session(request: Request) -> Session:
+def _session(request: Request, parts: Parts) -> Iterator[Session]:
     token = request.cookies.get(COOKIE, "")
     try:
         caller = request.app.state.verifier.caller(token)
     except TokenRefused:
         raise LoggedOut from None
-    return Session(request, caller, token)
+    with counted(parts, caller):
+        yield Session(request, caller, token)
 
 
 Logged = Annotated[Session, Depends(_session)]
@@ -129,8 +130,13 @@ def _to(request: Request, path: str) -> RedirectResponse:
 
 
 @router.post("/login")
-def login(request: Request, token: Text) -> Response:
+def login(
+    request: Request, token: Text, sec_fetch_site: Annotated[str, Header()] = "same-origin"
+) -> Response:
     """Keep the token in a cookie that no script can read."""
+    # Another site would have people ask under a name of its choice.
+    if sec_fetch_site not in ("same-origin", "none"):
+        raise Forbidden("the form is not one of this console; load the page again")
     try:
         request.app.state.verifier.caller(token.strip())
     except TokenRefused as error:

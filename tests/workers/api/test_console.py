@@ -64,6 +64,39 @@ def test_who_has_no_token_sees_the_page_to_log_in_and_nothing_else(browser: Test
     assert "nonsense" not in wrong.text
 
 
+def test_no_other_site_logs_somebody_in(browser: TestClient, token: Callable[..., str]) -> None:
+    """Else what they ask from then on would be asked, and audited, as somebody of its choice."""
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 303), ("none", 303)):
+        headers = {"Sec-Fetch-Site": site}
+        answer = browser.post(
+            "/console/login", data={"token": token()}, headers=headers, follow_redirects=False
+        )
+        assert (answer.status_code, "Set-Cookie" in answer.headers) == (status, status == 303)
+
+
+@pytest.fixture
+def few(parts: Runtime) -> Iterator[int]:
+    """How many requests a user may ask in a minute."""
+    rag, most = parts.rag, 7
+    parts.rag = rag.model_copy(update={"api": rag.api.model_copy(update={"requests_per_minute": most})})
+    yield most
+    parts.rag = rag
+
+
+def test_pages_and_requests_of_a_user_are_counted_together(
+    few: int, logged: Callable[..., TestClient], token: Callable[..., str]
+) -> None:
+    own: dict[str, Any] = {"subject": "cora"}
+    browser, headers = logged(**own), {"Authorization": f"Bearer {token(**own)}"}
+    told = [browser.get("/console/changes").status_code for _ in range(few - 1)]
+    told += [browser.get("/api/v1/projects", headers=headers).status_code for _ in range(2)]
+    assert told == [200] * few + [429]
+    page = browser.get("/console/changes", headers={"X-Forwarded-For": "198.51.100.7"})
+    assert (page.status_code, "too many requests" in page.text) == (429, True)
+    browser.cookies.clear()
+    assert logged(subject="dora").get("/console/changes").status_code == 200
+
+
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_of_its_own(
     logged: Callable[..., TestClient],
 ) -> None:
