@@ -28,6 +28,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
+from pipeline.documents import hands_out_keys
+
 MASK = "***"
 
 
@@ -166,14 +168,7 @@ def _web(value: str) -> str:
     return no_metadata_service(value.rstrip("/"))
 
 
-_METADATA_SERVICES = (
-    "metadata",
-    "metadata.google.internal",
-    "100.100.100.200",
-    "168.63.129.16",
-    "fd00:ec2::254",
-)
-"""Beside the link-local addresses."""
+_METADATA_SERVICES = ("metadata", "metadata.google.internal")
 
 
 def host_of(url: str) -> str:
@@ -194,10 +189,7 @@ def no_metadata_service(url: str) -> str:
         PydanticCustomError: it is.
     """
     host = host_of(url)
-    link_local = False
-    with suppress(ValueError):
-        link_local = ip_address(host).is_link_local
-    if link_local or host in _METADATA_SERVICES:
+    if host in _METADATA_SERVICES or hands_out_keys(host):
         raise refusal("the address of a service", "this one hands out the keys of a cloud's machine")
     return url
 

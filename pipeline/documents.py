@@ -7,9 +7,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from ipaddress import ip_address
+from socket import SOCK_STREAM, getaddrinfo
 from typing import Any, Protocol
 
 Json = dict[str, Any]
@@ -30,6 +33,27 @@ CONTROLS = re.compile(
 def without_controls(text: str) -> str:
     """The text as it may be shown on a terminal or told to a model; a blank stands for an unusual line end."""
     return CONTROLS.sub("", _BREAKS.sub(" ", text))
+
+
+_HANDS_OUT_KEYS = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
+"""Beside the link-local addresses."""
+
+
+def hands_out_keys(address: str) -> bool:
+    """True for an IP address by which a cloud gives the keys of a machine to any of its programs; names are none."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_link_local or str(found) in _HANDS_OUT_KEYS
+
+
+def leads_to_keys(host: str, port: int) -> bool:
+    """True for a host that is such an address, by whatever name; a name that cannot be resolved is none."""
+    with suppress(OSError, UnicodeError):
+        return any(hands_out_keys(str(found[4][0])) for found in getaddrinfo(host, port, type=SOCK_STREAM))
+    return False
 
 
 class SourceType(StrEnum):

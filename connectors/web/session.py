@@ -7,15 +7,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util.retry import Retry
 
 from connectors.web.answers import FOREIGN, LASTS, AnswerTooLarge, Origin, elsewhere, judge, translate
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
-from pipeline.errors import RateLimited, SourceUnavailable, pause_of
+from pipeline.documents import leads_to_keys
+from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, pause_of
 
 READ_TIMEOUTS_IN_ALL = 5
 """A whole answer may take this many read timeouts: a server that drips never runs into one of them."""
@@ -56,6 +59,34 @@ class Access:
         return Origin.configured(self.base_url)
 
 
+_Kind = TypeVar("_Kind", bound=HTTPConnection)
+
+
+def _guarded(kind: type[_Kind]) -> type[_Kind]:
+    """Connections of this kind that go to no server which hands out keys, whatever name leads there."""
+
+    class Guarded(kind):  # type: ignore[valid-type,misc]
+        def connect(self) -> None:
+            if leads_to_keys(self.host, self.port):
+                said = (
+                    f"the host {self.host} leads to the address where clouds hand out the keys of a machine"
+                )
+                raise SourceDenied(
+                    said, fix="nothing was sent there; look at the configured address, and the DNS"
+                )
+            super().connect()
+
+    return Guarded
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _guarded(HTTPConnection)
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _guarded(HTTPSConnection)
+
+
 class GuardedAdapter(HTTPAdapter):
     """Sends requests of a session, also those that follow a redirect; errors that come out are ours."""
 
@@ -63,6 +94,11 @@ class GuardedAdapter(HTTPAdapter):
         self.access = access
         self._patience = access.patience
         super().__init__(max_retries=0, pool_maxsize=max(1, access.limits.at_once))
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """As in requests, with connections that are looked at."""
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     @property
     def max_retries(self) -> Retry:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import httpx2
 
+from pipeline.documents import leads_to_keys
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, EmbeddingError
 
 _LASTS = "it is tried again by itself; if it lasts, look whether the service is up and reachable from here"
@@ -84,6 +86,7 @@ class DeadlineTransport(httpx2.BaseTransport):
         Raises:
             httpx2.ReadTimeout: the time is up and the answer is not whole.
         """
+        request.extensions = {**request.extensions, "trace": _look}
         wanted = request.extensions.get("timeout", {})
         seconds = wanted.get("read")
         if seconds is None:
@@ -101,6 +104,13 @@ class DeadlineTransport(httpx2.BaseTransport):
     def close(self) -> None:
         """Let go of the connections."""
         self.inner.close()
+
+
+def _look(step: str, told: Mapping[str, Any]) -> None:
+    """Before a connection is made: not to where keys are handed out, whatever name leads there."""
+    if step == "connection.connect_tcp.started" and leads_to_keys(told["host"], told["port"]):
+        said = f"the host {told['host']} leads to the address where clouds hand out the keys of a machine"
+        raise EmbedderRefused(said, fix=f"nothing was sent there; {_ADDRESS}, and the DNS")
 
 
 class _TimeLeft(dict[str, float]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from pydantic.alias_generators import to_camel
 from connectors import SourceContext
 from connectors.sections import host_of, revealed
 from pipeline.documents import as_metadata
+from pipeline.embedding.known_models import KNOWN
 from pipeline.ledger import project_id, tenant_id
 from workers.settings.diagnosis import explain
+from workers.settings.embedding import EmbeddingModel
 from workers.settings.environment import CONFIG, lookup, override
 from workers.settings.models import Configuration, ConfigurationFile
 from workers.settings.sources import SourceSettings, is_off
@@ -131,6 +134,8 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
         rag = ConfigurationFile.model_validate(tree.data).rag
     except ValidationError as error:
         explain(error, tree, ConfigurationFile)
+    else:
+        _check_hosts(rag, tree)
     if tree.problems:
         raise SettingsError(chain.from_iterable(tree.problems.values()))
     if not rag.embedding.cache.enabled:
@@ -142,22 +147,39 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     return Settings(rag=rag, path=absolute if given else None, folder=folder, notes=tuple(tree.notes))
 
 
-def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
-    """A warning for each address beyond this machine that gets a key or a password without TLS."""
-    sections: dict[KeyPath, Any] = {
+def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
+    """Path, section and address of each service that is asked over the network."""
+    models: dict[KeyPath, EmbeddingModel | None] = {
         ("embedding",): rag.embedding,
         ("embedding", "previous"): rag.embedding.previous,
         ("stories", "embedding"): rag.stories.embedding,
     }
-    sections |= {("sources", n): source for n, source in enumerate(rag.sources)}
-    for path, section in sections.items():
-        url = str(getattr(section, "base_url", None) or getattr(section, "place", None) or "")
+    for path, model in models.items():
+        if model and (url := str(model.base_url or KNOWN[model.provider].base_url)):
+            yield (ROOT, *path), model, url
+    for n, source in enumerate(rag.sources):
+        if (url := str(getattr(source, "place", ""))).startswith(("http://", "https://")):
+            yield (ROOT, "sources", n), source, url
+    if rag.auth.jwks_url:
+        yield (ROOT, "auth", "jwksUrl"), None, rag.auth.jwks_url  # gets no secret
+
+
+def _check_hosts(rag: Configuration, tree: Tree) -> None:
+    """Nobody is asked whom `security.hosts` does not name, if it names somebody."""
+    allowed = rag.security.hosts
+    for key, _, url in _services(rag):
+        if allowed and not any(fnmatchcase(host_of(url), host.lower()) for host in allowed):
+            tree.complain(key, SettingsProblem(found=repr(host_of(url)), allowed="a host of security.hosts"))
+
+
+def _readable_secrets(rag: Configuration, tree: Tree) -> Iterator[str]:
+    """A warning for each address beyond this machine that gets a key or a password without TLS."""
+    for key, section, url in _services(rag):
         fields = getattr(type(section), "model_fields", ())
         secret = any(isinstance(getattr(section, name), SecretStr) for name in fields)
         host = host_of(url)
         here = host in ("localhost", "::1") or host.startswith("127.")
         if secret and url.startswith("http://") and not here:
-            key = (ROOT, *path)
             yield f"{tree.place(key)}: {spelled(key)}: its secret is readable on the way to http://{host}; use https"
 
 

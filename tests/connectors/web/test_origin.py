@@ -6,7 +6,7 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from connectors.web.session import Access, GuardedAdapter, guard
+from connectors.web.session import Access, GuardedAdapter, GuardedSession, guard
 from pipeline.errors import ConfigurationError, SourceDenied
 from tests.connectors.web.edge import GOOD, TOKEN, access_to, failure, opened
 from tests.fakes.server import Answer, Fault, ScriptedServer, Seen
@@ -142,3 +142,12 @@ def test_a_seen_request_names_its_product_in_errors_only(server: ScriptedServer)
     assert "Confluence" in error.message
     assert "secret" not in str(error)
     assert "abc" not in str(error)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("name", ["2852039166", "169.254.43518", "0xa9fea9fe", "[::ffff:a9fe:a9fe]"])
+def test_a_name_that_leads_to_where_clouds_hand_out_keys_is_not_followed(scheme: str, name: str) -> None:
+    """As the resolver of this machine reads these names: the address itself is refused when it is configured."""
+    access = Access(base_url=f"{scheme}://{name}", connect_timeout=0.2)
+    with GuardedSession(access) as session, pytest.raises(SourceDenied, match="hand out the keys"):
+        session.get(f"{scheme}://{name}/latest/meta-data/")

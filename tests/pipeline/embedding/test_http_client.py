@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from pipeline.embedding.http_client import DeadlineTransport
+from pipeline.errors import EmbedderRefused
 
 
 class Clock:
@@ -75,3 +76,13 @@ def test_when_the_time_is_up_no_part_is_waited_for() -> None:
     with pytest.raises(httpx2.ReadTimeout):
         call(slow, seconds=3)
     assert slow.left == [3, 0.001]
+
+
+@pytest.mark.parametrize("name", ["2852039166", "0xa9fea9fe", "[::ffff:a9fe:a9fe]"])
+def test_a_name_that_leads_to_where_clouds_hand_out_keys_is_not_followed(name: str) -> None:
+    """As the resolver of this machine reads these names."""
+    with (
+        httpx2.Client(transport=DeadlineTransport(), timeout=0.2) as client,
+        pytest.raises(EmbedderRefused, match="hand out the keys"),
+    ):
+        client.get(f"http://{name}/latest/meta-data/")

@@ -40,6 +40,25 @@ def test_no_service_is_asked_at_the_address_where_clouds_hand_out_keys(
         assert "hands out the keys of a cloud's machine" in said
 
 
+def test_only_hosts_that_are_named_are_asked(lines: Callable[[str], list[str]], loaded: Loaded) -> None:
+    text = """
+rag:
+  security: {hosts: ['*.Example.com', localhost]}
+  auth: {algorithm: RS256, jwksUrl: 'https://keys.%s/k'}
+  embedding: {provider: %s, apiKey: k, model: m, dimensions: 8, previous: {provider: ollama, model: m, dimensions: 8}}
+  sources:
+    - {name: a, type: confluence, token: t, baseUrl: 'https://WIKI.%s./x'}
+    - {name: b, type: markdown, paths: ['*.md'], baseUrl: 'https://git.elsewhere.org'}
+"""
+    assert loaded(text % ("example.com", "ollama", "example.com")).rag.security.hosts
+    said = lines(text % ("example.org", "openai", "example.com.evil.org"))
+    assert [line.split(": ", 1)[1] for line in said] == [
+        "auth.jwksUrl: found 'keys.example.org', expected a host of security.hosts",
+        "embedding: found 'api.openai.com', expected a host of security.hosts",
+        "sources[0]: found 'wiki.example.com.evil.org', expected a host of security.hosts",
+    ]
+
+
 def test_a_key_in_an_address_is_shown_nowhere(loaded: Loaded, lines: Callable[[str], list[str]]) -> None:
     text = "rag:\n  embedding: {provider: ollama, model: m, dimensions: 8, baseUrl: 'https://h/v1?key=sesame&v=1'}\n"
     settings = loaded(text)
