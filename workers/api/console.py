@@ -22,6 +22,7 @@ from pipeline.documents import Kind
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
 from pipeline.errors import Forbidden, LarderError, RequestRejected, TokenRefused
+from pipeline.ledger import clean
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
@@ -234,7 +235,7 @@ def enrich(
     try:
         item = _item(title, text, file.file.read() if file else b"")
         client = client_for(request, parts, session.caller)
-        job = client.submit(item, project=project or None, caller=session.caller)
+        job = client.submit(clean(item), project=project or None, caller=session.caller)
     except LarderError as error:
         told = {"job": None, "projects": projects_of(parts, session.caller), "problem": error.message}
         return session.page("enrich.html", "Step 4", 422, **told)

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
-from pipeline.ledger import NAMESPACE
+from pipeline.ledger import NAMESPACE, clean
 from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
@@ -171,7 +171,7 @@ def upload_files(
     files: Annotated[list[UploadFile], File(description=".md, .txt and .json", min_length=1)],
 ) -> UploadResponse:
     """Take files in; a file of the same name is replaced, one that is the same costs nothing."""
-    read = [(file.filename or "", file.file.read()) for file in files[: MOST_FILES + 1]]
+    read = [(clean(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]
     return _accepted(request, response, upload(parts, caller, str(project_id), read))
 
 

@@ -259,9 +259,14 @@ def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
 
     Raises:
         ConfigurationError: the name is empty.
+        RequestRejected: it is an id, which may be that of a project that another tenant has not made yet.
     """
     found = project_id(caller.tenant, name)
     with parts.database.tenant(caller.tenant) as connection:
+        if str(found) == name.strip().lower() and not sources.has_project(connection, found):
+            raise RequestRejected(
+                "a project's name is no id", fix="give it a name, from which its id is made"
+            )
         sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, found, name)
         audit.note(connection, caller.tenant, "project", name, {}, by=caller.subject)
     return found

@@ -92,7 +92,7 @@ def test_pages_and_requests_of_a_user_are_counted_together(
     told += [browser.get("/api/v1/projects", headers=headers).status_code for _ in range(2)]
     assert told == [200] * few + [429]
     page = browser.get("/console/changes", headers={"X-Forwarded-For": "198.51.100.7"})
-    assert (page.status_code, "too many requests" in page.text) == (429, True)
+    assert (page.status_code, "Too many requests" in page.text) == (429, True)
     browser.cookies.clear()
     assert logged(subject="dora").get("/console/changes").status_code == 200
 
@@ -167,6 +167,7 @@ def test_an_item_is_asked_about_watched_and_read(logged: Callable[..., TestClien
     assert "Title of internal-0" in page.text
     assert "Copy as Markdown" in page.text
     assert 'http-equiv="refresh"' not in page.text
+    assert browser.post("/console/enrich", data={**told, "title": "A nul \x00 byte"}).status_code == 200
     wrong = browser.post("/console/enrich", data={**told, "title": "", "text": "{"})
     assert (wrong.status_code, 'role="alert"' in wrong.text) == (422, True)
     file = {"file": ("step-3.json", b'{"scored_pbis": [{"pbi": {"title": "Mooring lines"}, "scores": {}}]}')}

@@ -180,6 +180,25 @@ def test_nobody_replaces_what_they_may_not_see(
     assert len(changed.json()["documents"]) == 2, "who may see it may replace it"
 
 
+@pytest.mark.parametrize("charset", ["utf-8", "unicode_escape", "utf-16", "no-such"])
+def test_a_name_in_whatever_letters_is_no_fault(
+    api: TestClient, token: Callable[..., str], charset: str
+) -> None:
+    """The sender says how names are to be read; half a letter, which nobody can store, comes out of some."""
+    part = 'Content-Disposition: form-data; name="{}"{}\r\n\r\n{}\r\n--x'
+    parts_sent = [
+        part.format("project_id", "", BERTH),
+        part.format("files", r'; filename="half-\ud83d-\u0000.md"', "# A"),
+    ]
+    content = "\r\n".join(["--x", *parts_sent]).encode() + b"--\r\n"
+    headers = {
+        "Authorization": f"Bearer {token(permissions=frozenset({'write'}))}",
+        "Content-Type": f"multipart/form-data; boundary=x; charset={charset}",
+    }
+    answer = api.post("/api/v1/knowledge/upload", content=content, headers=headers)
+    assert answer.status_code in (202, 422), answer.text
+
+
 def test_two_names_that_cannot_be_there_together(send: Callable[..., Any]) -> None:
     page = "# A\n\nText."
     answer = send(files(**{"a.md/b.md": page, "a.md": page, "c.md": page}))
@@ -201,11 +220,14 @@ def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> No
 
 
 def test_projects_are_made_by_who_may(api: TestClient, token: Callable[..., str]) -> None:
-    def post(**changes: Any) -> Any:
+    def post(name: str = "dredging", **changes: Any) -> Any:
         headers = {"Authorization": f"Bearer {token(**changes)}"}
-        return api.post("/api/v1/projects", json={"name": "dredging"}, headers=headers)
+        return api.post("/api/v1/projects", json={"name": name}, headers=headers)
 
     assert post().status_code == 403
+    theirs = project_id(tenant_id("evil"), "not made yet")  # anybody can work that out
+    squatted = post(str(theirs).upper(), permissions=frozenset({"admin"}))
+    assert (squatted.status_code, "is no id" in squatted.text) == (422, True)
     made = post(permissions=frozenset({"admin"}))
     assert (made.status_code, made.json()["id"]) == (201, str(project_id(ACME.tenant, "dredging")))
     seen = api.get("/api/v1/projects", headers={"Authorization": f"Bearer {token()}"}).json()
@@ -218,7 +240,8 @@ def test_sources_and_runs_of_ones_own_projects(api: TestClient, token: Callable[
 
     names = {one["name"] for one in get("/api/v1/sources").json()}
     assert {"notes-berth", "notes-default"} <= names
-    assert {one["name"] for one in get("/api/v1/sources", projects=()).json()} == {"notes-default"}
+    shared = {one["name"] for one in get("/api/v1/sources", projects=()).json()}
+    assert shared - {"upload:default"} == {"notes-default"}
     operator = {"permissions": frozenset({"operate"})}
     assert get("/api/v1/sources/notes-berth/runs").status_code == 403
     assert get("/api/v1/sources/notes-berth/runs", **operator).json()[0]["queued"] == 12
