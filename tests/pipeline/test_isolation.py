@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from pipeline.database.engine import Database
 from pipeline.errors import StoreHindered
@@ -205,6 +207,26 @@ TABLES = sorted(
 )
 
 
+CALLED = """
+    select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t) from pg_proc p
+    where p.pronamespace = 'public'::regnamespace and p.prorettype <> 'trigger'::regtype
+      and has_function_privilege('larder_app', p.oid, 'execute')
+      and not exists (select from pg_depend d where d.objid = p.oid and d.deptype = 'e')"""
+"""Functions that the application may call, with the types of their arguments."""
+Superuser = Callable[[str], psycopg.Connection[Any]]
+
+
+def act_for(connection: Connection, tenant: UUID) -> None:
+    connection.execute(text("select set_config('app.tenant', :t, true)"), {"t": str(tenant)})
+
+
+def everything(connection: Connection, tenant: UUID) -> list[tuple[str, int, str]]:
+    """Table, number of rows and a hash over them, of all that a tenant has."""
+    act_for(connection, tenant)
+    row = "select count(*), coalesce(md5(string_agg(cast(t as text), '' order by cast(t as text))), '') from {} t"
+    return [(name, *connection.execute(text(row.format(name))).one()) for name in TABLES]
+
+
 @pytest.mark.req("001-118", "001-121")
 class TestTenants:
     def test_the_list_of_tables_is_whole(self, owner: psycopg.Connection[Any]) -> None:
@@ -244,6 +266,30 @@ class TestTenants:
                 "insert into project (id, tenant_id, name) values (gen_random_uuid(), :t, 'x')",
                 t=two.theirs.tenant,
             )
+
+    def test_a_function_neither_tells_nor_changes_what_is_of_another(
+        self, two: Two, owner: psycopg.Connection[Any], superuser: Superuser, shared_addresses: Addresses
+    ) -> None:
+        with superuser(shared_addresses.name) as every:
+            every.execute(
+                "update audit set at = at - interval '1000 days'"
+            )  # as old as entries that are removed
+        called = owner.execute(CALLED).fetchall()
+        assert {"audit_append", "audit_prune", "current_tenant", "open_search_index"} <= {
+            n for n, _ in called
+        }
+        given = {"uuid": f"'{two.theirs.tenant}'", "integer": "1", "text": "'x'", "jsonb": "'{}'"}
+        for name, types in called:
+            with two.database.app.connect() as connection, connection.begin() as transaction:
+                before = everything(connection, two.theirs.tenant)
+                act_for(connection, two.ours.tenant)
+                with suppress(DBAPIError), connection.begin_nested():
+                    said = connection.execute(
+                        text(f"select {name}({', '.join(map(given.__getitem__, types))})")
+                    )
+                    assert str(two.theirs.tenant) not in str(said.scalar()), name
+                assert everything(connection, two.theirs.tenant) == before, name
+                transaction.rollback()
 
     def test_the_partition_is_no_way_round(self, two: Two) -> None:
         with pytest.raises(StoreHindered, match="permission denied"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 
 from pipeline.access import LEVELS, Caller
 from pipeline.ledger import project_id, tenant_id
-from tests.workers.api.conftest import ACME
+from tests.conftest import Addresses
+from tests.workers.api.conftest import ACME, CONFIG
+from tests.workers.cli.conftest import runner, variables
+from workers import embedded
 from workers.api.agents import Tools
 from workers.runtime import Runtime
 
@@ -131,3 +135,39 @@ def test_nothing_foreign_comes_back_by_any_address(
     hold()
     assert cases >= 14 * EXAMPLES / 2
     assert shown > 5 * EXAMPLES, "there was something to see"
+
+
+@pytest.mark.req("001-118")
+def test_commands_of_one_tenant_neither_tell_nor_change_what_is_of_another(
+    parts: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared_addresses: Addresses,
+    servers: embedded.Servers,
+) -> None:
+    """On the command line all of a tenant is seen, and nothing of another, whatever is named."""
+
+    def texts(tenant: str) -> set[str]:
+        return {row[0] for row in parts.database.ask(tenant_id(tenant), "select content from chunk", {})}
+
+    run = runner(tmp_path, monkeypatch, variables(shared_addresses, servers), CONFIG)
+    document = "select id from document where external_id = 'public-0'"
+    ((theirs,), *_), before = parts.database.ask(ACME.tenant, document, {}), texts("acme")
+    berth = str(project_id(ACME.tenant, "berth"))
+    for command, code in {
+        ("search", "mooring lines acme", "-k", "50"): 0,
+        ("search", "mooring lines acme", "--project", berth): 0,
+        ("explain", str(theirs)): 1,
+        ("explain", "internal-3 of acme"): 1,
+        ("why-visible", "ann", str(theirs)): 1,
+        ("feedback", "how are lines checked", str(theirs), "useful"): 2,
+        ("feedback", "--list"): 0,
+        ("audit", "list"): 0,
+        ("clear", "--yes"): 0,
+    }.items():
+        said = run(*command, "--json", LARDER_TENANT="evil")
+        assert said.exit_code == code, (command, said.output)
+        shown = {tenant for tenant, *_ in SHOWN.findall(said.stdout)}
+        assert shown == ({"evil"} if "-k" in command else set()), command
+    assert texts("evil") == set(), "what was cleared"
+    assert texts("acme") == before != set()
