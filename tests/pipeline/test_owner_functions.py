@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop, document
 
 OURS = """
     select p.oid::regprocedure::text, array(select format_type(t, null) from unnest(p.proargtypes) t)
@@ -29,8 +30,12 @@ ARGUMENTS = {
     "uuid": "gen_random_uuid()",
     "jsonb": "'{}'",
 }
-READ_NO_TABLE = {"build_story_index(integer,integer)"}
-"""There nothing that a caller could stand in for runs code: an index is made of a table that the owner owns."""
+CARELESS = """
+    set role larder_owner;
+    create function careless() returns void language plpgsql security definer set search_path = public as
+        'begin insert into search_index select * from search_index; end';
+    grant execute on function careless() to larder_app; reset role"""
+"""A function of the owner that says neither whose table it means nor that the temporary schema comes last."""
 CODE = """
     create function pg_temp.{}() returns {} language plpgsql as $$
     begin
@@ -54,20 +59,24 @@ def as_views(tables: list[tuple[str, str, str]]) -> Iterator[str]:
         yield f"create temp view {name} as select {nulls} where pg_temp.told() offset 0; grant all on {name} to public"
 
 
-def attacked(url: str, function: str, types: list[str], tables: list[tuple[str, str, str]]) -> set[str]:
-    """Who else than the caller ran the caller's code, while the function was called."""
+def attacked(url: str, statements: list[str], tables: list[tuple[str, str, str]]) -> set[str]:
+    """Who else than the caller ran the caller's code, while these statements ran."""
     ran = set()
-    call = f"select {function.partition('(')[0]}({', '.join(ARGUMENTS[t] for t in types)})"
     for stand_ins in (as_tables, as_views):
         with psycopg.connect(url, autocommit=True) as caller:
             for statement in stand_ins(tables):
                 caller.execute(statement)
-            try:
-                caller.execute(call)
-            except psycopg.Error as error:
-                if "this ran as" in str(error):
-                    ran.add(str(error.diag.message_primary).rpartition(" ")[2])
+            for statement in statements:
+                try:
+                    caller.execute(statement)
+                except psycopg.Error as error:
+                    if "this ran as" in str(error):
+                        ran.add(str(error.diag.message_primary).rpartition(" ")[2])
     return ran
+
+
+def call_of(function: str, types: list[str]) -> list[str]:
+    return [f"select {function.partition('(')[0]}({', '.join(ARGUMENTS[t] for t in types)})"]
 
 
 @pytest.fixture
@@ -92,21 +101,49 @@ def test_no_function_of_the_owner_runs_code_of_its_caller(
         ]
         assert callers, function
         for url in callers:
-            assert attacked(url, function, types, tables) == set(), function
-        # The same with the path that leaves the temporary schema in front: what is replayed here does bite.
+            assert attacked(url, call_of(function, types), tables) == set(), function
+        # Nor with the path that leaves the temporary schema in front: the names say their schema.
         omniscient.execute(f"alter function {function} set search_path = public")
-        ran = set() if function in READ_NO_TABLE else {"larder_owner"}
-        assert attacked(callers[0], function, types, tables) == ran, function
+        assert attacked(callers[0], call_of(function, types), tables) == set(), function
+    omniscient.execute(CARELESS)
+    assert attacked(addresses.app, ["select careless()"], tables) == {"larder_owner"}, (
+        "what is replayed bites"
+    )
 
 
-def test_every_path_that_a_function_sets_ends_with_the_temporary_schema(
+@pytest.mark.parametrize("path", ["public, pg_temp", "public"])
+def test_rows_that_go_with_another_one_take_no_code_of_whoever_removes_it_along(
+    addresses: Addresses,
     omniscient: psycopg.Connection[Any],
+    tables: list[tuple[str, str, str]],
+    alone: Workshop,
+    path: str,
 ) -> None:
-    """Also of those that functions of the owner call: they set the path again."""
-    sets_path = "exists (select from unnest(p.proconfig) c where c like 'search_path=%%')"
-    wrong = f"{sets_path} and not 'search_path=public, pg_temp' = any(p.proconfig)"
-    assert len(omniscient.execute(OURS.format(sets_path)).fetchall()) >= 7
+    """They are removed by the owner, who from PostgreSQL 18 on also runs the triggers of that."""
+    alone.admit(document("a"))
+    triggers = omniscient.execute(OURS.format("p.prorettype = 'trigger'::regtype")).fetchall()
+    assert len(triggers) >= 3
+    for function, _ in triggers:
+        omniscient.execute(f"alter function {function} set search_path = {path}")
+    remove = [
+        f"delete from public.{table}" for table in ("run_item", "sync_run", "document", "source", "project")
+    ]
+    as_tenant = f"select set_config('app.tenant', '{alone.tenant}', false)"
+    for statement in remove:
+        assert attacked(addresses.app, ["begin", as_tenant, statement, "rollback"], tables) == set(), (
+            statement
+        )
+
+
+def test_every_function_means_tables_of_ours(omniscient: psycopg.Connection[Any]) -> None:
+    """By its path, and by each name: triggers run with the path of whoever changes a row."""
+    written = "p.prolang = (select oid from pg_language where lanname = 'plpgsql')"
+    wrong = f"{written} and not coalesce('search_path=public, pg_temp' = any(p.proconfig), false)"
+    assert len(omniscient.execute(OURS.format(written)).fetchall()) >= 12
     assert omniscient.execute(OURS.format(wrong)).fetchall() == []
+    tables = "|".join(name for (name, _, _) in omniscient.execute(TABLES).fetchall())
+    bare = rf"p.prosrc ~ '\m(from|into|update|join|table|analyze|like|on)\s+({tables})\M'"
+    assert omniscient.execute(OURS.format(f"{written} and {bare}")).fetchall() == []
 
 
 def test_not_everybody_may_call_a_function_of_ours(omniscient: psycopg.Connection[Any]) -> None:

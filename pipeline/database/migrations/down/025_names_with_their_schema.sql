@@ -1,0 +1,2 @@
+-- Functions keep the names with their schema, which mean the same.
+select 1;
