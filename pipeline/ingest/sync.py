@@ -97,6 +97,7 @@ class Syncer:
                 runs.add(
                     connection, where.run_id, admission.admit(connection, where, page), cursor=page.cursor
                 )
+                runs.add_late(connection, where.run_id, [d.external_id for d in page.documents])
             self.after_page()
             # A cursor that stands where this slice began means that the source is through: giving way there
             # would let a slow source begin its last page for ever.

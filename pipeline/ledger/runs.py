@@ -173,6 +173,18 @@ def add_piece(connection: Connection, run_id: int, number: int, piece: Listing) 
     connection.execute(statement, {"id": run_id})
 
 
+def add_late(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
+    """What a page brings behind the beginning of the run's list of ids is there, too, and not gone."""
+    statement = text("""
+        insert into walk_piece (run_id, tenant_id, number, found)
+        select run_id, tenant_id, number + 1,
+               found || jsonb_build_object('ids', cast(:ids as jsonb), 'versions', cast('{}' as jsonb),
+                                           'left_out', null)
+        from walk_piece where run_id = :id order by number desc limit 1""")
+    if ids:
+        connection.execute(statement, {"id": run_id, "ids": json.dumps(clean(ids))})
+
+
 def pieces(connection: Connection, run_id: int) -> list[Listing]:
     """What was kept of a run's list of ids, in order."""
     statement = text("select found from walk_piece where run_id = :id order by number")

@@ -15,6 +15,16 @@ from pipeline.errors import LeaseLost
 from pipeline.ledger import clean
 from pipeline.ledger.leases import Leased
 
+# Another configuration: read everything again, from the start. A walk under way loses its lease, or its next page would
+# put back where it stood by the old one; its run begins anew as well.
+_BEGIN_ANEW = text("""
+    with other as (
+        update source set cursor = null, stamp = null, sync_token = null, sync_lease_until = null
+        where id = :id and config_hash <> :config_hash returning id),
+    run as (
+        update sync_run set cursor = null, stamp = null, walk_after = null
+        where source_id in (select id from other) and state = 'discovering' returning id)
+    delete from walk_piece where run_id in (select id from run)""")
 _REGISTER = text("""
     insert into source (id, tenant_id, project_id, name, kind, schedule, timezone, watch, origin, config, config_hash,
                         next_sync_at)
@@ -26,9 +36,6 @@ _REGISTER = text("""
         config_hash = excluded.config_hash,
         removed_at = null,
         retry_at = null,  -- what made it fail is perhaps mended; a new key changes no hash
-        -- another configuration: read everything again, from the start
-        cursor = case when source.config_hash = excluded.config_hash then source.cursor end,
-        stamp = case when source.config_hash = excluded.config_hash then source.stamp end,
         next_sync_at = case
             when source.failures > 0 and source.next_sync_at is not null then least(source.next_sync_at, now())
             when source.schedule = excluded.schedule and source.timezone = excluded.timezone
@@ -101,6 +108,7 @@ def register(connection: Connection, sources: Sequence[Registration]) -> None:
     for source in sources:
         place = {"id": source.id, "project": source.project_id}
         moves = connection.execute(_MOVES, place).first() is not None
+        connection.execute(_BEGIN_ANEW, {"id": source.id, "config_hash": source.config_hash})
         connection.execute(_REGISTER, {**vars(source), "config": json.dumps(source.config)})
         if moves:
             connection.execute(_MOVE, place)

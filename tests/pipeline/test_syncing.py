@@ -13,7 +13,7 @@ import pytest
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem
 from pipeline.errors import LeaseLost, RateLimited, SourceUnavailable
 from pipeline.ingest.sync import Schedule, Syncer
-from pipeline.ledger import runs
+from pipeline.ledger import runs, sources
 from tests.pipeline.workshop import LEASE, Workshop, document
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
@@ -306,6 +306,31 @@ class TestWhereToBegin:
         }
         assert {r["desired_version"] for r in shop.sql("select * from document")} == {2}
 
+    def test_another_configuration_during_the_walk_reads_everything_by_it(self, shop: Workshop) -> None:
+        source, run = shelf(6), shop.open_run()
+
+        def configure_anew() -> None:
+            with shop.database.tenant(shop.tenant) as connection:
+                sources.register(connection, [shop.registration(config_hash="c2")])
+
+        with pytest.raises(LeaseLost):
+            go_on(shop, source, run, after_page=configure_anew)
+        assert (shop.value("select cursor from source"), shop.run(run).cursor) == (None, None)
+        assert go_on(shop, source, run)
+        assert source.begun_at == [None, None]
+
+    def test_another_configuration_forgets_what_was_listed_by_the_old_one(self, shop: Workshop) -> None:
+        source = shelf(4, piece_size=2)
+        source.versions = dict.fromkeys(source.documents, "v1")
+        run = shop.open_run()
+        assert not go_on(shop, source, run, slice_seconds=-1.0)
+        while not shop.sql("select * from walk_piece"):
+            assert not go_on(shop, source, run, slice_seconds=-1.0)
+        with shop.database.tenant(shop.tenant) as connection:
+            sources.register(connection, [shop.registration(config_hash="c2")])
+        assert shop.sql("select * from walk_piece") == []
+        assert (shop.run(run).cursor, shop.run(run).stamp) == (None, None)
+
 
 class TestWhatIsGone:
     def hidden(self, shop: Workshop) -> list[str]:
@@ -496,6 +521,17 @@ class TestTheIdWalk:
         row = shop.run(run)
         assert (row.hidden, row.left_out) == (1, {"not for everybody": 3})
         assert shop.sql("select * from walk_piece") == []
+
+    def test_what_comes_while_ids_are_listed_is_not_taken_for_gone(self, shop: Workshop) -> None:
+        source = self.source(shop, 6)
+        source.piece_size = 2
+        run = shop.open_run(walk=True)
+        assert not go_on(shop, source, run, slice_seconds=-1.0)
+        source.documents["a-new"] = "its id stands before those that were listed"
+        source.versions["a-new"] = "v1"
+        while not go_on(shop, source, run, slice_seconds=-1.0):
+            pass
+        assert (shop.run(run).queued, shop.run(run).hidden, shop.row("a-new")["hidden"]) == (1, 0, False)
 
     def test_slices_of_reading_again_do_not_list_again(self, shop: Workshop) -> None:
         source = self.source(shop, 120)
