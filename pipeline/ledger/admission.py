@@ -77,7 +77,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     gone = [clean(e) for e in page.deleted]
     # Those that go are locked here too: locks are taken once, in the order of ids.
     values = {"source": where.source_id, "ids": [*documents, *gone], "run": where.run_id}
-    rows = connection.execute(text(f"{_KNOWN} order by d.id for update of d"), values)
+    rows = connection.execute(text(f"{_KNOWN} order by d.id for no key update of d"), values)
     known = {row.external_id: row for row in rows}
     changed: list[tuple[Document, int]] = []
     waiting: list[tuple[str, int]] = []
@@ -156,7 +156,7 @@ def _show_again(connection: Connection, ids: Sequence[UUID]) -> None:
     if ids:
         statement = text("""
             update document set hidden = false
-            where id in (select id from document where id = any(:ids) order by id for update)""")
+            where id in (select id from document where id = any(:ids) order by id for no key update)""")
         connection.execute(statement, {"ids": list(ids)})
 
 
@@ -224,7 +224,7 @@ def remove(connection: Connection, ids: Sequence[UUID]) -> int:
                indexed_version = null, indexed_hash = null, indexed_pipeline = null,
                served_level = null, served_acl = null,
                lease_token = null, lease_until = null, last_error = null
-        where id in (select id from document where id = any(:ids) and not deleted order by id for update)
+        where id in (select id from document where id = any(:ids) and not deleted order by id for no key update)
         returning id""")
     gone = connection.execute(statement, {"ids": list(ids)})
     found = [row.id for row in gone]
@@ -255,7 +255,7 @@ def outdate(connection: Connection, where: Admission) -> int:
                 where s.source_id = :source and not s.deleted and s.state in ('done', 'dead')
                   and s.pipeline_version <> :pipeline and exists (
                       select from document_body b where b.document_id = s.id and b.version = s.desired_version)
-                limit :most) order by id for update)
+                limit :most) order by id for no key update)
             returning id, desired_version)
         update document_body b set version = made.desired_version from made where b.document_id = made.id
         returning b.document_id, b.version""")
@@ -312,7 +312,7 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
         return Pruned(restored=len(back), held=len(newly))
     statement = text("""
         update document set hidden = true
-        where id in (select id from document where id = any(:ids) order by id for update)""")
+        where id in (select id from document where id = any(:ids) order by id for no key update)""")
     connection.execute(statement, {"ids": newly})
     return Pruned(hidden=len(newly), deleted=remove(connection, again), restored=len(back))
 

@@ -215,7 +215,7 @@ def clear(connection: Connection, source: UUID | None) -> tuple[int, int]:
     statement = text("""
         update source set cursor = null, stamp = null, held = 0, last_sync_at = null,
                sync_token = null, sync_lease_until = null
-        where id in (select id from source where id = coalesce(cast(:s as uuid), id) order by id for update)""")
+        where id in (select id from source where id = coalesce(cast(:s as uuid), id) order by id for no key update)""")
     connection.execute(statement, {"s": source})
     statement = text(f"select id, deleted from document where {_OF_SOURCE} order by id for update")
     gone = connection.execute(statement, {"s": source}).all()

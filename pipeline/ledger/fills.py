@@ -54,10 +54,15 @@ _NEXT = text(f"""
         join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
             and x.dead_version is distinct from d.indexed_version
         order by x.due_at limit :room
+    ), free as materialized (
+        -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock.
+        select x.tenant_id, x.document_id from due join index_document x
+            on x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
+        for no key update of x skip locked
     ), sent as (
-        update index_document x set enqueued_at = now() from due
-        where x.tenant_id = due.tenant_id and x.index_id = :index and x.document_id = due.id
-        returning document_id, crash_count)
+        update index_document x set enqueued_at = now() from free
+        where x.tenant_id = free.tenant_id and x.index_id = :index and x.document_id = free.document_id
+        returning x.document_id, x.crash_count)
     select due.*, sent.crash_count from due join sent on sent.document_id = due.id""")
 
 

@@ -46,7 +46,8 @@ class Lease:
 class Leased:
     """A table with leases; its methods make statements that take the parameters of `rows`, `token` and `lease`.
 
-    Rows are locked in the order of their key, everywhere, so that no two transactions block each other.
+    Rows are locked in the order of their key, everywhere, so that no two transactions block each other; and not against
+    those that write a row which names one of them.
     """
 
     table: str
@@ -101,7 +102,9 @@ class Leased:
         return f"{self.token} = null, {self.until} = null{assignments and ', ' + assignments}"
 
     def _locked(self, where: str, skip: str = "") -> str:
-        return f"select {self.key} from {self.table} where {where} order by {self.key} for update {skip}"
+        return (
+            f"select {self.key} from {self.table} where {where} order by {self.key} for no key update {skip}"
+        )
 
     def _update(self, assignments: str, where: str, returning: str, skip: str = "") -> TextClause:
         return text(f"""

@@ -97,10 +97,10 @@ def retire_others(connection: Connection, ids: Sequence[UUID]) -> None:
     connection.execute(statement, {"ids": list(ids)})
 
 
-_MOVES = text("select from source where id = :id and project_id <> :project for update")
+_MOVES = text("select from source where id = :id and project_id <> :project for no key update")
 _MOVE = text("""
     update document set project_id = :project
-    where id in (select id from document where source_id = :id order by id for update)""")
+    where id in (select id from document where source_id = :id order by id for no key update)""")
 
 
 def register(connection: Connection, sources: Sequence[Registration]) -> None:
@@ -282,7 +282,7 @@ def release_deletions(connection: Connection, source_id: UUID, *, hours: float =
     """Allow its next walk to find as many gone as are held now; for some hours. Returns how many that is."""
     statement = text("""
         update source set held = 0, released = before.held, released_until = now() + make_interval(secs => :seconds)
-        from (select held from source where id = :id for update) before
+        from (select held from source where id = :id for no key update) before
         where id = :id returning before.held""")
     row = connection.execute(statement, {"id": source_id, "seconds": hours * 3600})
     return int(row.scalar_one())

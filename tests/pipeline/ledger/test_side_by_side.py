@@ -15,11 +15,11 @@ from pipeline.chunking import Chunker
 from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost
-from pipeline.ledger import admission, documents, fills, runs, sources
+from pipeline.ledger import admission, documents, fills, runs, sources, upkeep
 from pipeline.ledger.search_indexes import Held
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import through
-from tests.pipeline.shelf import Shelf, first
+from tests.pipeline.shelf import LIMITS, Shelf, first
 from tests.pipeline.workshop import LEASE, Workshop, document, paragraphs
 
 GATE = 42
@@ -157,6 +157,96 @@ def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
     upsert.result(30)
     assert (shop.row("a")["state"], shop.row("a")["waits"]) == ("done", 0)
     assert shelf.contents(index)["a"] == ["Edited words."]
+
+
+def through_all(shop: Workshop) -> None:
+    """Edit both documents of the shelf, and make them searchable."""
+    shop.admit(document("a", "Edited words."), document("b", "Others, edited."))
+    shop.index()
+
+
+def look(shelf: Shelf) -> list[fills.DueFill]:
+    """What the pump does for the second index."""
+    with shelf.shop.database.control() as connection:
+        return fills.choose(connection, shelf.index.id, LIMITS)
+
+
+def test_a_letter_about_a_fill_waits_for_nobody_who_writes_the_document(shelf: Shelf, others: Others) -> None:
+    shop = shelf.shop
+    assert shelf.due()
+    shop.sql(
+        """update index_document set crash_count = 3, lease_token = gen_random_uuid(),
+           lease_until = now() - interval '1 s' where index_id = :i and document_id = :id""",
+        i=shelf.index.id,
+        id=shop.id("b"),
+    )
+    others.gate("before insert on chunk for each row")
+    indexed = others.begin(lambda: through_all(shop))
+    looked = others.begin(lambda: look(shelf), waiting=2)
+    others.open()
+    looked.result(30)
+    indexed.result(30)
+    assert [(r["state"], r["waits"], r["attempts"]) for r in shop.sql("select * from document")] == [
+        ("done", 0, 0)
+    ] * 2
+    assert [letter["stage"] for letter in shop.sql("select stage from dead_letter")] == ["fill"]
+
+
+def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
+    shelf: Shelf, others: Others
+) -> None:
+    shop = shelf.shop
+    assert shelf.due()
+    shop.sql("update index_document set enqueued_at = null")
+    ids = sorted([shop.id("a"), shop.id("b")])
+    shop.sql(
+        "update index_document set due_at = now() - interval '1 minute' where document_id = :id", id=ids[1]
+    )
+    moment = f"when (new.document_id = '{ids[0]}' and new.wanted > old.wanted)"
+    others.gate(f"before update on index_document for each row {moment}")
+    indexed = others.begin(lambda: through_all(shop))
+    looked = others.begin(lambda: look(shelf), waiting=2)
+    others.open()
+    sent = [i.document_id for due in looked.result(30) for i in due.items]
+    indexed.result(30)
+    assert sent == [ids[1]], "the other one is being written"
+    assert {r["waits"] for r in shop.sql("select waits from document")} == {0}
+
+
+def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
+    """The pump opens it: for as long as that takes, nobody else would have a turn."""
+    alone.admit(document("a"))
+    alone.sql("update sync_run set state = 'finished', finished_at = now()")
+
+    def open_run() -> int | None:
+        with alone.database.tenant(alone.tenant) as connection:
+            return runs.open_run(connection, alone.tenant, alone.source, trigger="schedule")
+
+    with alone.database.tenant(alone.tenant) as connection:
+        documents.clear(connection, alone.source)
+        opened = others.begin(open_run)
+        assert opened.done()
+    assert opened.result(30) is not None
+
+
+def test_a_removed_document_that_comes_back_is_not_taken_for_an_old_one(
+    alone: Workshop, others: Others
+) -> None:
+    alone.admit(document("a"))
+    alone.admit_page(Page(cursor={}, deleted=("a",)))
+    alone.set("a", "first_seen_at = now() - interval '40 days'")
+    run = alone.open_run()
+
+    def trim() -> None:
+        with alone.database.control() as connection:
+            upkeep.trim(connection, "document", runs_days=30, dead_days=30, answers_hours=1)
+
+    with alone.database.tenant(alone.tenant) as connection:
+        admission.admit(connection, alone.where(run), Page(cursor={}, documents=(document("a", "again"),)))
+        trimmed = others.begin(trim)
+    trimmed.result(30)
+    alone.index()
+    assert alone.contents("a") == ["again"]
 
 
 def test_giving_up_on_a_document_beside_its_deletion_is_no_deadlock(alone: Workshop, others: Others) -> None:
