@@ -13,7 +13,7 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipeline.database.engine import Database, Transfer, driver_of, transfer
+from pipeline.database.engine import Database, Transfer, driver_of, take_long, transfer
 from pipeline.documents import Chunk
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import Budget
@@ -187,6 +187,7 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
 
     A vector that a staged chunk waits for may go too: its document is then embedded again.
     """
+    take_long(connection)
     statement = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
     size = int(connection.execute(statement).scalar_one())
     dropped = 0

@@ -10,7 +10,9 @@ import psycopg
 import pytest
 import redis
 
-from tests.workers.indexed import Build, write_pages
+from pipeline.errors import StoreHindered
+from tests.workers.indexed import Build, index, write_pages
+from workers.admin import reindex
 from workers.control import pump, sync
 from workers.control.sync import configured_sources
 from workers.queue import dispatch
@@ -59,6 +61,25 @@ def test_what_a_wiped_broker_lost_is_sent_again_within_15_seconds(
     assert broker.llen("ingest") == 1
     pump.pump_once(sent)
     assert broker.llen("ingest") == 1
+
+
+def test_trouble_with_another_index_keeps_no_document_waiting(
+    build: Build, tmp_path: Path, broker: redis.Redis, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 3)
+    parts = build()
+    index(parts)
+    reindex.begin(parts, dimensions=64)
+    write_pages(tmp_path, 4)
+    (one,) = configured_sources(parts.settings).values()
+    run = sync.start_run(parts, one.tenant_id, one.id, trigger="manual")
+    assert run is not None
+    assert sync.sync(parts, one.tenant_id, one.id, run)
+    broker.delete("ingest")
+    omniscient.execute("revoke update on index_document from larder_control")
+    with pytest.raises(StoreHindered):
+        pump.pump_once(parts)
+    assert broker.llen("ingest") == 1, "it is noted as under way, and nobody was told"
 
 
 def test_a_walk_whose_message_was_lost_goes_on(

@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from pipeline.errors import ConfigurationError
 from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import indexes
+from tests.pipeline.workshop import Workshop, document
 from tests.workers.indexed import Build, index, write_pages
 from workers.admin import operations
 from workers.control import maintenance
@@ -205,6 +207,39 @@ def test_old_runs_and_resolved_letters_age_out(
     maintenance.trim(parts)
     assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
     assert omniscient.execute("select count(*) from dead_letter").fetchone() == (2,)
+
+
+def test_upkeep_that_fails_for_one_keeps_the_others_from_nothing(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build()
+    index(parts)
+    omniscient.execute("update sync_run set finished_at = now() - interval '31 days'")
+    omniscient.execute("revoke delete on embedding_claim from larder_app")
+    maintenance.trim(parts)
+    assert omniscient.execute("select count(*) from sync_run").fetchone() == (0,)
+    assert "permission denied for table embedding_claim" in caplog.text
+
+
+def test_words_that_cannot_be_counted_keep_no_run_of_another_tenant_open(
+    build: Build, omniscient: psycopg.Connection[Any]
+) -> None:
+    parts = build()
+    shops = [Workshop(parts.database, uuid4(), uuid4()) for _ in range(2)]
+    for shop in shops:
+        shop.admit(document("a"))
+        shop.index()
+    for bad, good in (shops, shops[::-1]):
+        omniscient.execute("delete from index_stat")
+        omniscient.execute(f"""
+            create function refuse() returns trigger language plpgsql as $$ begin
+                raise exception 'out of memory' using errcode = '53200'; end $$;
+            create trigger refuse before insert on index_stat for each row
+                when (new.tenant_id = '{bad.tenant}') execute function refuse()""")
+        maintenance.refresh_statistics(parts)
+        assert [row["tenant_id"] for row in good.sql("select tenant_id from index_stat")] == [good.tenant]
+        omniscient.execute("drop function refuse cascade")
 
 
 def test_clear_removes_one_source_or_all_and_the_next_sync_brings_it_back(

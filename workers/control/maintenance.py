@@ -32,11 +32,12 @@ def tenants(parts: Runtime) -> list[UUID]:
 
 def each_tenant(parts: Runtime, do: Callable[[Connection], _Found]) -> list[_Found]:
     """What is found for each tenant, in a transaction of its own: rows of two tenants are never seen together."""
-    found = []
-    for tenant in tenants(parts):
-        with parts.database.tenant(tenant) as connection:
-            found.append(do(connection))
-    return found
+    return [_as_tenant(parts, tenant, do) for tenant in tenants(parts)]
+
+
+def _as_tenant(parts: Runtime, tenant: UUID, do: Callable[[Connection], _Found]) -> _Found:
+    with parts.database.tenant(tenant) as connection:
+        return do(connection)
 
 
 def refresh_statistics(parts: Runtime) -> None:
@@ -44,7 +45,15 @@ def refresh_statistics(parts: Runtime) -> None:
     with parts.database.control() as connection:
         stale = upkeep.tenants_to_count(connection)
     for tenant in stale:
-        refresh_tenant(parts, tenant, wait=False)
+        _apart(partial(refresh_tenant, parts, tenant, wait=False))
+
+
+def _apart(do: Callable[[], object]) -> None:
+    """What fails for one keeps the others from nothing; it is done again when its time comes."""
+    try:
+        do()
+    except LarderError as error:
+        logger.warning("a part of the upkeep was left out: %s", error)
 
 
 def refresh_tenant(parts: Runtime, tenant: UUID, *, wait: bool = True) -> None:
@@ -64,8 +73,8 @@ def ask_builds(parts: Runtime) -> None:
 def build_asked(parts: Runtime) -> None:
     """Build what is due for each search index that was asked for, unless somebody else is at it."""
     lease = parts.rag.queue.lease_seconds
+    _apart(partial(_build_stories, parts))
     with parts.database.control() as connection:
-        build_index(connection, parts.rag.story_embedding.dimensions)
         found = indexes(connection)
     for index in found:
         with parts.database.control() as connection:
@@ -80,6 +89,11 @@ def build_asked(parts: Runtime) -> None:
         finally:  # one that fails is tried when somebody asks again: until then writes go on
             with parts.database.control() as connection:
                 search_indexes.built(connection, claimed)
+
+
+def _build_stories(parts: Runtime) -> None:
+    with parts.database.control() as connection:
+        build_index(connection, parts.rag.story_embedding.dimensions)
 
 
 def _renew_build(parts: Runtime, claimed: search_indexes.Build, lease: float) -> bool:
@@ -114,10 +128,15 @@ def trim(parts: Runtime) -> None:
     """
     queue = parts.rag.queue
     megabytes = parts.rag.embedding.cache.max_size
-    each_tenant(parts, lambda connection: work_in_progress.trim_cache(connection, megabytes=megabytes))
-    each_tenant(parts, embedding_use.forget_old_claims)
-    each_tenant(parts, lambda connection: upkeep.delete(connection, upkeep.ORPHANS))
-    each_tenant(parts, partial(audit.prune, days=parts.rag.security.audit_days))
+    of_tenants: tuple[Callable[[Connection], object], ...] = (
+        partial(work_in_progress.trim_cache, megabytes=megabytes),
+        embedding_use.forget_old_claims,
+        partial(upkeep.delete, found=upkeep.ORPHANS),
+        partial(audit.prune, days=parts.rag.security.audit_days),
+    )
+    for do in of_tenants:
+        for tenant in tenants(parts):
+            _apart(partial(_as_tenant, parts, tenant, do))
     with parts.database.control() as connection:
         upkeep.trim_few(connection)
     hours = parts.rag.enrichment.results_kept_hours

@@ -27,8 +27,6 @@ def pump_once(parts: Runtime) -> None:
         due = jobs.pump_once(connection, steps.job_limits(parts.rag))
     for one in due:
         dispatch.send_job(parts.database, one)
-    _open_due(parts)
-    _close_settled(parts)
     unheard = broker.unheard(parts.addresses.broker, dispatch.LISTS)
     limits = replace(steps.limits(parts.rag), resend=_resend(parts, unheard, *dispatch.TASK_OF.values()))
     with parts.database.control() as connection:
@@ -38,17 +36,18 @@ def pump_once(parts: Runtime) -> None:
             embed=parts.allowance.room(connection),
             resend_syncs=_resend(parts, unheard, "larder.sync"),
         )
-    if found is None:
-        return
+    # Sent at once: whatever goes wrong further down, they are noted as under way.
+    for tenant, source, run in found.syncs if found else ():
+        dispatch.send_sync(parts.database, tenant, source, run)
+    for batch in found.batches if found else ():
+        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
+    _open_due(parts)
+    _close_settled(parts)
     with parts.database.control() as connection:
         lacking = indexes(connection)
-    if len(lacking) > 1:
+    if found and len(lacking) > 1:
         for index in lacking:
             _send_fills(parts, index, resend=_resend(parts, unheard, "larder.fill"))
-    for tenant, source, run in found.syncs:
-        dispatch.send_sync(parts.database, tenant, source, run)
-    for batch in found.batches:
-        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
 
 
 def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:
