@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from pipeline import stories
 from pipeline.database import migrations
-from pipeline.database.engine import Database
+from pipeline.database.engine import Database, Patience
 from pipeline.errors import ConfigurationError, RequestRejected, StoreRejected
 from pipeline.stories import (
     StoryMemory,
@@ -223,6 +223,14 @@ def test_the_step_of_stories_goes_up_and_down_and_up(
         assert migrations.downgrade(empty, to=before) == before
         assert shape() == old
         assert connection.execute(f"select count(*) from {TABLE}").fetchone() == (1,)
+        migrations.upgrade(empty, to="024")
+        connection.execute("""
+            insert into enrichment_job (id, tenant_id, project_id, request, task)
+            select gen_random_uuid(), id, id, '{}', 'larder.stories.store' from tenant""")
+        with pytest.raises(IntegrityError, match="no_story_waits"):
+            migrations.downgrade(empty, to=before)
+        connection.execute("update enrichment_job set state = 'done'")
+        migrations.downgrade(empty, to=before)
         migrations.upgrade(empty, to="024")
         connection.execute(insert.format(", model", 384, ", 'all-MiniLM-L6-v2'").replace("a text", "another"))
         with pytest.raises(IntegrityError, match="only_stories_of_gemini"):
@@ -496,6 +504,23 @@ def test_the_vector_index_comes_after_the_first_stories_and_is_used(
     assert build(3), "another length has it made anew"
     assert "vector(3)" in omniscient.execute(definition).fetchall()[0][0]
     assert not build(2001), "longer than such an index takes"
+
+
+def test_the_vector_index_of_many_stories_takes_as_long_as_it_needs(
+    addresses: Addresses, omniscient: psycopg.Connection[Any]
+) -> None:
+    database = Database(addresses.app, addresses.control, patience=Patience(statement=0.2))
+    memory = remembering(database, Pointing())
+    put(memory, 0.9)
+    omniscient.execute(f"""
+        insert into {TABLE} (tenant_id, user_story_id, title, user_story_text, source_agent, model, embedding)
+        select '{memory.tenant}', 'US-1', 't', n::text, 'a', 'm',
+               (select array_agg(random()) from generate_series(1, 64 + 0 * n))::vector
+        from generate_series(1, 4000) n;
+        select pg_stat_force_next_flush()""")
+    with database.control() as connection:
+        assert build_index(connection, 64, least=500)
+    database.close()
 
 
 # Tenants ------------------------------------------------------------------------------------------
