@@ -152,22 +152,26 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
 @cache
 def _reader() -> ProcessPoolExecutor:
     # Bounds on time and memory hold in the main thread of a process, and requests are answered in others.
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=100)
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def _read_apart(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """What was sent, read by a process of its own that an evil one cannot hold up for long."""
-    reader = _reader()
-    try:
-        return reader.submit(read, settings, files, documents).result(MOST_SECONDS)
-    except (BrokenProcessPool, TimeoutError):
-        _reader.cache_clear()
-        for process in list((reader._processes or {}).values()):  # noqa: SLF001 (there is no other way to end it)
-            process.kill()
-        reader.shutdown(wait=False, cancel_futures=True)
-        raise RequestRejected(f"this takes more than {MOST_SECONDS:g} s to read; send less at once") from None
+    for last in (False, True):
+        reader = _reader()
+        try:
+            return reader.submit(read, settings, files, documents).result(MOST_SECONDS)
+        except (BrokenProcessPool, TimeoutError) as error:
+            _reader.cache_clear()
+            for process in list((reader._processes or {}).values()):  # noqa: SLF001 (there is no other way to end it)
+                process.kill()
+            reader.shutdown(wait=False)
+            # Its process was perhaps ended for what somebody else has sent.
+            if last or isinstance(error, TimeoutError):
+                break
+    raise RequestRejected(f"this takes more than {MOST_SECONDS:g} s to read; send less at once")
 
 
 def read(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
+import psutil
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
@@ -205,6 +208,19 @@ def test_two_names_that_cannot_be_there_together(send: Callable[..., Any]) -> No
     assert answer.status_code == 202, answer.text
     assert [one["item"] for one in answer.json()["rejected"]] == ["a.md"]
     assert [one["external_id"] for one in answer.json()["documents"]] == ["a.md/b.md", "c.md"]
+
+
+def test_what_others_have_sent_and_what_came_before_ends_nobodys_upload(send: Callable[..., Any]) -> None:
+    """All that is sent is read by one process, which ends for what is evil."""
+    page = files(**{"a.md": "# A\n\nText."})
+    assert send(page).status_code == 202
+    (reader,) = (p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline()))
+    reader.suspend()
+    with ThreadPoolExecutor(3) as pool:
+        sent = [pool.submit(send, page) for _ in range(3)]
+        time.sleep(0.5)
+        reader.kill()
+        assert {one.result(60).status_code for one in sent} == {202}
 
 
 def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> None:
