@@ -74,6 +74,8 @@ class Runtime:
         """Those of other search indexes than the configured one, and of stories, by model."""
         self.addresses = addresses
         self.heartbeat_folder = settings.data / "heartbeat"
+        self.metrics_folder: Path | None = None
+        """Where the processes of this machine count together, if they do."""
         self.answer_timeout: float | None = None
         """Seconds of silence after which the database counts as gone; set by commands that a person waits for."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -17,6 +19,7 @@ from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
+from pipeline.enrichment.degradation import Part
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
 from pipeline.reranking import Reranker
@@ -25,6 +28,7 @@ from pipeline.search.question import Synonyms
 from pipeline.search.records import Filter, Mode
 from pipeline.search.retriever import read_document
 from pipeline.search.validity import age_days, remark
+from workers.processes import metrics
 from workers.runtime import Runtime
 from workers.settings.values import options_from
 
@@ -44,8 +48,24 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
         caches=parts.caches,
         reranker=lambda: _reranker(parts),
         rerank=parts.rerank_options,
-        watch=parts.health.watching,
+        watch=partial(_watched, parts),
+        performed=partial(_performed, parts),
     )
+
+
+@contextmanager
+def _watched(parts: Runtime, part: Part) -> Iterator[None]:
+    with (
+        parts.health.watching(part),
+        metrics.timed(metrics.RERANKING) if part == "reranker" else nullcontext(),
+    ):
+        yield
+
+
+def _performed(parts: Runtime, _request: SearchRequest, found: SearchResults, seconds: float) -> None:
+    """Count and tell of a search."""
+    metrics.record_search(seconds, len(found.hits))
+    metrics.QUERY_CACHE.set(parts.caches.size)
 
 
 def options_of(parts: Runtime) -> RetrievalOptions:

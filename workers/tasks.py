@@ -15,6 +15,7 @@ from workers.control import pump as pumping
 from workers.control import sync as syncing
 from workers.enrichment import job as enriching
 from workers.enrichment import stories
+from workers.processes import metrics
 from workers.queue import dispatch
 from workers.queue.app import app
 
@@ -76,7 +77,9 @@ def upsert(tenant: str, items: Sequence[Sequence[str | int]], **_later: object) 
 def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, items: Sequence[Item]) -> None:
     """Take documents one step further, and ask for what follows."""
     parts = runtime.current()
-    done = of(steps.indexer(parts, tenant), tenant, items)
+    with metrics.timed(metrics.DURATIONS[of.__name__]):
+        done = of(steps.indexer(parts, tenant), tenant, items)
+    metrics.PROCESSED.inc(done.indexed)
     dispatch.send_step(parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch)
 
 

@@ -60,6 +60,8 @@ class Step:
     again: list[Item] = field(default_factory=list)
     sizes: dict[UUID, int] = field(default_factory=dict)
     """Chunks per document, for cutting messages of even weight."""
+    indexed: int = 0
+    """Documents that became searchable in it."""
 
 
 @dataclass(kw_only=True)
@@ -305,13 +307,19 @@ class Indexer:
             again = work.put_back(connection, claim, trimmed, Stage.CHUNKED) if trimmed else []
 
         whole = [i for i in claim.ids if i not in trimmed]
+        done: list[UUID] = []
         fault = partial(self._fault, claim)
-        return Step(again=again + write_each(whole, lambda ids: self._write(claim, ids, staged), fault))
+        again += write_each(whole, lambda ids: self._write(claim, ids, staged, done), fault)
+        return Step(again=again, indexed=len(done))
 
     def _write(
-        self, claim: work.Claim, ids: Sequence[UUID], staged: dict[UUID, work_in_progress.Staged]
+        self,
+        claim: work.Claim,
+        ids: Sequence[UUID],
+        staged: dict[UUID, work_in_progress.Staged],
+        done: list[UUID],
     ) -> list[Item]:
-        """One transaction: what is still ours is replaced and marked as searchable, or nothing is.
+        """One transaction: what is still ours is replaced, marked as searchable and added to `done`, or nothing is.
 
         If an index of another model was made active meanwhile, these go back and are embedded for that one.
         """
@@ -337,12 +345,11 @@ class Indexer:
             results = PgVectorStore(connection, index, claim.tenant_id).replace(batch, newest=True)
             search_indexes.note(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
             indexed = [
-                work.Indexed(
-                    document_id=r.document.id, chunks=len(r.chunks), written=done.written, kept=done.kept
-                )
-                for r, done in zip(batch, results, strict=True)
+                work.Indexed(document_id=r.document.id, chunks=len(r.chunks), written=n.written, kept=n.kept)
+                for r, n in zip(batch, results, strict=True)
             ]
             work.finish(connection, claim, indexed)
+        done.extend(one.document_id for one in indexed)
         return []
 
 

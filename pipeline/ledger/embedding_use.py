@@ -103,6 +103,11 @@ def usage_today(connection: Connection) -> list[Json]:
     return [dict(row) for row in rows.mappings()]
 
 
+def cache_bytes(connection: Connection) -> int:
+    """What the vectors take that are kept for texts that come again, of all tenants."""
+    return int(connection.execute(text("select pg_total_relation_size('embedding_cache')")).scalar_one())
+
+
 OLD_PROBES = 3
 """A hold that was not confirmed for so many probes says nothing about now."""
 

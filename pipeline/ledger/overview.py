@@ -27,7 +27,8 @@ _SOURCES = text("""
            cast(extract(epoch from now() - s.last_sync_at) as double precision) as freshness_seconds,
            coalesce((select error from sync_run r where r.source_id = s.id and r.state = 'discovering'),
                     s.last_error) as last_error,
-           greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held,
+           greatest(s.next_sync_at, s.retry_at) as next_sync, s.paused_at is not null as paused, s.held, s.failures,
+           s.schedule, s.timezone, s.last_sync_at,
            s.left_out,
            s.removed_at is not null as removed
     from source s join tenant t on t.id = s.tenant_id
@@ -51,7 +52,8 @@ def sources(connection: Connection) -> list[Json]:
 
     `documents` are done, neither hidden nor deleted; `dead` are those whose dead letter waits for a person; `held` are
     deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync;
-    `left_out` are the items that the last walk over all saw and left out, by reason.
+    `left_out` are the items that the last walk over all saw and left out, by reason; `failures` are syncs that failed
+    one after another. `schedule`, `timezone` and `last_sync_at` (a datetime) tell when the next one was promised.
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):

@@ -71,6 +71,11 @@ class MemoryCache(Generic[V]):
             while len(kept) > self._entries:
                 kept.popitem(last=False)
 
+    @property
+    def size(self) -> int:
+        """Values in all spaces."""
+        return sum(map(len, list(self._spaces.values())))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Caches:
@@ -80,6 +85,11 @@ class Caches:
     """Vectors of questions."""
     answers: MemoryCache[SearchResults] | None = None
     """Whole answers, given only while the database is away or too slow (level 2)."""
+
+    @property
+    def size(self) -> int:
+        """How much both remember."""
+        return sum(kept.size for kept in (self.vectors, self.answers) if kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ from pipeline.search.validity import outdated
 
 Watch = Callable[[Part], AbstractContextManager[None]]
 """Wraps each call to a part, and so learns how it went and how long it took."""
+Performed = Callable[[SearchRequest, SearchResults, float], None]
+"""Hears of each search that was answered, and how many seconds that took."""
 _UNWATCHED = nullcontext()
 
 SPARE = 5
@@ -90,6 +93,7 @@ class Retriever:
         reranker: Callable[[], Reranker | None] = lambda: None,
         rerank: RerankOptions | None = None,
         watch: Watch = lambda _part: _UNWATCHED,
+        performed: Performed = lambda *_: None,
     ) -> None:
         """`reranker` is called at the first search that needs it; None means that there is none."""
         self.database = database
@@ -100,6 +104,7 @@ class Retriever:
         self.reranker = reranker
         self.rerank = rerank or RerankOptions()
         self.watch = watch
+        self.performed = performed
 
     def search(self, request: SearchRequest, *, level: int = FULL) -> SearchResults:
         """The best documents for a question; nothing if it is blank or nothing is indexed yet.
@@ -112,6 +117,12 @@ class Retriever:
             StoreUnavailable: the database does not answer, and the answer is not remembered.
             EmbeddingError: mode `vector`, and the embedder fails.
         """
+        begun = time.monotonic()
+        found = self._at(request, level)
+        self.performed(request, found, time.monotonic() - begun)
+        return found
+
+    def _at(self, request: SearchRequest, level: int) -> SearchResults:
         if level >= STATIC_ONLY:
             return SearchResults(degradation_level=level)
         if level == CACHED_ONLY:

@@ -215,6 +215,8 @@ class TestWhatTheOperatorSees:
             "documents": 0,
             "failures": 0,
             "today": [],
+            "budget_left": 1.0,
+            "cache_bytes": found["embedding"]["cache_bytes"],
         }
         assert stored_checks.embedding(parts).status == "ok"
 

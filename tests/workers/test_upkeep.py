@@ -18,7 +18,7 @@ from tests.pipeline.workshop import Workshop, document
 from tests.workers.indexed import Build, index, write_pages
 from workers.admin import operations
 from workers.control import maintenance
-from workers.processes.builder import IndexBuilder
+from workers.processes.background import Loop
 from workers.runtime import Runtime, use
 from workers.tasks import trim
 
@@ -101,7 +101,7 @@ def test_a_build_that_is_asked_for_is_done_by_a_thread_that_no_task_waits_for(
     use(parts)
     trim()
     assert built(omniscient) == 0, "the task only asks"
-    builder = IndexBuilder(parts, look=0.05)
+    builder = Loop("builder", 0.05, lambda: maintenance.build_asked(parts))
     builder.start()
     end = time.monotonic() + 10
     while not built(omniscient):

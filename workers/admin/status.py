@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
 from pipeline.access import OPERATE, Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, NotFound, StoreRefused
+from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
 from pipeline.ledger import dead, embedding_use, overview, runs, sources, work
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
 from workers.admin.sync_now import served
-from workers.control import steps
+from workers.control import steps, sync
 from workers.limits.tokens import Outlook
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
@@ -51,7 +54,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
         enrichment = overview.enrichment(connection)
         found: Json = {
             "database_seconds": round(seconds, 3),
-            "sources": overview.sources(connection),
+            "sources": [_promised(source) for source in overview.sources(connection)],
             "backlog": overview.backlog(connection, resend=steps.limits(parts.rag).resend),
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
@@ -91,18 +94,64 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
     }
 
 
+WATCH_SECONDS = 5.0
+"""In which the database must give each answer to one who looks for others."""
+
+
+def watcher(parts: Runtime) -> Runtime:
+    """The same parts with connections of their own, on which a silent database is soon given up."""
+    made = Runtime(parts.settings, parts.addresses)
+    made.answer_timeout = WATCH_SECONDS
+    return made
+
+
+SEEN_SECONDS = 5.0
+"""So old a status may be that programs ask for again and again."""
+_seen: WeakKeyDictionary[Runtime, tuple[float, Json]] = WeakKeyDictionary()
+_looking = threading.Lock()
+
+
+def recent(parts: Runtime) -> Json:
+    """The same for programs: at most a few seconds old, made by one at a time, also while the database is away."""
+    at, found = _seen.get(parts, (float("-inf"), {}))
+    if time.monotonic() - at > SEEN_SECONDS and _looking.acquire(blocking=not found):
+        try:
+            try:
+                found = status(parts)
+            except StoreError as error:
+                found = without_database(parts, error)
+            _seen[parts] = time.monotonic(), found
+        finally:
+            _looking.release()
+    return found
+
+
+def _promised(source: Json) -> Json:
+    """With `late_seconds`: since when a sync was due by the schedule and none was completed."""
+    schedule, zone, last = source.pop("schedule"), source.pop("timezone"), source.pop("last_sync_at")
+    given, now = source["next_sync"], datetime.now(UTC)
+    due = sync.next_time(schedule, zone, last) if last else given and datetime.fromisoformat(given)
+    if due is None or source["paused"] or source["removed"]:
+        due = now
+    return source | {"late_seconds": max(0.0, (now - due).total_seconds())}
+
+
 def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
-    """`broker`: ok, error or refused; `broker_error`: why, as the end of a sentence."""
+    """`broker`: ok, error or refused; `broker_error`: why, as the end of a sentence; `broker_memory`: its share."""
     if queues is not None:
-        return {"broker": "ok", "broker_error": ""}
+        told = broker.facts(parts.addresses.broker)
+        share = told.used / told.limit if told and told.limit else None
+        return {"broker": "ok", "broker_error": "", "broker_memory": share}
     why = broker.trouble(parts.addresses.broker) or "does not answer"
-    return {"broker": "refused" if why in broker.REFUSALS else "error", "broker_error": why}
+    state = "refused" if why in broker.REFUSALS else "error"
+    return {"broker": state, "broker_error": why, "broker_memory": None}
 
 
 def embedding_state(parts: Runtime, connection: Connection) -> Json:
     """The entry `embedding` of `larder status --json`; `state` is ok, waiting or held."""
     allowance, terms = parts.allowance, parts.allowance.terms
     outlook = allowance.rate.look() if allowance.rate else Outlook()
+    today = embedding_use.usage_today(connection)
     found: Json = {
         "state": "ok",
         "until": None,
@@ -111,7 +160,9 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
         "fingerprint": allowance.fingerprint,
         "documents": 0,
         "failures": outlook.failures,
-        "today": embedding_use.usage_today(connection),
+        "today": today,
+        "budget_left": allowance.left(today),
+        "cache_bytes": embedding_use.cache_bytes(connection),
     }
     hold = embedding_use.latest_hold(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
     if hold is not None:

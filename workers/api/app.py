@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,10 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers import installed_version
+from workers.admin.status import watcher
 from workers.admin.tokens import Verifier
 from workers.api import agents, console, enrichment, health, knowledge, problems, stories
 from workers.enrichment import job
 from workers.enrichment.messaging import JobPublisher
+from workers.processes import metrics
 from workers.processes.liveness import touch
 from workers.runtime import Runtime
 
@@ -53,7 +56,7 @@ class Envelope:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, taken, begun = Headers(scope=scope), 0, False
+        headers, taken, begun, since = Headers(scope=scope), 0, False, time.monotonic()
         given = headers.get("X-Request-Id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
@@ -70,6 +73,8 @@ class Envelope:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
+                asked = metrics.REQUESTS.labels(scope["method"], str(message["status"]))
+                asked.observe(time.monotonic() - since)
                 answer = MutableHeaders(scope=message)
                 for name, value in {"X-Request-Id": request_id, **HEADERS}.items():
                     answer.setdefault(name, value)
@@ -133,7 +138,9 @@ def create_app(parts: Runtime) -> FastAPI:
     app.state.publisher = JobPublisher(parts.addresses.broker)
     problems.install(app, console.problem)
     app.add_exception_handler(console.LoggedOut, console.logged_out)
-    for module in (health, knowledge, enrichment, stories, agents, console):
+    app.state.watcher = watcher(parts)
+    health.install(app, parts.rag.monitoring)
+    for module in (knowledge, enrichment, stories, agents, console):
         app.include_router(module.router)
     app.add_middleware(Envelope, most_bytes=int(settings.max_body))
     if settings.cors_origins:

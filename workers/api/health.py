@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from connectors.sections import revealed
 from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError
+from pipeline.errors import LarderError, TokenRefused
 from pipeline.ledger import overview
-from workers.admin.status import SLOW_LEVEL, STORE_DOWN_LEVEL
+from workers.admin.status import SLOW_LEVEL, STORE_DOWN_LEVEL, recent
 from workers.api.callers import Parts
 from workers.control import steps
 from workers.processes import metrics
 from workers.queue import broker
 from workers.queue.celeryconfig import QUEUES
+from workers.settings.monitoring import MonitoringSettings
 
 router = APIRouter(tags=["health"])
 
@@ -48,7 +50,6 @@ def live() -> Alive:
     return Alive()
 
 
-@router.get("/health/rag", responses={503: {"model": HealthReport, "description": "Not ready, or no store"}})
 def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
     """Whether it can answer well: store, broker, model, what waits."""
     ready, backlog = request.app.state.ready, None
@@ -74,7 +75,22 @@ def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
     )
 
 
-@router.get("/metrics", response_class=Response)
-def metrics_page() -> Response:
-    """What this process counts, for Prometheus."""
-    return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+def metrics_page(request: Request, parts: Parts) -> Response:
+    """What the processes of this machine count, and figures of the ledger, for Prometheus."""
+    token = revealed(parts.rag.monitoring.metrics.token)
+    if not metrics.admits(token, request.headers.get("Authorization", "")):
+        raise TokenRefused("the token of monitoring.metrics is missing or wrong")
+    shown = metrics.exposition(parts.metrics_folder, recent(request.app.state.watcher))
+    return Response(shown, media_type=CONTENT_TYPE_LATEST)
+
+
+def install(app: FastAPI, told: MonitoringSettings) -> None:
+    """Offer what the configuration says, where it says."""
+    app.include_router(router)
+    also: APIRouter = APIRouter(tags=["health"])
+    if told.health_check.enabled:
+        not_ready = {"model": HealthReport, "description": "Not ready, or no store"}
+        also.get(told.health_check.endpoint, responses={503: not_ready})(rag)
+    if told.metrics.enabled:
+        also.get("/metrics", response_class=Response)(metrics_page)
+    app.include_router(also)

@@ -19,6 +19,7 @@ from pipeline.ingest.steps import Decision, Indexer
 from pipeline.ingest.sync import Syncer
 from pipeline.ledger import Limits, Stage, admission, jobs
 from pipeline.search.chunk_store import SearchIndex, active_index, open_index
+from workers.processes import metrics
 from workers.queue import dispatch
 from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
@@ -120,10 +121,17 @@ MOST_DOUBLINGS = 60
 
 
 def decide(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
-    """What an error means for its documents; `attempts` counts this failed try, or this wait.
+    """What an error means for its documents, counted; `attempts` counts this failed try, or this wait.
 
     Permanent errors and the last try are final; waits never are.
     """
+    decision = _decision(queue, error, attempts)
+    said = "dead" if decision.dead else "wait" if error.waits else "retry"
+    metrics.FAILURES.labels(error.code, said).inc()
+    return decision
+
+
+def _decision(queue: QueueSettings, error: LarderError, attempts: int) -> Decision:
     chance = random.random()  # noqa: S311 - spreads load, guards nothing
     asked = error.retry_after
     if error.waits and asked is not None:

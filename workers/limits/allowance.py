@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 
 from connectors.sections import revealed
 from pipeline.database.engine import Database
+from pipeline.documents import Json
 from pipeline.embedding import Embedder
 from pipeline.embedding.budget import BudgetedEmbedder, Cost, Grant
 from pipeline.embedding.known_models import KNOWN
@@ -199,6 +201,19 @@ class Allowance:
     def terms_of(self, provider: str, model: str) -> Terms:
         """Those for a search index: another model than the configured one has no limits that we know of."""
         return self.terms if model == self.model else replace(self.terms, provider=provider, budget=None)
+
+    def left(self, today: Sequence[Json]) -> float | None:
+        """Share of a day's budget that the tenant with the least has left; None without a ceiling.
+
+        `today` is what `embedding_use.usage_today` tells.
+        """
+        e = self.rag.embedding
+        most = {key: m for key, m in (("tokens", e.daily_tokens), ("cost", e.daily_cost)) if m}
+        used: dict[tuple[str, str], float] = defaultdict(float)
+        for row in today:
+            for key, ceiling in most.items():
+                used[row["tenant"], key] += row[key] / ceiling
+        return max(0.0, 1.0 - max(used.values(), default=0.0)) if most else None
 
     def room(self, connection: Connection) -> int | None:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""

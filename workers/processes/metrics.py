@@ -1,4 +1,4 @@
-"""What this process counts for Prometheus.
+"""What is told to Prometheus: what processes count, and figures that are read from the ledger for each scrape.
 
 Workers are several processes: with `PROMETHEUS_MULTIPROC_DIR` set before they start, `exposition` counts all
 that share the folder together.
@@ -6,22 +6,65 @@ that share the folder together.
 
 from __future__ import annotations
 
+import base64
+import fcntl
+import hmac
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import psutil
 from prometheus_client import (
+    CONTENT_TYPE_LATEST,
     REGISTRY,
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    Metric,
+    disable_created_metrics,
     generate_latest,
     multiprocess,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.registry import Collector
 
+from pipeline.documents import Json
 from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.ledger.embedding_use import Meter, Used
 
+# What processes count ---------------------------------------------------------------------------------
+
+disable_created_metrics()  # each would be one more line per counter
+_STEP = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120)
+_ANSWER = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
+PROCESSED = Counter("larder_documents_processed", "Documents that were made searchable in a new version")
+DURATIONS = {
+    "chunk": Histogram("larder_chunking_duration_seconds", "Cutting a message's documents", buckets=_STEP),
+    "embed": Histogram("larder_embedding_duration_seconds", "Embedding a message's documents", buckets=_STEP),
+    "upsert": Histogram("larder_indexing_duration_seconds", "Writing a message's documents", buckets=_STEP),
+}
+FAILURES = Counter(
+    "larder_failure_count",
+    "Steps and syncs that failed, and what was decided: retry, wait, dead",
+    ["code", "decision"],
+)
+QUERIES = Counter("larder_query_count", "Searches")
+QUERY_SECONDS = Histogram("larder_query_duration_seconds", "From a question to its hits", buckets=_ANSWER)
+RESULTS = Histogram("larder_result_count", "Hits of a search", buckets=(0, 1, 2, 3, 5, 10, 20, 50, 100))
+RERANKING = Histogram("larder_reranking_duration_seconds", "The reranker's look at a search", buckets=_ANSWER)
+QUERY_CACHE = Gauge(
+    "larder_query_cache_size",
+    "Vectors of questions and answers that living processes remember",
+    multiprocess_mode="livesum",
+)
+LOOKS = Counter("larder_query_vector_lookups", "Looks for a question's vector", ["cache", "found"])
 LEVEL = Gauge(
     "larder_degradation_level",
     "The level this process answers at: 0 is normal, 5 switched off; the worst of all processes that live",
@@ -38,8 +81,26 @@ FALLBACKS = Counter(
 QUEUE_WAIT = Histogram(
     "larder_enrichment_wait_seconds",
     "From the request of Step 4 to the worker that takes it",
-    buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120),
+    buckets=_STEP,
 )
+TASKS = Histogram("larder_task_duration_seconds", "Tasks of Celery that ended", ["task"], buckets=_STEP)
+TASK_FAILURES = Counter(
+    "larder_task_failures", "Tasks that ended with an error of ours, or with their process", ["task", "error"]
+)
+UNSENT = Counter(
+    "larder_publish_failures", "Messages that the broker did not take; the pump sends them later"
+)
+REQUESTS = Histogram(
+    "larder_http_request_duration_seconds", "Requests to the API", ["method", "status"], buckets=_ANSWER
+)
+_EMBEDDING = ("provider", "model", "kind")
+USED = {
+    "calls": Counter("larder_embedding_calls", "Calls of the embedder", _EMBEDDING),
+    "texts": Counter("larder_embedding_texts", "Texts embedded", _EMBEDDING),
+    "tokens": Counter("larder_embedding_tokens", "Tokens embedded, as far as they are counted", _EMBEDDING),
+    "cost": Counter("larder_embedding_cost", "What that cost, by costPerMillionTokens", _EMBEDDING),
+    "cache_hits": Counter("larder_embedding_cache_hits", "Texts whose vector was there already", _EMBEDDING),
+}
 
 
 def moved(_old: DegradationLevel, new: DegradationLevel) -> None:
@@ -57,31 +118,281 @@ def fell_back(error: BaseException) -> None:
     FALLBACKS.labels(reason=type(error).__name__).inc()
 
 
-def exposition(shared: Path | None = None) -> bytes:
-    """All of it in the text format of Prometheus; with `shared`, of all processes that count in that folder."""
-    if shared is None:
-        return bytes(generate_latest(REGISTRY))
-    for file in shared.glob("gauge_live*.db"):
-        # What a process counted outlives it; its level does not.
-        if not psutil.pid_exists(int(file.stem.rpartition("_")[2])):
-            file.unlink(missing_ok=True)
-    together = CollectorRegistry()
-    multiprocess.MultiProcessCollector(together, path=str(shared))  # type: ignore[no-untyped-call]
-    return bytes(generate_latest(together))
-
-
-_LABELS = ("provider", "model", "kind")
-USED = {
-    "calls": Counter("larder_embedding_calls", "Calls of the embedder", _LABELS),
-    "texts": Counter("larder_embedding_texts", "Texts embedded", _LABELS),
-    "tokens": Counter("larder_embedding_tokens", "Tokens embedded, as far as they are counted", _LABELS),
-    "cost": Counter("larder_embedding_cost", "What that cost, by costPerMillionTokens", _LABELS),
-    "cache_hits": Counter("larder_embedding_cache_hits", "Texts whose vector was there already", _LABELS),
-}
-LOOKS = Counter("larder_query_vector_lookups", "Looks for a question's vector", ["cache", "found"])
-
-
 def count(meter: Meter, used: Used) -> None:
     """Add what was used."""
     for name, counter in USED.items():
         counter.labels(meter.provider, meter.model, meter.kind).inc(max(0.0, float(getattr(used, name))))
+
+
+def record_search(seconds: float, results: int) -> None:
+    """A search took so long and found so much."""
+    QUERIES.inc()
+    QUERY_SECONDS.observe(seconds)
+    RESULTS.observe(results)
+
+
+@contextmanager
+def timed(histogram: Histogram) -> Iterator[None]:
+    """Observe how long the block takes, unless it raises."""
+    begun = time.monotonic()
+    yield
+    histogram.observe(time.monotonic() - begun)
+
+
+# What the ledger tells ---------------------------------------------------------------------------------
+
+_Values = Iterable[tuple[tuple[str, ...], float | None]]
+"""Labels and a value; None: nothing is known."""
+_QUEUE_OF = {"fetched": "ingest", "chunked": "embed", "embedded": "ingest"}
+_STATES = ("documents", "pending", "dead", "hidden", "held")
+
+
+def _one(*path: str) -> Callable[[Json], _Values]:
+    """The value at this place of the document."""
+
+    def read(found: Json) -> _Values:
+        value: object = found
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return [((), float(value) if isinstance(value, int | float) else None)]
+
+    return read
+
+
+def _each(*path: str) -> Callable[[Json], _Values]:
+    """Each value of the mapping at this place, with its key."""
+
+    def read(found: Json) -> _Values:
+        for key in path:
+            found = found.get(key) or {}
+        return [((key,), value) for key, value in found.items()]
+
+    return read
+
+
+def _sources(key: str) -> Callable[[Json], _Values]:
+    return lambda found: [((s["tenant"], s["name"]), s[key]) for s in found["sources"] if not s["removed"]]
+
+
+def _counts(found: Json) -> _Values:
+    for s in found["sources"]:
+        for state in _STATES:
+            yield (s["tenant"], s["name"], state), s[state]
+        yield (s["tenant"], s["name"], "left_out"), sum(s["left_out"].values())
+
+
+def _runs(found: Json) -> _Values:
+    for s in found["sources"]:
+        run = s["last_run"]
+        if run and not run["finished_at"]:
+            for name in ("listed", "queued", "indexed", "dead"):
+                yield (s["tenant"], s["name"], name), run[name]
+
+
+_SOURCE = ("tenant", "source")
+FIGURES: tuple[tuple[str, str, tuple[str, ...], Callable[[Json], _Values]], ...] = (
+    (
+        "up",
+        "Whether the server answers",
+        ("server",),
+        lambda f: [((s,), f[s] == "ok") for s in ("database", "broker")],
+    ),
+    ("database_round_trip_seconds", "A way to the database and back", (), _one("database_seconds")),
+    (
+        "broker_memory_ratio",
+        "Share of its memory that the broker uses; none without a limit",
+        (),
+        _one("broker_memory"),
+    ),
+    (
+        "backlog",
+        "Documents that wait for a step",
+        ("queue", "stage"),
+        lambda f: [((_QUEUE_OF.get(s, ""), s), n) for s, n in (f["backlog"].get("by_stage") or {}).items()],
+    ),
+    ("in_flight", "Documents whose message is under way", (), _one("backlog", "in_flight")),
+    (
+        "oldest_due_seconds",
+        "How long the oldest document has been due",
+        (),
+        _one("backlog", "oldest_due_seconds"),
+    ),
+    ("queue_messages", "Messages that wait in the broker", ("queue",), _each("backlog", "queues")),
+    ("set_aside_messages", "Messages that no worker could take", (), _one("backlog", "set_aside")),
+    ("dead_letters", "Documents the queue gave up on", (), _one("backlog", "dead")),
+    ("source_documents", "Documents of a source by state", (*_SOURCE, "state"), _counts),
+    ("source_freshness_seconds", "Since the last complete sync", _SOURCE, _sources("freshness_seconds")),
+    (
+        "source_late_seconds",
+        "Since a sync was due by the schedule, and none was completed",
+        _SOURCE,
+        _sources("late_seconds"),
+    ),
+    ("source_failures", "Syncs of a source that failed one after another", _SOURCE, _sources("failures")),
+    (
+        "run_documents",
+        "What the open run of a source has listed, queued, indexed and given up",
+        (*_SOURCE, "count"),
+        _runs,
+    ),
+    ("canary_age_seconds", "Since a queue did its task of the minute", ("queue",), _each("canaries")),
+    (
+        "worker_age_seconds",
+        "Since a worker gave a sign of life",
+        ("worker",),
+        lambda f: [((w["name"],), w["age_seconds"]) for w in f["workers"]],
+    ),
+    (
+        "enrichment_jobs",
+        "Requests of Step 4 that wait or are worked on",
+        ("state",),
+        lambda f: [((s,), (f.get("enrichment") or {}).get(s)) for s in ("waiting", "running")],
+    ),
+    (
+        "enrichment_oldest_seconds",
+        "How long the oldest of them waits",
+        (),
+        _one("enrichment", "oldest_seconds"),
+    ),
+    (
+        "answered_level",
+        "The worst degradation level of Step 4's answers of the last minute",
+        (),
+        _one("degradation_level"),
+    ),
+    ("vector_store_size", "Chunks in the search index", (), _one("index", "chunks")),
+    ("embedding_cache_size", "Bytes of the embedding cache", (), _one("embedding", "cache_bytes")),
+    (
+        "embedding_budget_left_ratio",
+        "What the tenant with the least may still embed today",
+        (),
+        _one("embedding", "budget_left"),
+    ),
+    (
+        "embedding_held",
+        "Whether the provider refuses what is configured",
+        (),
+        lambda f: [((), (f.get("embedding") or {}).get("state") == "held")],
+    ),
+    (
+        "alerts",
+        "Alerts that are raised",
+        ("alert", "severity"),
+        lambda f: [((a["name"], a["severity"]), 1) for a in f.get("alerts") or ()],
+    ),
+)
+"""Name after `larder_`, meaning, labels, and where it stands in the document of `larder status --json`."""
+
+
+class _Figures(Collector):
+    """The figures of a document, each declared though it has no value at this moment."""
+
+    def __init__(self, found: Json) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        """All of the table."""
+        for name, meaning, labels, read in FIGURES:
+            family = GaugeMetricFamily(f"larder_{name}", meaning, labels=labels)
+            for own, value in dict(read(self._found)).items():
+                if value is not None:
+                    family.add_metric(own, float(value))
+            yield family
+
+
+class _Counted(Collector):
+    """What the processes of a folder counted; without one, what this process did."""
+
+    def __init__(self, shared: Path | None) -> None:
+        self._shared = shared
+
+    def collect(self) -> Iterator[Metric]:
+        """All that is declared, and the share of looks that found something."""
+        own = {metric.name: metric for metric in REGISTRY.collect()}
+        if self._shared is not None:
+            # Of a metric with labels that nobody has counted yet there is no file.
+            empty = {n: Metric(n, m.documentation, m.type) for n, m in own.items() if n.startswith("larder_")}
+            own = empty | {metric.name: metric for metric in _together(self._shared)}
+        yield from own.values()
+        looks = {
+            (s.labels["cache"], s.labels["found"]): s.value
+            for s in own["larder_query_vector_lookups"].samples
+            if s.name.endswith("_total")
+        }
+        rate = GaugeMetricFamily("larder_cache_hit_rate", "Share of questions whose vector was remembered")
+        if looks:
+            hits = sum(value for (_, found), value in looks.items() if found == "yes")
+            rate.add_metric([], hits / max(sum(looks.values()), 1))
+        yield rate
+
+
+def _together(shared: Path) -> list[Metric]:
+    """The sums over the processes of a folder.
+
+    What a process counted outlives it, in one file: workers change their processes after some tasks. Its gauges do not.
+    """
+    with (shared / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for file in shared.glob("*.db"):
+            kind, _, pid = file.stem.rpartition("_")
+            if pid == "0" or psutil.pid_exists(int(pid)):
+                continue
+            if kind in {"counter", "histogram"}:
+                kept = MmapedDict(str(shared / f"{kind}_0.db"))  # type: ignore[no-untyped-call]
+                for key, value, at, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
+                    kept.write_value(key, kept.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
+                kept.close()  # type: ignore[no-untyped-call]
+            file.unlink()
+        return list(multiprocess.MultiProcessCollector(None, path=str(shared)).collect())  # type: ignore[no-untyped-call]
+
+
+def exposition(shared: Path | None = None, found: Json | None = None) -> bytes:
+    """All of it in the text format of Prometheus.
+
+    Args:
+        shared: The folder of the processes that are counted together; None: this process alone.
+        found: The document of `larder status --json`; None: no figures of the ledger.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Counted(shared))
+    if found is not None:
+        registry.register(_Figures(found))
+    return bytes(generate_latest(registry))
+
+
+def admits(token: str, authorization: str) -> bool:
+    """Whether who sends this header may read them: as a bearer, or with the token as a password."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            given = base64.b64decode(given).decode().partition(":")[2]
+    return not token or hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing: it would be a line for each scrape."""
+
+
+def serve(host: str, port: int, token: str, shared: Path | None) -> None:
+    """Offer what is counted at a port of its own, by a thread.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def page(environ: Mapping[str, object], respond: Callable[..., object]) -> list[bytes]:
+        admitted = admits(token, str(environ.get("HTTP_AUTHORIZATION", "")))
+        respond("200 OK" if admitted else "401 Unauthorized", [("Content-Type", CONTENT_TYPE_LATEST)])
+        return [exposition(shared) if admitted else b""]
+
+    server = make_server(host, port, page, ThreadingWSGIServer, _Quiet)
+    threading.Thread(target=server.serve_forever, name="larder-metrics", daemon=True).start()
+
+
+def export(path: Path, shown: bytes) -> None:
+    """Write a snapshot as `larder.prom`, whole or not at all, as the textfile collector of Prometheus reads it."""
+    path.mkdir(parents=True, exist_ok=True)
+    fresh = path / "larder.prom.new"
+    fresh.write_bytes(shown)
+    fresh.replace(path / "larder.prom")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
-from celery.signals import setup_logging, worker_process_init
+from celery.signals import setup_logging, task_failure, task_postrun, task_prerun, worker_process_init
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
 import connectors
+from connectors.sections import revealed
 from pipeline.access import Caller
 from pipeline.errors import ConfigurationError
 from workers import runtime
 from workers.control import sync
 from workers.embedded import Credentials
 from workers.enrichment import job
-from workers.processes import logs
+from workers.processes import logs, metrics
 from workers.processes.broker_outage import LedgerPoller
-from workers.processes.builder import Building
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
 from workers.queue.app import app, configure, harden
@@ -32,6 +35,8 @@ PATIENT = ("ingest", "embed")
 """Queues that nobody waits for: where cores are short, their workers leave them to Step 4 first."""
 NICENESS = 5
 
+logger = logging.getLogger(__name__)
+
 
 def _after_fork(**_: Any) -> None:
     parts = runtime.current()
@@ -42,6 +47,8 @@ def _after_fork(**_: Any) -> None:
 def _prepare(parts: Runtime) -> None:
     """What worker and beat have in common: where they beat, and logs that Celery leaves alone."""
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
+    if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        parts.metrics_folder = Path(shared)
     level = parts.rag.monitoring.logging.level
     setup_logging.connect(lambda **_: logs.configure(level), weak=False)
 
@@ -62,9 +69,41 @@ def _warm(**_: Any) -> None:
     LedgerPoller(runtime.current()).start()
 
 
+_begun: dict[str, float] = {}
+"""Id of a task that this process is at -> when it began."""
+
+
+def _task_begins(task_id: str, **_: Any) -> None:
+    _begun[task_id] = time.monotonic()
+
+
+def _task_ended(task_id: str, task: Any, **_: Any) -> None:
+    metrics.TASKS.labels(task.name).observe(time.monotonic() - _begun.pop(task_id, time.monotonic()))
+
+
+def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
+    # Where a child was lost, it is the first process of the worker that tells.
+    metrics.TASK_FAILURES.labels(sender.name, type(exception).__name__).inc()
+
+
+def _observe(parts: Runtime) -> None:
+    """Count tasks, and offer the counts of this worker if it is to do so itself."""
+    task_prerun.connect(_task_begins, weak=False)
+    task_postrun.connect(_task_ended, weak=False)
+    task_failure.connect(_task_failed, weak=False)
+    told = parts.rag.monitoring.metrics
+    if told.enabled and told.port:
+        try:
+            metrics.serve(told.host, told.port, revealed(told.token), parts.metrics_folder)
+        except OSError as error:
+            # As with several workers on one machine: they count together.
+            logger.warning("port %d for metrics cannot be had: %s", told.port, error.strerror)
+
+
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     _prepare(parts)
+    _observe(parts)
     if queue in PATIENT:
         os.nice(NICENESS)
     if queue == "control":
@@ -81,7 +120,11 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
     harden()
     if queue == "control":
-        app.steps["worker"].add(Building)
+        from workers.processes.background import (
+            Background,
+        )  # it looks at everything, and no other worker does
+
+        app.steps["worker"].add(Background)
     app.steps["worker"].add(Heartbeat)
     app.steps["consumer"].add(Listening)
     # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,8 @@ class Supervisor:
         for sign in () if self.lends else (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._end)
         self.plan()
+        shutil.rmtree(self.data / "metrics", ignore_errors=True)  # process numbers come again
+        (self.data / "metrics").mkdir(parents=True)
         try:
             for child in self.children:
                 self._start(child)
@@ -164,6 +167,8 @@ class Supervisor:
         withheld = set() if worker else set(secrets_in(self.settings.rag))
         given = {key: "withheld" if value in withheld else value for key, value in os.environ.items()}
         env = {
+            # Flower has metrics of its own, which tell the names of tasks and workers.
+            **({} if name == "flower" else {"PROMETHEUS_MULTIPROC_DIR": str(self.data / "metrics")}),
             **{key: value for key, value in given.items() if key.removesuffix("_FILE") not in addresses},
             **addresses,
             "LARDER_DATA": str(self.data),

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from pipeline.database.engine import Database
 from pipeline.ingest.steps import Step
 from pipeline.ledger import Item, Stage, fills, jobs, runs, work
+from workers.processes import metrics
 from workers.queue import broker
 from workers.queue.app import app
 from workers.queue.celeryconfig import ROUTES
@@ -48,14 +49,15 @@ def send(
     The ledger remembers what it was about. It never expires: that would compare this machine's clock with a worker's.
     """
     address = str(app.conf.broker_url)
-    if time.monotonic() < _resting_until.get(address, float("-inf")):
-        return False
-    try:
-        app.send_task(name, args=list(args), kwargs=named, priority=priority, queue=queue)
-    except (OperationalError, OSError):
-        _resting_until[address] = time.monotonic() + REST_SECONDS
-        return False
-    return True
+    if time.monotonic() >= _resting_until.get(address, float("-inf")):
+        try:
+            app.send_task(name, args=list(args), kwargs=named, priority=priority, queue=queue)
+        except (OperationalError, OSError):
+            _resting_until[address] = time.monotonic() + REST_SECONDS
+        else:
+            return True
+    metrics.UNSENT.inc()
+    return False
 
 
 def ring(*, seldom: bool = False) -> None:

@@ -15,6 +15,7 @@ from connectors.sections import (
     Mismatch,
     Number,
     OneOf,
+    Secret,
     Size,
     Text,
     Whole,
@@ -29,13 +30,19 @@ Endpoint = Annotated[Text, Field(pattern="^/"), Expected("a path that begins wit
 
 
 class MetricsSettings(ConfigSection):
-    """Figures for Prometheus. These keys are checked and have no effect yet."""
+    """Figures for Prometheus, at `/metrics` of the API."""
 
     enabled: Flag = True
     """Offer metrics."""
+    token: Secret | None = Field(default=None, examples=["${LARDER_METRICS_TOKEN}"])
+    """What Prometheus must send as its bearer token, or as the password of any user. Empty: nothing."""
+    port: Whole = Field(default=0, ge=0, le=65_535)
+    """Port at which each worker offers what it counts, where no API shares its machine. 0: none."""
+    host: Text = "127.0.0.1"
+    """Address that this port listens on."""
     export_path: Folder | None = Field(default=None, examples=["./metrics"])
-    """Folder to write them to as well. Empty: none."""
-    export_interval: Number = Field(default=60, gt=0)
+    """Folder where worker-control writes them as `larder.prom`, too. Empty: none."""
+    export_interval: Number = Field(default=60, ge=1)
     """Seconds between two writes."""
 
 

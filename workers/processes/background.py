@@ -1,0 +1,87 @@
+"""What a control worker's first process does beside its tasks, in threads: it holds up no task and needs no message."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery import bootsteps
+
+from pipeline.errors import LarderError
+from workers import runtime
+from workers.admin.status import recent, watcher
+from workers.control import maintenance
+from workers.processes import metrics
+from workers.runtime import Runtime
+
+BUILD_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """A thread that does the same thing every few seconds; what fails is tried again the next time."""
+
+    def __init__(self, name: str, seconds: float, do: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._do = do
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"larder-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the first time."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing any more; what is being done ends with this process."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            try:
+                self._do()
+            except LarderError:
+                pass  # the database is away, which others tell
+            except Exception as error:  # noqa: BLE001 (the next time it may work, and nobody else would try)
+                # Without the error's words, which may quote anything.
+                logger.warning("%s failed with %s", self._thread.name, type(error).__name__)
+
+
+class Loops:
+    """All of them, with connections of their own: a child forked meanwhile must not wait for a lock of theirs.
+
+    Of several in a fleet, one is at each index.
+    """
+
+    def __init__(self, parts: Runtime) -> None:
+        builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
+        self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_asked(builder))]
+        if told.metrics.enabled and told.metrics.export_path:
+            folder = parts.settings.resolve(told.metrics.export_path)
+
+            def export() -> None:
+                metrics.export(folder, metrics.exposition(parts.metrics_folder, recent(seen)))
+
+            self._every.append(Loop("metrics", told.metrics.export_interval, export))
+
+    def start(self) -> None:
+        """Begin."""
+        for loop in self._every:
+            loop.start()
+
+    def stop(self) -> None:
+        """End."""
+        for loop in self._every:
+            loop.stop()
+
+
+class Background(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Lets a worker do them, from its start to its end."""
+
+    requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - the name and type Celery asks for
+
+    def create(self, _parent: Any) -> Loops:
+        """Celery starts and stops what this returns."""
+        return Loops(runtime.current())
