@@ -22,6 +22,7 @@ from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources
+from pipeline.ledger.audit import MOST_QUERY
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
 from pipeline.search.question import Synonyms
@@ -62,8 +63,16 @@ def _watched(parts: Runtime, part: Part) -> Iterator[None]:
         yield
 
 
-def _performed(parts: Runtime, _request: SearchRequest, found: SearchResults, seconds: float) -> None:
-    """Count and tell of a search."""
+def _performed(parts: Runtime, request: SearchRequest, found: SearchResults, seconds: float) -> None:
+    """Count and tell of a search; its text only to who asks for everything, and only its beginning."""
+    told = {
+        "query": request.text[:MOST_QUERY],
+        "resultCount": len(found.hits),
+        "topScore": found.hits[0].score if found.hits else None,
+        "duration": round(seconds, 3),
+        "degradation_level": found.degradation_level,
+    }
+    logger.debug("search_performed", extra=told)
     metrics.record_search(seconds, len(found.hits))
     metrics.QUERY_CACHE.set(parts.caches.size)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +31,8 @@ from pipeline.ingest.work_in_progress import (
 from pipeline.ledger import Item, Stage, embedding_use, search_indexes, work
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
 from pipeline.search.records import Replacement, StoredDocument
+
+logger = logging.getLogger(__name__)
 
 BUILT_SECONDS = 15.0
 """How long a write stays away from an index that is being built: it would wait for that, and all behind it."""
@@ -166,6 +169,8 @@ class Indexer:
                 work.wait(connection, claim, same, delay=decision.delay, reason=str(error))
             else:
                 work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
+                told = {"code": error.code, "error": str(error), "attempt": count + 1, "dead": decision.dead}
+                logger.warning("indexing_failed", extra={"documents": [str(i) for i in same], **told})
 
     # -- embed -------------------------------------------------------------------------------------
 

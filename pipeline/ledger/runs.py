@@ -318,8 +318,8 @@ def settled(connection: Connection) -> Sequence[Row[Any]]:
     return connection.execute(statement).all()
 
 
-def close(connection: Connection, run_ids: Sequence[int]) -> None:
-    """Close settled runs and write their totals; repeatable.
+def close(connection: Connection, run_ids: Sequence[int]) -> list[Json]:
+    """Close settled runs and write their totals, which come back with their run, tenant and source; repeatable.
 
     A scheduled run that found nothing to do, or left all of it to a later one, is removed again: a list of empty
     runs hides the others. So are those before that only left out the same items.
@@ -329,8 +329,12 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
     statement = text(f"""
         update sync_run r set state = 'finished', finished_at = now(), error = null, {sums}
         from (select unnest(cast(:runs as bigint[])) as id) w left join ({_COUNT}) c on c.run_id = w.id
-        where r.id = w.id and r.state = 'processing'""")
-    connection.execute(statement, {"runs": ids})
+        where r.id = w.id and r.state = 'processing'
+        returning r.id as run, cast(r.tenant_id as text) as tenant,
+                  (select name from source s where s.id = r.source_id) as source, r.indexed as documents,
+                  r.chunks, r.failed + r.dead as errors,
+                  cast(round(extract(epoch from now() - r.started_at), 3) as double precision) as duration""")
+    closed = [dict(row) for row in connection.execute(statement, {"runs": ids}).mappings()]
     statement = text("""
         delete from sync_run where id = any(:runs) and state = 'finished' and trigger not in ('manual', 'reconcile')
           and queued - superseded + skipped + failed + hidden + deleted + restored = 0""")
@@ -342,6 +346,7 @@ def close(connection: Connection, run_ids: Sequence[int]) -> None:
           and o.queued - o.superseded + o.hidden + o.deleted + o.restored = 0
           and (o.skipped, o.failed, o.problems, o.left_out) = (r.skipped, r.failed, r.problems, r.left_out)""")
     connection.execute(statement, {"runs": ids})
+    return closed
 
 
 def sync_due(connection: Connection, *, resend: float) -> list[tuple[UUID, UUID, int]]:

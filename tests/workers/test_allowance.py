@@ -215,7 +215,7 @@ class TestWhatTheOperatorSees:
             "documents": 0,
             "failures": 0,
             "today": [],
-            "budget_left": 1.0,
+            "budget_left": None,
             "cache_bytes": found["embedding"]["cache_bytes"],
         }
         assert stored_checks.embedding(parts).status == "ok"

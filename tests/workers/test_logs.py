@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import structlog
 
-from workers.processes import logs
+from pipeline.search import SearchRequest
+from tests.workers.indexed import Build, index, write_pages
+from workers import tasks
+from workers.processes import logs, run
+from workers.queue import broker
+from workers.search import retriever
 
 PROGRAM = """
 import logging, structlog
@@ -116,3 +127,124 @@ def test_what_is_away_is_told_in_a_line_and_a_mistake_with_its_traceback() -> No
         "ConnectionError: refused",
     ]
     assert lines[2]["event"] == "it failed"
+
+
+def test_a_person_at_a_terminal_reads_lines_that_drive_nothing() -> None:
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-c", PROGRAM + EVIL.replace('logs.configure("info")', "")]
+    with subprocess.Popen(program, cwd=Path(__file__).parents[2], stderr=theirs) as process:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                said += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+        process.wait()
+    os.close(ours)
+    text = said.decode()
+    assert "task done" in text
+    assert not text.startswith("{")
+    assert "\\x1b]52;c;aGk=\\x07" in text
+    assert not {"\x07", "\x9b", "\u202e", "\u2066"} & set(text)
+    assert "\x1b[2J" not in text
+
+
+WRITER = """
+import sys, pathlib, logging
+from workers.processes import logs
+logs.configure("info", pathlib.Path(sys.argv[1]), most_bytes=5_000, files=200)
+for n in range(300):
+    logging.getLogger("x").info("%s-%d", sys.argv[2], n)
+"""
+
+
+@pytest.mark.req("001-059", "001-127")
+def test_a_file_shared_by_processes_is_set_aside_and_no_line_is_lost(tmp_path: Path) -> None:
+    log = tmp_path / "logs/rag.log"
+    command = [sys.executable, "-c", WRITER, str(log)]
+    writers = [
+        subprocess.Popen([*command, name], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
+        for name in "ab"
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    files = [path for path in log.parent.iterdir() if path.suffix != ".lock"]
+    assert len(files) > 10
+    assert all(path.stat().st_size < 5_500 for path in files)
+    lines = [json.loads(line)["event"] for path in files for line in path.read_text().splitlines()]
+    assert sorted(lines) == sorted(f"{name}-{n}" for name in "ab" for n in range(300))
+
+
+def task(found: Any, **request: Any) -> Any:
+    return SimpleNamespace(name=found.name, run=found.run, request=SimpleNamespace(**request))
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        ("of", "args", "told"),
+        [
+            (tasks.sync, ["t", "s", 3], {"tenant": "t", "source": "s", "run": 3}),
+            (tasks.chunk, ["t", [["d", 1]]], {"tenant": "t", "document": "d"}),
+            (tasks.embed, ["t", [["d", 1], ["e", 1]]], {"tenant": "t", "documents": 2}),
+            (tasks.enrich, ["t", "j"], {"tenant": "t", "job": "j"}),
+            (tasks.enrich, [{"a": 1}, ["j"], 3], {}),
+        ],
+    )
+    def test_a_task_tells_what_it_is_about(self, of: Any, args: Any, told: Any) -> None:
+        assert logs.ids_of(task(of), "1", args) == {"task": of.name, "task_id": "1", **told}
+
+    def test_a_request_to_the_api_is_known_where_its_message_is_worked_on(self) -> None:
+        with structlog.contextvars.bound_contextvars(request="r-1"):
+            header = broker.request_header()
+        assert broker.request_header() == {}
+        found = logs.ids_of(task(tasks.enrich, **header), "1", ["t", "j"])
+        assert found["request"] == "r-1"
+
+    def test_they_stand_in_all_lines_of_a_task_and_in_none_after_it(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = logging.getLogger()
+        monkeypatch.setattr(root, "handlers", list(root.handlers))
+        monkeypatch.setattr(root, "level", root.level)
+        logs.configure("info")
+        one = task(tasks.chunk)
+        run._task_begins("1", one, ["t", [["d", 1]]])
+        logging.getLogger("a.library").warning("within")
+        run._task_ended("1", one)
+        logging.getLogger("a.library").warning("after")
+        within, after = map(json.loads, capsys.readouterr().err.splitlines())
+        assert (within["task_id"], within["document"], within["tenant"]) == ("1", "d", "t")
+        assert not {"task_id", "document"} & after.keys()
+
+
+@pytest.mark.req("001-128", "001-129")
+def test_events_of_indexing_and_searching(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pages(tmp_path, 3)
+    parts = build(64)
+    with caplog.at_level(logging.DEBUG):
+        index(parts)
+        found = retriever(parts, parts.settings.tenant_id).search(SearchRequest(text="page 1 " + "x" * 200))
+    told = {record.message: vars(record) for record in caplog.records}
+    done, asked = told["indexing_complete"], told["search_performed"]
+    assert (done["levelno"], done["documents"], done["errors"]) == (logging.INFO, 3, 0)
+    assert done["chunks"] >= 3
+    assert done["duration"] > 0
+    assert (asked["levelno"], asked["resultCount"]) == (logging.DEBUG, len(found.hits))
+    assert asked["query"] == ("page 1 " + "x" * 200)[:100]
+    assert asked["topScore"] == found.hits[0].score
+    assert set(logs.TOLD) >= {"documents", "chunks", "duration", "errors", "query", "resultCount", "topScore"}
+
+
+def test_a_document_that_fails_is_named_with_its_error(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, omniscient: Any
+) -> None:
+    write_pages(tmp_path, 1)
+    parts = build(64)
+    omniscient.execute("create rule no_body as on insert to document_body do instead nothing")
+    index(parts)
+    ((document,),) = omniscient.execute("select id from document").fetchall()
+    (failed,) = [vars(record) for record in caplog.records if record.message == "indexing_failed"]
+    assert (failed["documents"], failed["dead"], failed["attempt"]) == ([str(document)], True, 1)
+    assert "its text is not in the ledger" in failed["error"]

@@ -238,7 +238,8 @@ def test_snapshots_are_written_where_and_as_often_as_configured(
     parts = installation("monitoring: {metrics: {exportPath: ./metrics/rag, exportInterval: 1}}")
     running = Loops(parts)
     running.start()
-    file, seen = tmp_path / "metrics/rag/larder.prom", set()
+    file = tmp_path / "metrics/rag/larder.prom"
+    seen: set[float | None] = set()
     end = time.monotonic() + 30
     while len(seen) < 2 and time.monotonic() < end:
         metrics.record_search(0.1, 1)

@@ -119,6 +119,7 @@ def create_app(parts: Runtime) -> FastAPI:
             yield
         life.cancel()
         await run_in_threadpool(parts.audit_log.flush)
+        app.state.watcher.close()
 
     app = FastAPI(
         title="Larder",

@@ -136,7 +136,7 @@ def down(context: CommandContext) -> None:
 def _log_as_configured(context: CommandContext) -> None:
     from workers.processes import logs
 
-    logs.configure(context.settings.rag.monitoring.logging.level)
+    logs.as_configured(context.settings)
 
 
 @command(answer_timeout=None, without={"as_json"})

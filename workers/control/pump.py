@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from workers.control import steps
 from workers.control.sync import Configured, open_source, source_of_row, start_run, unexpected
 from workers.queue import broker, dispatch
 from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 LOST_SECONDS = 5.0
 """Of a message that was sent so long ago, waits nowhere and is with nobody: it was lost with its broker."""
@@ -97,8 +100,10 @@ def _close_settled(parts: Runtime) -> None:
     with parts.database.control() as connection:
         settled = runs.settled(connection)
         counted = [s for s in settled if not s.uncounted]
-        if counted:
-            runs.close(connection, [s.id for s in counted])
+        closed = runs.close(connection, [s.id for s in counted]) if counted else []
+    for one in closed:
+        if one["documents"] or one["errors"]:
+            logger.info("indexing_complete", extra=one)
     if len(counted) < len(settled):
         dispatch.send("larder.upkeep.statistics")
     if any(s.changed for s in counted):

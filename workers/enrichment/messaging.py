@@ -16,6 +16,7 @@ from pipeline.database.engine import Database, TimedConnection
 from pipeline.errors import LarderError
 from pipeline.ledger import jobs
 from pipeline.ledger.jobs import ENRICH
+from workers.queue import broker
 
 POLL_SECONDS = 1.0
 """A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
@@ -144,6 +145,7 @@ class JobPublisher:
                 "root_id": message_id,
                 "argsrepr": repr(arguments),
                 "ignore_result": True,
+                **broker.request_header(),
             },
             "body": (arguments, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}),
             "correlation_id": message_id,

@@ -57,6 +57,7 @@ class Loops:
 
     def __init__(self, parts: Runtime) -> None:
         builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
+        self._parts = (builder, seen)
         self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_asked(builder))]
         if told.metrics.enabled and told.metrics.export_path:
             folder = parts.settings.resolve(told.metrics.export_path)
@@ -75,6 +76,8 @@ class Loops:
         """End."""
         for loop in self._every:
             loop.stop()
+        for parts in self._parts:
+            parts.close()
 
 
 class Background(bootsteps.StartStopStep):  # type: ignore[misc]

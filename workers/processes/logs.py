@@ -1,10 +1,16 @@
-"""Logs: one JSON object per line on stderr, with ids and never a text."""
+"""Logs: for people on a terminal, else one JSON object per line, with the ids of what is done and never a text."""
 
 from __future__ import annotations
 
+import fcntl
+import inspect
 import logging
+import logging.handlers
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 import structlog
@@ -12,15 +18,30 @@ from kombu.exceptions import OperationalError
 from structlog.typing import EventDict, Processor
 
 from pipeline.errors import LarderError
+from workers.queue.broker import REQUEST_HEADER
+from workers.settings import Settings
 
 OUTAGES = (redis.ConnectionError, redis.TimeoutError, OperationalError, ConnectionError)
 """How the broker's absence shows."""
+TOLD = [
+    *("alert", "subject", "severity", "state", "since"),
+    *("document", "documents", "code", "error", "attempt", "dead"),
+    *("run", "source", "tenant", "chunks", "errors", "duration"),
+    *("query", "resultCount", "topScore", "degradation_level"),
+]
+"""What events of ours have beside their name; Celery adds the arguments of tasks, which stay out."""
+MOST_ID = 64
+"""Letters of an id; whoever writes to the broker may send any."""
 
 
-def configure(level: str) -> None:
-    """Send the logs of this process, ours and the libraries', to stderr as JSON."""
+def configure(level: str, path: Path | None = None, *, most_bytes: int = 10_485_760, files: int = 10) -> None:
+    """Send the logs of this process, ours and the libraries', to stderr: as JSON, unless a person looks on.
+
+    With `path` also to that file, as JSON, which other processes may share; see `rotate` for its size.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        structlog.stdlib.ExtraAdder(TOLD),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -29,21 +50,76 @@ def configure(level: str) -> None:
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                outage_in_a_line,
-                structlog.processors.format_exc_info,
-                structlog.processors.JSONRenderer(),
-            ],
-        ),
-    )
+    machine = structlog.processors.JSONRenderer()
+    person = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+    def written(render: Processor, *before: Processor) -> logging.Formatter:
+        kept: list[Processor] = [
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            outage_in_a_line,
+            structlog.processors.format_exc_info,
+        ]
+        return structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[*kept, *before, render]
+        )
+
+    screen = logging.StreamHandler(sys.stderr)
+    screen.setFormatter(written(person, printable) if sys.stderr.isatty() else written(machine))
+    handlers: list[logging.Handler] = [screen]
+    if path is not None:
+        handlers.append(SharedFile(path, most_bytes, files))
+        handlers[-1].setFormatter(written(machine))
     root = logging.getLogger()
-    root.handlers = [handler]
+    root.handlers = handlers
     root.setLevel(level.upper())
+
+
+def as_configured(settings: Settings) -> None:
+    """The same, as the configuration asks for it."""
+    told = settings.rag.monitoring.logging
+    path = settings.resolve(told.path) if told.path else None
+    configure(told.level, path, most_bytes=int(told.max_size), files=told.max_files)
+
+
+class SharedFile(logging.handlers.WatchedFileHandler):
+    """Lines in a file that several processes write; whoever makes it too large sets it aside for all."""
+
+    def __init__(self, path: Path, most_bytes: int, files: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, encoding="utf-8")
+        self._limits = {"most_bytes": most_bytes, "files": files}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a line, to the new file if another process has set the old one aside."""
+        super().emit(record)
+        path = Path(self.baseFilename)
+        if self.stream and os.fstat(self.stream.fileno()).st_size > self._limits["most_bytes"]:
+            with path.with_name(f"{path.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                rotate(path, **self._limits, moved=True)
+
+
+def printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Without letters that drive a terminal: what is logged may come from a stranger."""
+    return {
+        key: "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in value)
+        if isinstance(value, str)
+        else value
+        for key, value in event.items()
+    }
+
+
+def ids_of(task: Any, task_id: str, args: Sequence[Any]) -> dict[str, object]:
+    """What a task is about, by the names of its function's arguments; of documents their number, of one its id."""
+    found: dict[str, object] = {"task": task.name, "task_id": task_id}
+    for name, value in zip(inspect.signature(task.run).parameters, args, strict=False):
+        if name == "items" and isinstance(value, list):
+            found |= {"documents": len(value)} if len(value) != 1 else {"document": str(value[0][0])}
+        elif isinstance(value, int | str) and not name.startswith("_"):
+            found[name] = str(value)[:MOST_ID] if isinstance(value, str) else value
+    if request := getattr(task.request, REQUEST_HEADER, None):
+        found["request"] = str(request)[:MOST_ID]
+    return found
 
 
 def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -60,14 +136,20 @@ def outage_in_a_line(_logger: object, _method: str, event: EventDict) -> EventDi
     return event
 
 
-def rotate(path: Path, *, most_bytes: int, files: int) -> None:
-    """Copy a log that has grown too large aside and empty it; its writers append and do not notice."""
+def rotate(path: Path, *, most_bytes: int, files: int, moved: bool = False) -> None:
+    """Copy a log that has grown too large aside and empty it; its writers append and do not notice.
+
+    With `moved` it is the file itself that goes aside, and no line is lost: for writers that look which file is there.
+    """
     if not path.exists() or path.stat().st_size <= most_bytes:
         return
     for n in range(files - 1, 0, -1):
         older = path.with_name(f"{path.name}.{n}")
         if older.exists():
             older.replace(path.with_name(f"{path.name}.{n + 1}"))
+    if moved:
+        path.replace(path.with_name(f"{path.name}.1"))
+        return
     path.with_name(f"{path.name}.1").write_bytes(path.read_bytes())
     with path.open("r+b") as handle:
         handle.truncate(0)

@@ -40,7 +40,7 @@ from pipeline.ledger.embedding_use import Meter, Used
 
 # What processes count ---------------------------------------------------------------------------------
 
-disable_created_metrics()  # each would be one more line per counter
+disable_created_metrics()  # type: ignore[no-untyped-call]  # each would be one more line per counter
 _STEP = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120)
 _ANSWER = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
 from celery.signals import setup_logging, task_failure, task_postrun, task_prerun, worker_process_init
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
@@ -49,8 +50,7 @@ def _prepare(parts: Runtime) -> None:
     parts.heartbeat_folder = heartbeat_folder(parts.settings.data, os.environ)
     if shared := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         parts.metrics_folder = Path(shared)
-    level = parts.rag.monitoring.logging.level
-    setup_logging.connect(lambda **_: logs.configure(level), weak=False)
+    setup_logging.connect(lambda **_: logs.as_configured(parts.settings), weak=False)
 
 
 def known_queue(queue: str) -> str:
@@ -73,11 +73,13 @@ _begun: dict[str, float] = {}
 """Id of a task that this process is at -> when it began."""
 
 
-def _task_begins(task_id: str, **_: Any) -> None:
+def _task_begins(task_id: str, task: Any, args: Any, **_: Any) -> None:
     _begun[task_id] = time.monotonic()
+    structlog.contextvars.bind_contextvars(**logs.ids_of(task, task_id, args))
 
 
 def _task_ended(task_id: str, task: Any, **_: Any) -> None:
+    structlog.contextvars.clear_contextvars()
     metrics.TASKS.labels(task.name).observe(time.monotonic() - _begun.pop(task_id, time.monotonic()))
 
 
@@ -87,7 +89,7 @@ def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
 
 
 def _observe(parts: Runtime) -> None:
-    """Count tasks, and offer the counts of this worker if it is to do so itself."""
+    """Count and name tasks, and offer the counts of this worker if it is to do so itself."""
     task_prerun.connect(_task_begins, weak=False)
     task_postrun.connect(_task_ended, weak=False)
     task_failure.connect(_task_failed, weak=False)

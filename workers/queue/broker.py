@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
+import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -142,6 +143,15 @@ def opened(url: str) -> Any:
     return redis.Redis.from_url(
         address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
     )
+
+
+REQUEST_HEADER = "larder_request"
+
+
+def request_header() -> dict[str, str]:
+    """The id of the request to the API that asks for what is sent, for the log of whoever does it."""
+    request = structlog.contextvars.get_contextvars().get("request")
+    return {REQUEST_HEADER: request} if request else {}
 
 
 FIX = "look whether Valkey runs and is reachable at the broker's address; it is tried again by itself"

@@ -51,7 +51,14 @@ def send(
     address = str(app.conf.broker_url)
     if time.monotonic() >= _resting_until.get(address, float("-inf")):
         try:
-            app.send_task(name, args=list(args), kwargs=named, priority=priority, queue=queue)
+            app.send_task(
+                name,
+                args=list(args),
+                kwargs=named,
+                priority=priority,
+                queue=queue,
+                headers=broker.request_header(),
+            )
         except (OperationalError, OSError):
             _resting_until[address] = time.monotonic() + REST_SECONDS
         else:

@@ -47,13 +47,13 @@ class MetricsSettings(ConfigSection):
 
 
 class LoggingSettings(ConfigSection):
-    """Log lines."""
+    """Log lines, on standard error: for people on a terminal, else as JSON."""
 
     level: Level = Field(
         default="info", description="Least important lines to show: " + ", ".join(LEVELS) + "."
     )
     path: Folder | None = Field(default=None, examples=["./logs/larder.log"])
-    """File to log to. Checked, no effect yet: lines go to standard error."""
+    """File to log to as well, as JSON, by all processes. Empty: none."""
     max_files: Whole = Field(default=10, ge=1, le=1000)
     """Files kept when the log is rotated."""
     max_size: Size = Field(default="10m", validate_default=True)
@@ -61,7 +61,7 @@ class LoggingSettings(ConfigSection):
 
 
 class HealthCheckSettings(ConfigSection):
-    """The health page. These keys are checked and have no effect yet."""
+    """The health page of the API."""
 
     enabled: Flag = True
     """Offer the health page."""
