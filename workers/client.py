@@ -36,7 +36,7 @@ from pipeline.ledger.jobs import ENRICH, INTERACTIVE, JobRow
 from pipeline.search.cache import MemoryCache
 from workers.admin import feedback
 from workers.enrichment.messaging import JobNotifications, JobPublisher
-from workers.enrichment.story_jobs import StoryMethods
+from workers.enrichment.story_jobs import StoryMethods, audited
 from workers.processes import metrics
 from workers.runtime import current_user
 
@@ -299,9 +299,8 @@ class Client(StoryMethods):
                 tenant, name = self._names
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
-            if task == ENRICH:
-                told = {"pbi": EnrichmentRequest.from_json(request).id[: audit.MOST_QUERY]}
-                audit.note(connection, self.tenant, "enrich", str(job.id), told, by=by or current_user())
+            for action, told in audited(task, request):
+                audit.note(connection, self.tenant, action, str(job.id), told, by=by or current_user())
         self._known = True
         if self._publisher is None or not job.sends:
             return job.id

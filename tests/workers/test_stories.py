@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
+from pipeline.ledger import audit
 from pipeline.stories import Story, get_story_count, retrieve_similar_examples, store_generated_stories, use
 from tests.conftest import Addresses
 from tests.fakes.faults import Fault
@@ -27,14 +28,16 @@ from workers.enrichment import stories as exports
 from workers.enrichment.stories import (
     StoryQuery,
     connect,
+    delete,
     find,
     memory_of,
     rows_of,
     run_search,
     run_store,
+    search,
 )
 from workers.enrichment.story_jobs import MOST_STORIES
-from workers.runtime import Runtime
+from workers.runtime import Runtime, acting
 from workers.settings import load
 
 GEMINI = """
@@ -84,6 +87,74 @@ def test_stories_are_accepted_in_jobs_of_a_hundred_and_stored_once(parts: Runtim
     }
     assert client.story_stats()["by_source_agent"] == {"CLI-UserStoryAgent": 248}
     assert count(parts) == 248
+
+
+SECRET = "ghp_" + "a1B2" * 9
+TOLD = f"As jane.doe@acme.com, I want {SECRET} to work"
+
+
+@pytest.mark.parametrize(
+    ("redact", "shown"),
+    [
+        ("true", "As [email], I want [secret] to work"),
+        ("false", "As jane.doe@acme.com, I want [secret] to work"),
+    ],
+)
+@pytest.mark.req("001-113")
+def test_secrets_and_personal_data_are_neither_embedded_nor_stored_nor_in_a_job(
+    redact: str,
+    shown: str,
+    tmp_path: Path,
+    addresses: Addresses,
+    servers: embedded.Servers,
+    fake: FakeGeminiEmbedding,
+    omniscient: psycopg.Connection[Any],
+) -> None:
+    config = GEMINI.format(fake.address).replace("minStories", f"redact: {redact}, minStories")
+    fields = ("title", "description", "requirement_text", "user_story")
+    given = story(**dict.fromkeys(fields, TOLD), acceptance_criteria=[TOLD], tags=[TOLD])
+    with installed(tmp_path, addresses, servers, config) as parts:
+        with Client(addresses.app, tenant="acme", settings=parts.settings) as client:
+            accepted = client.store_stories([given])
+            assert SECRET not in str(
+                omniscient.execute("select request::text from enrichment_job").fetchall()
+            )
+            work(parts, client, accepted)
+        generated = {**given, "user_story": f"{TOLD}, too"}
+        memory = memory_of(parts, parts.settings.tenant_id)
+        assert store_generated_stories([generated], memory=memory) == 1
+        rows = find(memory, StoryQuery(query="work", threshold=-1.0))
+    without_messages(servers)
+    assert {one["user_story_text"] for one in rows} == {shown, f"{shown}, too"}
+    for one in rows:
+        assert {one[name] for name in ("title", "description", "requirement_text")} == {shown}
+        assert one["acceptance_criteria"] == one["tags"] == [shown]
+    assert all(SECRET not in str(seen.json) for seen in fake.requests())
+
+
+@pytest.mark.req("001-116")
+def test_the_audit_tells_who_stored_found_and_removed_stories(parts: Runtime, client: Client) -> None:
+    accepted = client.store_stories(
+        [{}, *(story(f"n {n}", source_doc_id="run-1") for n in range(120))], "Agent"
+    )
+    work(parts, client, accepted)
+    with acting("ann"):
+        found = search(parts, client.tenant, StoryQuery(query="n 1", threshold=0.0))
+        memory = memory_of(parts, client.tenant)
+        assert [delete(memory, "run-1"), delete(memory, "run-1")] == [120, 0]
+    parts.audit_log.flush()
+    with parts.database.tenant(client.tenant) as connection:
+        entries = audit.listed(connection, 9)[::-1]
+        assert audit.verify(connection).problems == ()
+    told = [(e["action"], e["subject"], e["detail"]) for e in entries]
+    stored = [
+        ("stories.store", str(job), {"stories": n, "agents": ["Agent"]})
+        for job, n in zip(accepted.jobs, (100, 20), strict=True)
+    ]
+    removed = ("stories.delete", "run-1", {"stories": 120})
+    assert told[:2] == stored
+    assert sorted(told[2:]) == [("rag_search", "n 1", {"resultsCount": len(found)}), removed]
+    assert {e["actor"] for e in entries[2:]} == {"ann"}
 
 
 def test_no_more_than_ten_thousand_are_taken_at_once(client: Client) -> None:

@@ -24,12 +24,14 @@ from pipeline.errors import (
     retry_after,
 )
 from workers.client import Client, EnrichmentExpired, EnrichmentFailed, NoAnswerYet, UnknownJob
+from workers.enrichment.story_jobs import AcceptedStories, summary
 
 TRIES = 4
 LONGEST_PAUSE = 30.0
 """Seconds between two tries, whatever the API asks for."""
 LONGEST_WAIT = 50.0
 """Seconds that one request waits for an answer of Step 4."""
+_SEED = "/rag/seed"
 ERRORS: Mapping[int, type[LarderError]] = {
     401: TokenRefused,
     403: Forbidden,
@@ -168,6 +170,69 @@ class HttpClient:
         said = {"item": item, "ref": ref, "verdict": verdict, "project": project, "source": source}
         return self._ask("POST", "/api/v1/feedback", json=said)
 
+    def store_stories(
+        self,
+        stories: Sequence[object],
+        source_agent: str = "unknown",
+        requirement_texts: Mapping[str, str] | None = None,
+    ) -> AcceptedStories:
+        """Have stories stored; as `Client.store_stories`, and what is no object at all is refused with all else."""
+        told = {"source_agent": source_agent, "requirement_texts": requirement_texts}
+        return _accepted(self._ask("POST", _SEED, json={"user_stories": [*stories], **told}))
+
+    def embed_stories_anew(self) -> AcceptedStories:
+        """Have some stories embedded that only a former model did; as `Client.embed_stories_anew`."""
+        return _accepted(self._ask("POST", _SEED))
+
+    def stored_stories(self, accepted: AcceptedStories, *, wait: float = 0.0) -> Json:
+        """`{"stored", "skipped", "refused": [(number, reason)]}`, within `wait` seconds.
+
+        Raises:
+            NoAnswerYet, EnrichmentFailed, UnknownJob: as `Client.stored_stories`.
+        """
+        end = time.monotonic() + wait
+        while accepted.jobs:
+            try:
+                found = self._ask("GET", _SEED, params={"jobs": [str(job) for job in accepted.jobs]})
+            except NotFound:
+                raise UnknownJob("there is none of these jobs, or no longer") from None
+            if found["failed"]:
+                raise EnrichmentFailed(f"the enrichment failed: {found['error']}")
+            if not found["pending"]:
+                refused = {*accepted.refused, *((one["number"], one["reason"]) for one in found["refused"])}
+                return {**{key: found[key] for key in ("stored", "skipped")}, "refused": sorted(refused)}
+            if time.monotonic() >= end:
+                raise NoAnswerYet(
+                    f"{found['pending']} jobs are under way", fix="ask again with the same jobs"
+                )
+            time.sleep(min(0.5, max(0.05, end - time.monotonic())))
+        return summary(accepted, [])
+
+    def search_stories(
+        self,
+        query: str,
+        *,
+        k: int | None = None,
+        threshold: float | None = None,
+        tags: Sequence[str] | None = None,
+        examples: bool = False,
+        wait: float = 30.0,
+    ) -> list[Json]:
+        """Similar stories, nearest first; as `Client.search_stories`, with `wait` seconds of silence at most."""
+        asked = {
+            "query": query,
+            "k": k,
+            "threshold": threshold,
+            "tags": tags and [*tags],
+            "examples": examples,
+        }
+        found: list[Json] = self._ask("POST", "/rag/search", json=asked, timeout=wait)["stories"]
+        return found
+
+    def story_stats(self) -> Json:
+        """How many stories there are, by agent and model, and their mean confidence."""
+        return self._ask("GET", "/rag/stats")
+
     def close(self) -> None:
         """Give the connections back."""
         self._http.close()
@@ -209,6 +274,13 @@ class RAGService(Client):
         made.__dict__["_parts"] = parts
         _ = parts.embedder
         return made
+
+
+def _accepted(found: Json) -> AcceptedStories:
+    refused = [(one["number"], one["reason"]) for one in found["refused"]]
+    return AcceptedStories(
+        jobs=[UUID(job) for job in found["jobs"]], accepted=found["accepted"], refused=refused
+    )
 
 
 def _pause(state: RetryCallState) -> float:

@@ -72,6 +72,7 @@ def client_for(request: Request, parts: Runtime, caller: Caller) -> Client:
         deadline=parts.rag.enrichment.deadline_seconds,
         database=parts.database,
         publisher=publisher,
+        settings=parts.settings,
     )
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from pipeline.access import WRITE, Caller
+from pipeline.errors import NotFound
+from pipeline.ledger.jobs import JobRow
+from workers.api import problems
 from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
-from workers.enrichment.stories import StoryQuery, find, memory_of
-from workers.enrichment.story_jobs import MOST_STORIES, summary
+from workers.enrichment.stories import StoryQuery, search
+from workers.enrichment.story_jobs import BATCH, MOST_STORIES, AcceptedStories, summary
+from workers.runtime import acting
 
 router = APIRouter(prefix="/rag", tags=["stories"])
 
@@ -30,6 +34,10 @@ class RAGSearchRequest(RequestBody):
     )
     tags: Annotated[list[str], Field(max_length=100)] | None = Field(
         default=None, description="A story has one of these.", examples=[["auth"]]
+    )
+    examples: bool = Field(
+        default=False,
+        description="As for a prompt: sure ones, edited ones first, and none while there are few.",
     )
 
 
@@ -80,6 +88,12 @@ class RAGSeedRequest(RequestBody):
     user_stories: Annotated[list[dict[str, Any]], Field(max_length=MOST_STORIES)] | None = Field(
         default=None, description="Left out: stories of a former model are embedded anew, some at a time."
     )
+    source_agent: Annotated[str, Field(max_length=50)] = Field(
+        default="unknown", description="Who made them; unless it is unknown, it replaces what they say."
+    )
+    requirement_texts: dict[str, str] | None = Field(
+        default=None, description="Texts of the requirements by the ids that the stories name."
+    )
 
 
 class RefusedStory(BaseModel):
@@ -98,12 +112,21 @@ class Seeded(BaseModel):
     skipped: int = Field(description="Their text was there already.")
     refused: list[RefusedStory]
     failed: int = Field(description="Jobs that failed; none of their stories is stored.")
+    pending: int = Field(description="Jobs that have not ended; they can be asked after at this address.")
+    error: str | None = Field(description="Why the first of those that failed did.")
+
+
+Writer = Annotated[Caller, Depends(may(WRITE))]
+Taken = Annotated[
+    list[UUID],
+    Query(min_length=1, max_length=MOST_STORIES // BATCH, description="`jobs` of an earlier answer."),
+]
 
 
 @router.post("/search")
-def search(asked: RAGSearchRequest, parts: Parts, caller: Reader) -> SimilarStories:
+def find(asked: RAGSearchRequest, parts: Parts, caller: Reader) -> SimilarStories:
     """Find past user stories that are alike."""
-    found = find(memory_of(parts, caller.tenant), StoryQuery(**asked.model_dump()))
+    found = search(parts, caller.tenant, StoryQuery(**asked.model_dump()), by=caller.subject)
     return SimilarStories(stories=[SimilarStory(**one) for one in found])
 
 
@@ -117,21 +140,50 @@ def stats(client: Asking) -> StoryStats:
 async def seed(
     response: Response,
     client: Asking,
-    _caller: Annotated[Caller, Depends(may(WRITE))],
+    caller: Writer,
     asked: RAGSeedRequest | None = None,
     prefer: Prefer = None,
 ) -> Seeded:
     """Store stories of earlier runs; 200 with what became of them if that came while you waited."""
-    given = asked.user_stories if asked else None
-    accept = client.embed_stories_anew if given is None else partial(client.store_stories, given)
+
+    def accept() -> AcceptedStories:
+        with acting(caller.subject):
+            if asked is None or asked.user_stories is None:
+                return client.embed_stories_anew()
+            return client.store_stories(asked.user_stories, asked.source_agent, asked.requirement_texts)
+
     taken = await run_in_threadpool(accept)
     rows = await waited(lambda: [client.job(one) for one in taken.jobs], prefer, response)
+    return _told(taken, rows)
+
+
+@router.get("/seed", responses=problems.responses(404))
+async def seeded(
+    response: Response, client: Asking, _caller: Writer, jobs: Taken, prefer: Prefer = None
+) -> Seeded:
+    """Tell what became of stories that were accepted earlier."""
+
+    def look() -> list[JobRow]:
+        rows = [client.job(one) for one in jobs]
+        if any("stories" not in row.request for row in rows):
+            raise NotFound("one of the jobs stores no stories")
+        return rows
+
+    rows = await waited(look, prefer, response)
+    accepted = sum(len(row.request["stories"] or ()) for row in rows)
+    return _told(AcceptedStories(jobs=jobs, accepted=accepted, refused=()), rows)
+
+
+def _told(taken: AcceptedStories, rows: Sequence[JobRow]) -> Seeded:
     done = summary(taken, [row.result for row in rows if row.state == "done" and row.result])
+    failed = [row for row in rows if row.ended and row.state != "done"]
     return Seeded(
         accepted=taken.accepted,
         jobs=list(taken.jobs),
         stored=done["stored"],
         skipped=done["skipped"],
         refused=[RefusedStory(number=number, reason=reason) for number, reason in done["refused"]],
-        failed=sum(row.ended and row.state != "done" for row in rows),
+        failed=len(failed),
+        pending=sum(not row.ended for row in rows),
+        error=failed[0].error if failed else None,
     )

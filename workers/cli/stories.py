@@ -109,8 +109,8 @@ def _embedded_anew(client: Any) -> Iterator[tuple[Json, int]]:
         left = done["stored"] > 0
 
 
-@command(app)
-def search(
+@command(app, "search")
+def find(
     context: CommandContext,
     query: Annotated[str, Argument(metavar="TEXT")],
     k: Annotated[int | None, Option("-k", min=1, max=100, help="[default: stories.retrievalK]")] = None,
@@ -122,11 +122,10 @@ def search(
 ) -> None:
     """Find similar stories, nearest first."""
     from pipeline.stories import format_examples_for_prompt
-    from workers.enrichment.stories import StoryQuery, find
+    from workers.enrichment.stories import StoryQuery, search
 
-    memory = _memory(context)
     asked = StoryQuery(query=query, k=k, threshold=threshold, tags=tag, examples=prompt)
-    found = find(memory, asked)
+    found = search(context.parts, context.tenant, asked)
     heads = ("alike", "id", "title", "agent", "edited")
     rows = (
         (
@@ -138,7 +137,7 @@ def search(
         )
         for s in found
     )
-    shown = format_examples_for_prompt(found, memory=memory) if prompt else table(heads, rows)
+    shown = format_examples_for_prompt(found, memory=_memory(context)) if prompt else table(heads, rows)
     context.answer({"stories": found}, shown if found else "no story is similar enough")
 
 
@@ -157,18 +156,17 @@ def stats(context: CommandContext) -> None:
     context.answer(found, table(("", ""), rows.items()))
 
 
-@command(app)
-def delete(
+@command(app, "delete")
+def remove(
     context: CommandContext,
     source: Annotated[str, Argument(help="A run of a generator (source_doc_id), or a seeded file's name.")],
     yes: YesOption = False,
 ) -> None:
     """Remove the stories of one run or file."""
-    from pipeline.stories import delete_stories_by_source
+    from workers.enrichment.stories import delete
 
     if not yes:
         context.refuse_without_yes(f"remove the stories of {source}", "removed", source=source)
-    deleted = delete_stories_by_source(source, memory=_memory(context))
-    context.answer(
-        {"success": True, "source": source, "deleted": deleted}, f"removed {deleted} stories of {source}"
-    )
+    deleted = delete(_memory(context), source)
+    said = f"removed {deleted} stories of {source}" if deleted else f"no story came from {source}"
+    context.answer({"success": True, "source": source, "deleted": deleted}, said)

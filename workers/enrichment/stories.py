@@ -18,15 +18,20 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.calls import embed_query_checked
 from pipeline.embedding.known_models import model_of, vector_key
 from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
+from pipeline.ledger import audit
 from pipeline.search.records import MEASURED_THRESHOLDS
 from pipeline.stories import StoryMemory, StoryOptions, memory, use
 from pipeline.stories.examples import retrieve_similar_examples, store_stories
-from pipeline.stories.store import search_similar_stories, stories_of_other_models
+from pipeline.stories.store import (
+    delete_stories_by_source,
+    search_similar_stories,
+    stories_of_other_models,
+)
 from pipeline.stories.story import Story
 from workers.embedded.locating import open_runtime
 from workers.enrichment.job import run
 from workers.enrichment.story_jobs import BATCH
-from workers.runtime import Runtime
+from workers.runtime import Runtime, current_user
 from workers.settings import Settings
 
 ANSWER_TIMEOUT = 5.0
@@ -59,6 +64,7 @@ def memory_of(
             max_examples=s.max_examples,
             min_stories=s.min_stories,
             min_confidence=s.min_confidence,
+            redact=s.redactor,
         ),
     )
 
@@ -108,6 +114,24 @@ def find(stories: StoryMemory, asked: StoryQuery) -> list[Json]:
     return search_similar_stories(vector, k, threshold, asked.tags, memory=stories)
 
 
+def search(parts: Runtime, tenant: UUID, asked: StoryQuery, *, by: str = "") -> list[Json]:
+    """What `find` finds of a tenant's stories, audited as other searches are."""
+    found = find(memory_of(parts, tenant), asked)
+    if parts.rag.enabled and parts.rag.security.audit:
+        parts.audit_log.search(tenant, asked.query, len(found), by=by or current_user())
+    return found
+
+
+def delete(stories: StoryMemory, source: str) -> int:
+    """Remove the stories of a run or file, which the audit notes; how many there were."""
+    with stories.connected() as connection:
+        deleted = delete_stories_by_source(source, connection, memory=stories)
+        if deleted:
+            told = {"stories": deleted}
+            audit.note(connection, stories.tenant, "stories.delete", source, told, by=current_user())
+    return deleted
+
+
 def run_store(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
     """Do a job of `story_jobs.requests_of`; done twice it stores once."""
 
@@ -128,8 +152,13 @@ def run_store(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
 
 
 def run_search(parts: Runtime, tenant: UUID, job_id: UUID) -> None:
-    """Do a job that asks a `StoryQuery`."""
-    run(parts, tenant, job_id, lambda asked: {"stories": find(memory_of(parts, tenant), StoryQuery(**asked))})
+    """Do a job that asks a `StoryQuery`; `by` is who asks."""
+
+    def answer(asked: Json) -> Json:
+        query = {name: asked[name] for name in asked if name != "by"}
+        return {"stories": search(parts, tenant, StoryQuery(**query), by=asked.get("by", ""))}
+
+    run(parts, tenant, job_id, answer)
 
 
 # Exports of earlier stories ------------------------------------------------------------------------

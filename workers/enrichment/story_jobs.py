@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from pipeline.documents import Json
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import ConfigurationError
-from pipeline.ledger.jobs import BULK, INTERACTIVE
+from pipeline.ledger import audit
+from pipeline.ledger.jobs import BULK, ENRICH, INTERACTIVE
+from workers.runtime import current_user
+
+if TYPE_CHECKING:
+    from workers.settings import Settings
 
 STORE, SEARCH = "larder.stories.store", "larder.stories.search"
 BATCH = 100
@@ -34,9 +41,12 @@ class AcceptedStories:
 
 
 def requests_of(
-    given: Sequence[object], source_agent: str, requirement_texts: Mapping[str, str] | None
+    given: Sequence[object],
+    source_agent: str,
+    requirement_texts: Mapping[str, str] | None,
+    redact: Callable[[str], str],
 ) -> tuple[list[Json], list[tuple[int, str]]]:
-    """What jobs that store these stories are asked, and the number and reason of those that are none.
+    """What jobs that store these stories are asked, without what may not be stored, and what is wrong with the others.
 
     Raises:
         ConfigurationError: there are more than `MOST_STORIES`.
@@ -48,15 +58,25 @@ def requests_of(
     read, refused = read_stories(given, source_agent, requirement_texts)
     bad = {number for number, _ in refused}
     numbers = [number for number in range(1, len(given) + 1) if number not in bad]
-    stories = [story.model_dump(exclude_none=True) for story in read]
+    stories = [story.redacted(redact).model_dump(exclude_none=True) for story in read]
     starts = range(0, len(stories), BATCH)
     return [{"stories": stories[n : n + BATCH], "numbers": numbers[n : n + BATCH]} for n in starts], refused
+
+
+def audited(task: str, request: Json) -> Iterator[tuple[str, Json]]:
+    """Action and detail of what the audit says of a job that is asked for."""
+    if task == ENRICH:
+        yield "enrich", {"pbi": EnrichmentRequest.from_json(request).id[: audit.MOST_QUERY]}
+    elif task == STORE and request["stories"]:
+        agents = sorted({one["source_agent"] for one in request["stories"]})
+        yield "stories.store", {"stories": len(request["stories"]), "agents": agents}
 
 
 class StoryMethods:
     """What a client can do with user stories."""
 
     tenant: UUID
+    _settings: Settings | None
 
     @abstractmethod
     def ask(
@@ -89,7 +109,10 @@ class StoryMethods:
             ConfigurationError: there are more than `MOST_STORIES`.
             StoreUnavailable: the database does not answer; what had not been accepted can be sent again with all else.
         """
-        requests, refused = requests_of(stories, source_agent, requirement_texts)
+        from workers.settings.models import StorySettings
+
+        options = self._settings.rag.stories if self._settings else StorySettings()
+        requests, refused = requests_of(stories, source_agent, requirement_texts, options.redactor)
         jobs = [self.ask(STORE, request, priority=BULK, deadline=math.inf) for request in requests]
         return AcceptedStories(jobs=jobs, accepted=len(stories) - len(refused), refused=refused)
 
@@ -124,6 +147,7 @@ class StoryMethods:
             StoreUnavailable: the database does not answer.
         """
         asked = {"query": query, "k": k, "threshold": threshold, "tags": tags, "examples": examples}
+        asked["by"] = current_user()
         job = self.ask(SEARCH, asked, priority=INTERACTIVE, deadline=wait)
         found: list[Json] = self.result(job, wait=wait)["stories"]
         return found

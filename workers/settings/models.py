@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from connectors.documents.options import DecisionRules, LevelRule
+from connectors.documents import redaction
+from connectors.documents.options import USUAL, DecisionRules, LevelRule, Redacted
 from connectors.sections import (
     ConfigSection,
     Expected,
@@ -234,6 +237,14 @@ class StorySettings(ConfigSection):
     """With fewer stories there are no examples."""
     min_confidence: Number = Field(default=0.8, ge=0, le=1)
     """Least confidence of an example that tells one."""
+    redact: Redacted = USUAL
+    """Personal data that are taken out of stories before they are embedded or stored, as of the documents of a source;
+    names are in none, for a story tells none. Secrets always are."""
+
+    @property
+    def redactor(self) -> Callable[[str], str]:
+        """What does so to a text."""
+        return partial(redaction.redact, kinds=self.redact)
 
 
 class Configuration(ConfigSection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,17 +14,20 @@ import uvicorn
 from sqlalchemy import text
 
 from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, StoreUnavailable, TokenRefused
+from tests.pipeline.stories.storyteller import story
 from tests.workers.api.conftest import ACME
 from workers.api.app import create_app
 from workers.api.client import HttpClient, RAGService
-from workers.client import Client, NoAnswerYet, UnknownJob
+from workers.client import Client, EnrichmentFailed, NoAnswerYet, UnknownJob
 from workers.embedded.folder import free_port
-from workers.enrichment import job
+from workers.enrichment import job, stories
+from workers.enrichment.story_jobs import SEARCH, STORE
 from workers.runtime import Runtime
 
 Either = Client | HttpClient
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
 ALL = frozenset({"read", "write"})
+WORK = {"larder.enrich": job.run, STORE: stories.run_store, SEARCH: stories.run_search}
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +68,12 @@ def worker(parts: Runtime) -> Iterator[None]:
     def serve() -> None:
         while not over.wait(0.05):
             with parts.database.tenant(ACME.tenant) as connection:
-                ids = (
-                    connection.execute(text("select id from enrichment_job where state = 'queued'"))
-                    .scalars()
-                    .all()
+                waiting = connection.execute(
+                    text("select id, task from enrichment_job where state = 'queued'")
                 )
-            for one in ids:
-                job.run(parts, ACME.tenant, one)
+                jobs = waiting.all()
+            for one, task in jobs:
+                WORK[task](parts, ACME.tenant, one)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -118,6 +121,53 @@ def test_both_upload_and_mark_alike(client: Either) -> None:
     assert len(client.upload(documents=[text_of], project="berth")["documents"]) == 1
     said = client.feedback("how are lines checked", "public-0", "useful", source="notes-berth")
     assert said["verdict"] == "useful"
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.req("000-045", "000-046", "000-047")
+def test_both_store_count_and_find_stories_alike(client: Either, parts: Runtime) -> None:
+    mark = uuid4().hex
+    before = client.story_stats()["total_stories"]
+    given = [{"title": "none"}, *(story(f"{mark} number {n}", source_agent="x") for n in range(101))]
+    accepted = client.store_stories(given, "Agent", {"REQ-001": "The system shall"})
+    assert (len(accepted.jobs), accepted.accepted) == (2, 101)
+    done = client.stored_stories(accepted, wait=30)
+    assert (done["stored"], done["skipped"]) == (101, 0)
+    assert [number for number, _ in done["refused"]] == [1]
+    assert client.stored_stories(accepted) == done
+    again = client.store_stories(given[1:])
+    assert client.stored_stories(again, wait=30) == {"stored": 0, "skipped": 101, "refused": []}
+    stats = client.story_stats()
+    assert stats["total_stories"] == before + 101
+    assert "x" not in stats["by_source_agent"]
+    found = client.search_stories(f"{mark} number 7", k=3, threshold=0.0, tags=["auth"])
+    scores = [one["similarity_score"] for one in found]
+    assert len(found) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert {one["requirement_text"] for one in found} == {"The system shall"}
+    assert {one["source_agent"] for one in found} == {"Agent"}
+    assert client.search_stories(f"{mark} number 7", threshold=0.0, tags=["nobody has it"]) == []
+    assert client.search_stories(f"{mark} number 7", threshold=0.0, examples=True)
+    assert client.stored_stories(client.embed_stories_anew(), wait=30)["stored"] == 0
+    assert client.stored_stories(client.store_stories([]))["stored"] == 0
+    parts.audit_log.flush()
+
+
+@pytest.mark.req("000-047")
+def test_both_say_how_a_job_of_stories_ended(client: Either, parts: Runtime) -> None:
+    accepted = client.store_stories([story(f"{uuid4()} is not there yet")])
+    with pytest.raises(NoAnswerYet):
+        client.stored_stories(accepted, wait=0.1)
+    off = Runtime(
+        replace(parts.settings, rag=parts.rag.model_copy(update={"enabled": False})), parts.addresses
+    )
+    stories.run_store(off, ACME.tenant, accepted.jobs[0])
+    off.database.close()
+    with pytest.raises(EnrichmentFailed, match="switched off"):
+        client.stored_stories(accepted)
+    for other in (uuid4(), client.submit({"pbi": {**PBI, "id": f"PBI-{uuid4()}"}})):
+        with pytest.raises((UnknownJob, NoAnswerYet)):
+            client.stored_stories(replace(accepted, jobs=[other]))
 
 
 def test_what_the_api_refuses_is_the_error_it_stands_for(address: str, token: Callable[..., str]) -> None:

@@ -70,6 +70,8 @@ def test_stories_are_seeded_counted_and_found_and_those_of_another_tenant_are_no
         "skipped": 0,
         "refused": [{"number": 2, "reason": reason}],
         "failed": 0,
+        "pending": 0,
+        "error": None,
     }
     evil = {"tenant": tenant_id("evil"), "tenant_name": "evil", "permissions": WRITER}
     other = call("POST", "/rag/seed", {"user_stories": [story("reset a password of evil")]}, wait=20, **evil)
