@@ -262,9 +262,10 @@ def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
     """A project of the caller's tenant, made if it is not there.
 
     Raises:
-        ConfigurationError: the name is empty.
-        RequestRejected: it is an id, which may be that of a project that another tenant has not made yet.
+        RequestRejected: the name is empty, or an id: that may be of a project that another tenant has not made yet.
     """
+    if not name.strip():  # of control characters, too
+        raise RequestRejected("the project's name is empty", fix="give it a name")
     found = project_id(caller.tenant, name)
     with parts.database.tenant(caller.tenant) as connection:
         if str(found) == name.strip().lower() and not sources.has_project(connection, found):

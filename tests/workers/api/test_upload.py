@@ -244,6 +244,7 @@ def test_projects_are_made_by_who_may(api: TestClient, token: Callable[..., str]
     theirs = project_id(tenant_id("evil"), "not made yet")  # anybody can work that out
     squatted = post(str(theirs).upper(), permissions=frozenset({"admin"}))
     assert (squatted.status_code, "is no id" in squatted.text) == (422, True)
+    assert post("\x1f", permissions=frozenset({"admin"})).status_code == 422, "nothing but what no one sees"
     made = post(permissions=frozenset({"admin"}))
     assert (made.status_code, made.json()["id"]) == (201, str(project_id(ACME.tenant, "dredging")))
     seen = api.get("/api/v1/projects", headers={"Authorization": f"Bearer {token()}"}).json()
