@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
+
+from celery.exceptions import Reject
 
 from pipeline.ingest.steps import Indexer, Step
 from pipeline.ledger import Item
@@ -14,10 +18,13 @@ from workers.control import maintenance, steps
 from workers.control import pump as pumping
 from workers.control import sync as syncing
 from workers.enrichment import job as enriching
+from workers.enrichment import remote_actions as asked
 from workers.enrichment import stories
 from workers.processes import metrics
 from workers.queue import dispatch
-from workers.queue.app import app
+from workers.queue.app import ASK, app
+
+logger = logging.getLogger(__name__)
 
 
 @app.task(name="larder.sync")  # type: ignore[untyped-decorator]
@@ -93,6 +100,15 @@ def fill(tenant: str, index: int, items: Sequence[Sequence[str | int]], **_later
 def enrich(tenant: str, job: str, **_later: object) -> None:
     """Answer one request of Step 4."""
     enriching.run(runtime.current(), UUID(tenant), UUID(job))
+
+
+@app.task(name=ASK, bind=True)  # type: ignore[untyped-decorator]
+def ask(self: Any, what: object = None, /, *_later: object, **given: Any) -> None:
+    """Answer a Celery app without this package, which finds the answer as the result of its message."""
+    if not runtime.current().rag.queue.answer_apps:
+        logger.warning("a message of larder.ask is set aside: rag.queue.answerApps is off")
+        raise Reject(requeue=False)
+    asked.store_answer(runtime.current(), self.request.id, what, given)
 
 
 @app.task(name="larder.embedding.create")  # type: ignore[untyped-decorator]

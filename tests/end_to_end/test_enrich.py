@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 CONFIG = """
 rag:
   embedding: {provider: hashing}
-  queue: {tickSeconds: 0.5}
+  queue: {tickSeconds: 0.5, answerApps: true}
   enrichment: {leaseSeconds: 2, resendSeconds: 2}
   sources:
     - {name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}
@@ -230,6 +231,38 @@ def test_runs_of_step_4_lose_nothing_while_workers_are_killed(fleet: Fleet) -> N
     assert [context["degradation_level"] for context in contexts] == [0] * 20
     assert all(context["similar_work"] for context in contexts)
     assert fleet.sql("select count(*) from enrichment_job where state in ('queued', 'running')") == [(0,)]
+
+
+BARE = """
+import runpy, sys
+sys.path[:] = [*sys.path, sys.argv[1]]  # no .pth file is read, so that no package of ours is found
+try:
+    import workers
+except ModuleNotFoundError:
+    runpy.run_path(sys.argv[2], run_name="__main__")
+"""
+
+
+@pytest.mark.req("ORD-01", "003-007")
+def test_a_celery_app_without_this_package_is_answered(fleet: Fleet) -> None:
+    libraries, script = sysconfig.get_paths()["purelib"], HERE.parents[1] / "docs/examples/plain_celery.py"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", BARE, libraries, str(script)],
+        cwd="/",
+        env={"LARDER_BROKER_URL": fleet.servers.broker_url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:2] == [
+        "rule: The pilot waits for the tide.",
+        "similar: PBI-7 Warn of shallow water at the bar",
+    ]
+    log = (fleet.root / "enrich.log").read_text()
+    assert "larder.ask" in log
+    assert "pilot" not in log
 
 
 @pytest.mark.req("ORD-04")

@@ -7,23 +7,25 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 import redis
+from celery import Celery
 
 from pipeline.actions import NAMES, Actions, register_actions
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.ledger import jobs
 from tests.conftest import Addresses
-from workers import embedded
+from workers import embedded, runtime
 from workers.client import Client
 from workers.control import pump
 from workers.enrichment.job import WorkerParts, run_action
 from workers.enrichment.remote_actions import MOST_BYTES, RemoteActions, register_remote_actions
-from workers.queue.app import app
+from workers.queue.app import Request, app
 from workers.queue.broker import lists_of
 from workers.queue.celeryconfig import ROUTES
 from workers.runtime import Runtime
@@ -32,6 +34,7 @@ TEXTS = ["the pilot waits for the tide", "two bollards hold the vessel"]
 METHODS = {"larder.embedding.create": "embedding_create", "larder.vector.store": "vector_store", "larder.vector.query": "vector_query"}  # fmt: skip
 URGENT, *LATER = lists_of("enrich")
 """Where messages lie: questions that somebody waits for, and loads of texts."""
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # Celery's, for results
 Registry = dict[str, Callable[..., Any]]
 
 
@@ -197,6 +200,109 @@ def test_a_job_of_no_known_task_cannot_be_written(
     client.ask(jobs.ENRICH, {"pbi": {"title": "tide"}})
     with pytest.raises(psycopg.errors.CheckViolation):
         omniscient.execute("update enrichment_job set task = 'larder.sync'")
+
+
+def answering(parts: Runtime, *, apps: bool) -> Runtime:
+    queue = parts.rag.queue.model_copy(update={"answer_apps": apps})
+    settings = replace(parts.settings, rag=parts.rag.model_copy(update={"queue": queue}))
+    made = Runtime(settings, parts.addresses)
+    made.__dict__["database"] = parts.database
+    return made
+
+
+@pytest.fixture
+def asking(parts: Runtime, broker: redis.Redis) -> Callable[..., Any]:
+    """Sends a message as an app without this package does, and does with it what a worker does; its answer."""
+    runtime.use(answering(parts, apps=True))
+    app.loader.import_default_modules()
+    own: Any = Celery(broker=parts.addresses.broker)
+
+    def ask(*args: Any, task_id: str | None = None, **given: Any) -> Any:
+        sent = own.send_task("larder.ask", args=args, kwargs=given, queue="asked", task_id=task_id)
+        body = json.loads(base64.b64decode(json.loads(bytes(broker.rpop("asked")))["body"]))  # type: ignore[arg-type]
+        done = app.tasks["larder.ask"].apply(args=body[0], kwargs=body[1], task_id=sent.id, throw=True)
+        if done.state == "REJECTED":
+            return done.state
+        return json.loads(bytes(broker.get(f"celery-task-meta-{sent.id}")))["result"]  # type: ignore[arg-type]
+
+    return ask
+
+
+def test_an_app_without_this_package_gets_what_the_actions_answer(
+    asking: Callable[..., Any], parts: Runtime, omniscient: psycopg.Connection[Any]
+) -> None:
+    twice = str(UUID(int=7))
+    assert asking("vector.store", texts=TEXTS, task_id=twice).get("stored") == 2
+    asking("vector.store", texts=TEXTS, task_id=twice)  # delivered again
+    assert len(asking("vector.query", query="tide", k=9)["results"]) == 2
+    assert asking("enrich", pbi={"title": "Pilots"})["degradation_level"] == 0
+    tenants = omniscient.execute("select distinct tenant_id from enrichment_job").fetchall()
+    assert tenants == [(parts.settings.tenant_id,)]
+
+
+@pytest.mark.req("001-118")
+def test_a_message_cannot_ask_for_more_than_its_tenant_shows_to_all(
+    asking: Callable[..., Any], addresses: Addresses, omniscient: psycopg.Connection[Any]
+) -> None:
+    with Client(addresses.app, tenant="other") as other:
+        RemoteActions(other, seconds=0).vector_store({}, "x")
+    said = asking("enrich", tenant="other", pbi={"title": "Pilots"})
+    assert said == {
+        "error": "a message cannot name a tenant: it asks as that of the workers (leave tenant out)",
+        "success": False,
+    }
+    rights = {"security_levels": ["restricted"], "readers": ["user:boss"]}
+    asking("enrich", pbi={"title": "Pilots"}, filters=rights)
+    asked: Any = omniscient.execute(
+        "select request from enrichment_job where task = 'larder.enrich'"
+    ).fetchone()
+    assert asked[0]["filters"]["readers"] == ["unnamed"]
+    assert "restricted" not in asked[0]["filters"]["security_levels"]
+
+
+@pytest.mark.parametrize(
+    ("args", "given", "said"),
+    [
+        ((), {}, "larder.ask does not know 'None' (ask for one of enrich, embedding.create,"),
+        (({},), {}, "larder.ask does not know '{}'"),
+        (("larder.sync",), {}, "larder.ask does not know 'larder.sync'"),
+        (("enrich",), {}, "pbi"),
+        (("enrich",), {"pbi": 7}, "pbi"),
+        (("enrich",), {"pbi": {"title": "x"}, "project": {"a": 1}}, "project"),
+        (("vector.query",), {"k": 1}, "query"),
+        (("vector.store",), {"texts": {"self": 1}, "self": 1, "state": 2}, "texts"),
+        (("embedding.create",), {"text": "x" * MOST_BYTES}, "a remote one may have 8000000"),
+    ],
+)
+def test_a_wrong_message_is_told_so(
+    asking: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any], said: str
+) -> None:
+    found = asking(*args, **given)
+    assert found["success"] is False
+    assert said in found["error"]
+
+
+def test_without_leave_of_the_operator_a_message_is_set_aside(
+    parts: Runtime, asking: Callable[..., Any]
+) -> None:
+    runtime.use(answering(parts, apps=False))
+    assert asking("vector.query", query="tide") == "REJECTED"
+
+
+def test_neither_logs_nor_flower_see_what_an_app_asks(parts: Runtime) -> None:
+    message: Any = SimpleNamespace(
+        headers={}, body=b"", payload=((), {}, {}), delivery_info={}, properties={}
+    )
+    message.content_type = message.content_encoding = None
+    head = {
+        "id": "1",
+        "task": "larder.ask",
+        "shadow": "x",
+        "argsrepr": "('tide',)",
+        "kwargsrepr": "{'a': 'tide'}",
+    }
+    made = Request(message, app=app, headers=head)
+    assert "tide" not in repr(made.info())
 
 
 def test_every_task_has_a_method_and_a_queue() -> None:

@@ -1,21 +1,26 @@
-"""The actions of YAML engines on another machine than the model: asked through PostgreSQL and the queue."""
+"""What is asked from another machine than the model's: by engines through PostgreSQL, by any app through the broker."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from pipeline.actions import NAMES, Actions
-from pipeline.actions.actions import answered
+from pipeline.actions.actions import answered, failure
 from pipeline.actions.collections import metadata_of
 from pipeline.documents import Json
-from pipeline.errors import SearchError, StoreRejected
+from pipeline.enrichment.text import clipped
+from pipeline.errors import RequestRejected, SearchError, StoreRejected
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from workers.client import Client, EnrichmentExpired, NoAnswerYet
+
+if TYPE_CHECKING:
+    from workers.runtime import Runtime
 
 MOST_BYTES = 8_000_000
 """Of one call as JSON: it is one row of a table. Larger batches go in several calls."""
@@ -60,21 +65,7 @@ class RemoteActions:
             name: _plain(value) if name in ("metadata", "filter") else _listed(value)
             for name, value in given.items()
         }
-        if method == "vector_store" and arguments.get("ids") is None:
-            # Given here: the same call delivered twice must not store twice.
-            texts = arguments["texts"]
-            arguments["ids"] = [str(uuid4()) for _ in (texts if isinstance(texts, list) else [texts])]
-        try:
-            size = len(json.dumps(arguments, allow_nan=False))
-        except (TypeError, ValueError):
-            raise StoreRejected(
-                "an argument cannot be sent as JSON", fix="give texts, finite numbers, lists and mappings"
-            ) from None
-        if size > MOST_BYTES:
-            raise StoreRejected(
-                f"the call has {size} bytes, a remote one may have {MOST_BYTES}",
-                fix="send fewer texts in one call",
-            )
+        _sendable(method, arguments, str(uuid4()))
         # A question is waited for; a load of texts steps aside for Step 4, which shares the queue.
         priority = {"vector_query": INTERACTIVE}.get(method, BULK)
         task = f"larder.{NAMES[method][0]}"
@@ -96,6 +87,97 @@ def register_remote_actions(
     for method, names in NAMES.items():
         registry.update(dict.fromkeys(names, getattr(made, method)))
     return made
+
+
+def _sendable(method: str, arguments: dict[str, Any], call: str) -> None:
+    """Name the texts to be stored after the call: one that is delivered twice must not store twice.
+
+    Raises:
+        StoreRejected: it is no JSON, or too large.
+    """
+    if method == "vector_store" and arguments.get("ids") is None:
+        texts = arguments.get("texts")
+        count = len(texts) if isinstance(texts, list) else 1
+        arguments["ids"] = [str(uuid5(NAMESPACE_OID, f"{call} {number}")) for number in range(count)]
+    try:
+        size = len(json.dumps(arguments, allow_nan=False))
+    except (TypeError, ValueError):
+        raise StoreRejected(
+            "an argument cannot be sent as JSON", fix="give texts, finite numbers, lists and mappings"
+        ) from None
+    if size > MOST_BYTES:
+        raise StoreRejected(
+            f"the call has {size} bytes, a remote one may have {MOST_BYTES}",
+            fix="send fewer texts in one call",
+        )
+
+
+KEPT_SECONDS = 3600
+"""An answer to an app without this package lies in the broker that long."""
+ASKED = {"enrich": "", **{names[0]: method for method, names in NAMES.items()}}
+"""What such an app may ask for -> the method of `Actions`."""
+
+
+def store_answer(parts: Runtime, message: str, what: object, given: Json) -> None:
+    """Answer a message of a Celery app that lacks this package, as the result that its `AsyncResult` reads.
+
+    It asks as the tenant that the workers are configured for, and sees what everybody of it may. An error is an answer.
+    """
+    try:
+        found = _answer(parts, message, what, given)
+    except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits must be told)
+        found = failure(error, str)
+    _results(parts.addresses.broker).store_result(message, found, "SUCCESS")
+
+
+def _answer(parts: Runtime, message: str, what: object, given: Json) -> Json:
+    """A job like any other, done here unless another worker has taken it."""
+    from workers.enrichment.job import run, run_action
+
+    method = ASKED.get(what) if isinstance(what, str) else None
+    if method is None:
+        raise RequestRejected(
+            f"larder.ask does not know {clipped(str(what))!r}", fix=f"ask for one of {', '.join(ASKED)}"
+        )
+    if "tenant" in given:
+        raise RequestRejected(
+            "a message cannot name a tenant: it asks as that of the workers", fix="leave tenant out"
+        )
+    arguments = {name: value for name, value in given.items() if name not in ("self", "state")}
+    _sendable(method, arguments, message)
+    own, seconds = parts.settings, parts.rag.enrichment.deadline_seconds
+    end = time.monotonic() + seconds
+    with Client(
+        parts.addresses.database,
+        tenant=own.tenant,
+        project=own.project,
+        deadline=seconds,
+        database=parts.database,
+        settings=own,
+    ) as client:
+        job = client.ask(f"larder.{what}", arguments) if method else client.submit(arguments)
+        while True:
+            if method:
+                run_action(parts, client.tenant, job, method)
+            else:
+                run(parts, client.tenant, job)
+            try:
+                return client.result(job)
+            except NoAnswerYet:  # it is put off, or with another worker
+                if time.monotonic() > end:
+                    raise
+            time.sleep(1)
+
+
+@functools.cache
+def _results(broker_url: str) -> Any:
+    """Where results of Celery lie. The app's own setting is none: every message of ours would ask for its result."""
+    from celery.app.backends import by_url
+
+    from workers.queue.app import app
+
+    kind, url = by_url(broker_url, app.loader)
+    return kind(app=app, url=url, expires=KEPT_SECONDS)
 
 
 def _listed(value: object) -> object:

@@ -97,6 +97,10 @@ def surviving(read: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+ASK = "larder.ask"
+"""The task that a Celery app without this package asks for."""
+
+
 class Request(CeleryRequest):  # type: ignore[misc]
     """A message as a task to be run, refused before it takes a place in the pool, which it would keep."""
 
@@ -108,6 +112,12 @@ class Request(CeleryRequest):  # type: ignore[misc]
             raise InvalidTaskError("its time limits are none")
         if not isinstance(self.id, str):
             raise InvalidTaskError("its id is none")
+        if self._type == ASK:  # its arguments are no ids but texts, which neither logs nor Flower may show
+            self._argsrepr = self._kwargsrepr = ""
+
+    def info(self, **_how: object) -> Any:
+        """What the worker tells of a task under way, to Flower too: its arguments as they may be shown."""
+        return super().info(safe=True)
 
 
 def harden() -> None:

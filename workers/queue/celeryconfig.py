@@ -28,6 +28,7 @@ ROUTES = {
     "larder.embed": "embed",
     "larder.fill": "embed",
     "larder.enrich": "enrich",
+    "larder.ask": "enrich",
     "larder.embedding.create": "enrich",
     "larder.vector.store": "enrich",
     "larder.vector.query": "enrich",

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from connectors.sections import ConfigSection, Mismatch, Number, Whole, refuse
+from connectors.sections import ConfigSection, Flag, Mismatch, Number, Whole, refuse
 
 
 class ConcurrencySettings(ConfigSection):
@@ -86,6 +86,9 @@ class QueueSettings(ConfigSection):
     """Days dead letters are kept."""
     reconcile_hours: Number = Field(default=24, gt=0)
     """Hours between full walks through a source's ids."""
+    answer_apps: Flag = False
+    """Answer `larder.ask` of Celery apps that lack this package: whoever can write to the broker then asks as the
+    tenant of this file, and answers lie in the broker for an hour."""
 
     @property
     def resend_after(self) -> float:
