@@ -22,9 +22,17 @@ _COUNT = text("""
 _LOCK = text("select pg_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
 _TRY_LOCK = text("select pg_try_advisory_xact_lock(hashtext('larder.statistics'), hashtext(:t))")
 
+# What is being written at this moment is not counted, however early it noted its time: that begins before it. Whoever
+# takes longer removes documents.
+_SINCE = text("""
+    select least(now(), min(a.xact_start)) from pg_locks l join pg_stat_activity a on a.pid = l.pid
+    where l.relation = cast('document_count' as regclass) and l.mode = 'RowExclusiveLock'
+      and l.database = (select oid from pg_database where datname = current_database())
+      and a.xact_start > now() - interval '30 seconds'""")
+
 _MEASURE = text("""
     insert into index_stat (tenant_id, index_id, chunks, mean_length, refreshed_at)
-    select :t, :i, count(*), coalesce(avg(length), 1), now() from chunk where index_id = :i and tenant_id = :t
+    select :t, :i, count(*), coalesce(avg(length), 1), :since from chunk where index_id = :i and tenant_id = :t
     on conflict (tenant_id, index_id) do update set chunks = excluded.chunks,
         mean_length = excluded.mean_length, refreshed_at = excluded.refreshed_at""")
 
@@ -40,9 +48,10 @@ def refresh(connection: Connection, tenant_id: UUID, index: int, *, wait: bool =
         connection.execute(_LOCK, {"t": str(tenant_id)})
     elif not connection.execute(_TRY_LOCK, {"t": str(tenant_id)}).scalar_one():
         return
+    since = connection.execute(_SINCE).scalar_one()
     query = f"select lexemes from chunk where index_id = {int(index)} and tenant_id = '{tenant_id}'"
     connection.execute(_COUNT, {"t": tenant_id, "i": index, "query": query})
-    connection.execute(_MEASURE, {"t": tenant_id, "i": index})
+    connection.execute(_MEASURE, {"t": tenant_id, "i": index, "since": since})
 
 
 def ensure(connection: Connection, tenant_id: UUID, index: int) -> None:

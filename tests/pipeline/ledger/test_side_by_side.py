@@ -17,6 +17,7 @@ from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost
 from pipeline.ledger import admission, documents, fills, runs, sources, upkeep
 from pipeline.ledger.search_indexes import Held
+from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import through
 from tests.pipeline.shelf import LIMITS, Shelf, first
@@ -211,6 +212,31 @@ def test_the_pump_waits_for_no_fill_that_somebody_notes_while_it_holds_another(
     indexed.result(30)
     assert sent == [ids[1]], "the other one is being written"
     assert {r["waits"] for r in shop.sql("select waits from document")} == {0}
+
+
+def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_later(
+    alone: Workshop, others: Others
+) -> None:
+    """Nothing else would make them known: no question would find them by their words."""
+    alone.admit(document("a", "A harbour."))
+    alone.index()
+    others.gate("before update on run_item for each row when (new.outcome = 'done')")
+    alone.admit(document("b", "A quay."))
+    indexed = others.begin(alone.index)
+    with alone.database.control() as connection:
+        index = active_index(connection)
+    assert index is not None
+    with alone.database.tenant(alone.tenant) as connection:
+        term_statistics.refresh(connection, alone.tenant, index.id)
+    others.open()
+    indexed.result(30)
+    with alone.database.control() as connection:
+        assert upkeep.tenants_to_count(connection) == [alone.tenant]
+    with alone.database.tenant(alone.tenant) as connection:
+        term_statistics.refresh(connection, alone.tenant, index.id)
+    assert alone.sql("select * from lexeme_stat where lexeme = 'quay'")
+    with alone.database.control() as connection:
+        assert upkeep.tenants_to_count(connection) == []
 
 
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
