@@ -228,12 +228,14 @@ def finish(connection: Connection, claimed: FillClaim, held: Sequence[Held]) -> 
     note(connection, claimed.tenant_id, claimed.index, held)
     ids = [h.document_id for h in held]
     dead.resolve(connection, ids, "indexed", index=claimed.index)
-    # If it is the one that is read, answers that were kept from before no longer hold.
+    # If it is the one that is read, answers that were kept from before no longer hold, nor does the number of chunks.
     statement = text("""
-        update document set indexed_version = indexed_version
-        where id in (select id from document where id = any(:ids)
-                     and exists (select from search_index where id = :index and status = 'active')
-                     order by id for update)""")
+        update document d set indexed_version = d.indexed_version,
+               chunk_count = case when x.version = d.indexed_version then x.chunk_count else d.chunk_count end
+        from index_document x where x.tenant_id = d.tenant_id and x.index_id = :index and x.document_id = d.id
+          and d.id in (select id from document where id = any(:ids)
+                       and exists (select from search_index where id = :index and status = 'active')
+                       order by id for no key update)""")
     connection.execute(statement, {"ids": ids, "index": claimed.index})
 
 

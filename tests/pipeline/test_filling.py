@@ -10,12 +10,13 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decision
-from pipeline.ledger import dead, embedding_use, fills
+from pipeline.ledger import dead, embedding_use, fills, upkeep
 from pipeline.ledger.fills import FillClaim
 from pipeline.ledger.search_indexes import WantedIndex, begin_index, drop_index
 from tests.pipeline.shelf import LIMITS, OTHER, Counting, Shelf, first
@@ -142,6 +143,18 @@ def test_filling_the_index_that_is_read_ends_the_answers_that_were_kept(shelf: S
     before = stamps()
     shelf.fill()
     assert stamps() != before
+
+
+def test_filling_the_index_that_is_read_tells_how_many_chunks_there_are_now(alone: Workshop) -> None:
+    alone.admit(document("a", paragraphs(9)))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    shelf.switch()
+    cutter = open_chunker(ChunkingOptions(strategy="fixed", max_size=5000, overlap=0))
+    shelf.fill(chunker_of=lambda _name, _type: cutter)
+    assert len(shelf.contents()["a"]) == 1
+    with alone.database.tenant(alone.tenant) as connection:
+        assert upkeep.damaged(connection) == []
 
 
 def test_a_newer_version_of_one_that_was_given_up_on_is_tried_again(shelf: Shelf) -> None:
