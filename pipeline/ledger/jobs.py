@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
 from pipeline.ledger import clean
-from pipeline.ledger.leases import Leased
+from pipeline.ledger.leases import RESTARTED, Leased
 
 CHANNEL = "larder_enriched"
 """PostgreSQL notifies it with the id of every job that ends."""
@@ -294,6 +294,38 @@ def wait_for_the_pump(connection: Connection) -> bool:
         select exists (select from enrichment_job
                        where state = 'queued' and enqueued_at is null and due_at <= now())""")
     return bool(connection.execute(statement).scalar_one())
+
+
+# What waits for a person: it had no deadline, so whoever asked counts on it -------------------------
+
+_WAITS = "state = 'failed' and deadline is null and finished_at is not null"
+
+
+def failed(connection: Connection) -> list[Json]:
+    """Jobs without a deadline that failed, newest first and without what they ask: on the control role of all tenants.
+
+    `{"id", "tenant_id", "tenant", "task", "code", "reason", "attempts", "crash_count", "at"}` each.
+    """
+    statement = text(f"""
+        select cast(j.id as text) as id, j.tenant_id, t.name as tenant, task, code, error as reason, attempts,
+               crash_count, finished_at as at
+        from enrichment_job j join tenant t on t.id = j.tenant_id where {_WAITS} order by finished_at desc, j.id""")
+    return [{**row, "at": row["at"].isoformat()} for row in connection.execute(statement).mappings()]
+
+
+def replay(connection: Connection, ids: Sequence[str]) -> list[str]:
+    """Give failed jobs without a deadline a fresh start; those that were failed. The pump sends them."""
+    statement = text(f"""
+        update enrichment_job set state = 'queued', finished_at = null, code = null, error = null, {RESTARTED}
+        where id = any(cast(:ids as uuid[])) and {_WAITS} returning cast(id as text)""")
+    return sorted(connection.execute(statement, {"ids": list(ids)}).scalars())
+
+
+def drop(connection: Connection, ids: Sequence[str]) -> list[str]:
+    """Remove failed jobs without a deadline, and what they asked; those that were."""
+    statement = text(f"""
+        delete from enrichment_job where id = any(cast(:ids as uuid[])) and {_WAITS} returning cast(id as text)""")
+    return sorted(connection.execute(statement, {"ids": list(ids)}).scalars())
 
 
 # The pump's side: on the control role, which sees neither request nor result ----------------------

@@ -205,9 +205,10 @@ def round_trip(connection: Connection) -> float:
 
 
 def enrichment(connection: Connection) -> Json:
-    """Answers for Step 4: `{"waiting", "running", "oldest_seconds", "degradation_level"}`, over all tenants.
+    """Jobs: `{"waiting", "running", "oldest_seconds", "degradation_level", "failed"}`, over all tenants.
 
-    The level is the worst one of the answers of the last minute; 0 if there were none.
+    The level is the worst one of the answers of the last minute; 0 if there were none. Failed are those that wait for a
+    person (`jobs.failed`).
     """
     statement = text("""
         select count(*) filter (where state = 'queued') as waiting,
@@ -215,7 +216,9 @@ def enrichment(connection: Connection) -> Json:
                cast(extract(epoch from now() - min(created_at) filter (where state = 'queued')) as double precision)
                    as oldest_seconds,
                coalesce(max(degradation_level) filter (where finished_at > now() - interval '1 minute'), 0)
-                   as degradation_level
+                   as degradation_level,
+               (select count(*) from enrichment_job
+                where state = 'failed' and deadline is null and finished_at is not null) as failed
         from enrichment_job
         where state in ('queued', 'running') or finished_at > now() - interval '1 minute'""")
     row = connection.execute(statement).mappings()

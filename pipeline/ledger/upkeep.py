@@ -24,7 +24,9 @@ AGED = {
     "dead_letter": "resolved_at < now() - make_interval(days => :dead)",
     # Of a document that was never searchable, when it was seen first.
     "document": "deleted and coalesce(last_indexed, first_seen_at) < now() - make_interval(days => :runs)",
-    "enrichment_job": "finished_at < now() - make_interval(secs => :answers)",
+    # One that failed and had all the time it wanted waits for a person, as a dead letter.
+    "enrichment_job": """finished_at < now() - make_interval(secs => :answers)
+        and (state <> 'failed' or deadline is not null or finished_at < now() - make_interval(days => :dead))""",
 }
 """Tables whose old rows go, and which these are: runs, resolved dead letters, tombstones, answers."""
 _FEW = (

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from pipeline.errors import ConfigurationError, DocumentRejected, RequestRejected
-from pipeline.ledger import audit
+from pipeline.ledger import audit, jobs, overview, upkeep
 from pipeline.stories import Story, get_story_count, retrieve_similar_examples, store_generated_stories, use
 from tests.conftest import Addresses
 from tests.fakes.faults import Fault
@@ -22,6 +22,9 @@ from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.pipeline.stories.storyteller import story
 from tests.workers.installed import installed, without_messages
 from workers import embedded
+from workers.admin import operations
+from workers.admin.doctor.stored_checks import dead_letters
+from workers.admin.status import status
 from workers.client import Client, EnrichmentFailed, NoAnswerYet
 from workers.control import maintenance
 from workers.enrichment import stories as exports
@@ -233,6 +236,41 @@ def test_an_installation_that_is_switched_off_stores_and_finds_nothing(
     with pytest.raises(RequestRejected, match="the question is empty"):
         find(memory_of(parts, client.tenant), StoryQuery(query=" "))
     off.database.close()
+
+
+def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_replayed(
+    gemini: Runtime, client: Client, fake: FakeGeminiEmbedding, omniscient: psycopg.Connection[Any]
+) -> None:
+    fake.faults.next(Fault.status(403), times=None)
+    accepted = client.store_stories([story("secret words")])
+    client.ask(
+        "larder.stories.search", {"query": "x"}, deadline=60
+    )  # whoever waits for an answer has been told
+    work(gemini, client, accepted)
+    omniscient.execute(
+        "update enrichment_job set finished_at = now() - interval '9 days', deadline = now(), state = 'failed'"
+        " where task = 'larder.stories.search'"
+    )
+    omniscient.execute(
+        "update enrichment_job set finished_at = now() - interval '8 days' where deadline is null"
+    )
+    with gemini.database.control() as connection:
+        for answers in (1, 24):
+            upkeep.trim(connection, "enrichment_job", runs_days=1, dead_days=30, answers_hours=answers)
+        assert overview.enrichment(connection)["failed"] == 1
+    (job,) = operations.failed_jobs(gemini)
+    assert (job["id"], job["tenant"], job["code"]) == (str(accepted.jobs[0]), "acme", "E002")
+    assert "secret" not in str(job)
+    assert dead_letters(gemini).status == "warning"
+    assert status(gemini)["next"].startswith("1 job of user stories failed")
+    assert operations.named(gemini, [job["id"][:8]]) == ([], [job])
+    fake.faults.clear()
+    assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == [job["id"]]
+    assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == []
+    work(gemini, client, accepted)
+    assert client.stored_stories(accepted)["stored"] == 1
+    with gemini.database.control() as connection:
+        assert jobs.failed(connection) == []
 
 
 def test_a_client_finds_stories_by_the_workers_model(

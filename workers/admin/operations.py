@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pipeline.database import encryption
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents, upkeep
+from pipeline.ledger import audit, dead, documents, jobs, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
@@ -21,6 +21,9 @@ from workers.control.maintenance import refresh_tenant
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
 from workers.queue import dispatch
 from workers.runtime import Runtime, current_user
+
+SHOWN = 8
+"""Characters of a job's id that people see, and need to type."""
 
 
 class LedgerSource(NamedTuple):
@@ -233,6 +236,51 @@ def drop(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
             items = {"items": sorted(set(own.values()))}
             _audit(connection, tenant, "dead.drop", f"{len(own)} documents", items)
     return {"dropped": sorted({letter.item for letter in chosen})}
+
+
+# Failed jobs, which wait for a person as dead letters do -------------------------------------------
+
+
+def failed_jobs(parts: Runtime) -> list[Json]:
+    """Jobs that nobody waits for and that failed, as `jobs.failed` tells them; newest first."""
+    with parts.database.control() as connection:
+        return jobs.failed(connection)
+
+
+def named(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
+    """The letters of these numbers and the failed jobs of these ids, of which the first characters will do.
+
+    Raises:
+        ConfigurationError: there is none of one of them.
+    """
+    failed, numbers, found = failed_jobs(parts), [], []
+    for one in given:
+        own = [job for job in failed if len(one) >= SHOWN and job["id"].startswith(one.lower())]
+        found += own
+        if not own and not one.isdecimal():
+            raise ConfigurationError(f"there is no dead letter {one}", fix="see `larder dead list`")
+        if not own:
+            numbers.append(int(one))
+    return letters(parts, numbers), found
+
+
+def settle_jobs(
+    parts: Runtime,
+    chosen: Sequence[Json],
+    action: str,
+    settle: Callable[[Connection, Sequence[str]], list[str]],
+) -> list[str]:
+    """`jobs.replay` or `jobs.drop` for these; the ids of those that were still failed."""
+    done = []
+    for tenant in {job["tenant_id"] for job in chosen}:
+        with parts.database.tenant(tenant) as connection:
+            own = settle(connection, [job["id"] for job in chosen if job["tenant_id"] == tenant])
+            if own:
+                _audit(connection, tenant, action, f"{len(own)} jobs", {"items": own})
+        done += own
+    if done:
+        dispatch.ring()
+    return sorted(done)
 
 
 def _by_tenant(chosen: Sequence[dead.DeadLetter]) -> Iterator[tuple[UUID, dict[UUID, str]]]:

@@ -224,6 +224,8 @@ def _of_content(found: Json) -> Iterator[str]:
         yield f"{said}; see larder sources check {s['name']}"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
+    if failed := found.get("enrichment", {}).get("failed"):
+        yield f"{failed} job{'' if failed == 1 else 's'} of user stories failed: larder dead list"
 
 
 def _of_indexes(found: Json) -> Iterator[str]:

@@ -168,23 +168,32 @@ def list_dead(
     from workers.admin import operations
 
     found = [one.to_json() for one in operations.dead_letters(context.parts, source, settled=every)]
+    jobs = [] if source else operations.failed_jobs(context.parts)
     keys = ("id", "source", "item", "stage", "reason", "at", "resolution")
     rows = [{**one, "at": minute(one["at"])} for one in found[:MOST_SHOWN]]
-    shown = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
-    more = len(found) - MOST_SHOWN
+    for job in jobs[:MOST_SHOWN]:
+        shown = {
+            "id": job["id"][: operations.SHOWN],
+            "item": "user stories",
+            "at": minute(job["at"]),
+        }
+        rows.append({**dict.fromkeys(keys), "reason": job["reason"], **shown})
+    listed = table((*keys[:-1], "settled"), ([row[key] or "" for key in keys] for row in rows))
+    more = len(found) + len(jobs) - len(rows)
     hint = f"... and {more} more; --json has all\n" if more > 0 else ""
     hint += "look closer: larder dead show ID    try again: larder dead replay ID, or --all"
-    context.answer({"dead_letters": found}, *([shown, hint] if found else ["no dead letters"]))
+    context.answer({"dead_letters": found, "jobs": jobs}, *([listed, hint] if rows else ["no dead letters"]))
 
 
 @command(dead, "show")
-def show_dead(context: CommandContext, letter_id: Annotated[int, Argument(metavar="ID")]) -> None:
+def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
 
-    letter = operations.letters(context.parts, [letter_id])[0]
-    others = [one.to_json() for one in operations.history(context.parts, letter) if one.id != letter.id]
-    told = letter.to_json()
+    letters, jobs = operations.named(context.parts, [letter_id])
+    told = jobs[0] if jobs else letters[0].to_json()
+    history = operations.history(context.parts, letters[0]) if letters else []
+    others = [one.to_json() for one in history if one.id != told["id"]]
     said = "\n".join(f"{name:<16} {value}" for name, value in {**told, "other letters": len(others)}.items())
     context.answer({**told, "history": others}, said)
 
@@ -192,37 +201,49 @@ def show_dead(context: CommandContext, letter_id: Annotated[int, Argument(metava
 @command(dead, "replay")
 def replay_dead(
     context: CommandContext,
-    ids: Annotated[list[int] | None, Argument(metavar="[ID]...")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="[ID]...")] = None,
     source: SourceOption = None,
     every: Annotated[bool, Option("--all", help="All that wait.")] = False,
 ) -> None:
-    """Queue documents that were given up on again, with a clean record."""
+    """Queue what was given up on again, with a clean record."""
+    from pipeline.ledger import jobs
     from workers.admin import operations
 
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
     parts = context.parts
-    chosen = operations.letters(parts, ids) if ids else operations.dead_letters(parts, source)
-    done = operations.replay(parts, chosen)
-    said = f"queued {len(done['replayed'])} documents again"
-    said += f"; no longer dead: {', '.join(done['skipped'])}" if done["skipped"] else ""
-    context.answer({"success": not done["skipped"], **done}, said)
+    letters, failed = operations.named(parts, ids or ())
+    if not ids:
+        letters, failed = (
+            operations.dead_letters(parts, source),
+            operations.failed_jobs(parts) if every else [],
+        )
+    done = operations.replay(parts, letters)
+    again = operations.settle_jobs(parts, failed, "dead.replay", jobs.replay)
+    done = {"replayed": [*done["replayed"], *again], "skipped": done["skipped"]}
+    done["skipped"] += sorted({job["id"] for job in failed} - set(again))
+    said = [f"queued {len(done['replayed']) - len(again)} documents again"] * (bool(letters) or not again)
+    said += [f"queued {len(again)} jobs of user stories again"] * bool(again)
+    said += [f"no longer dead: {', '.join(done['skipped'])}"] * bool(done["skipped"])
+    context.answer({"success": not done["skipped"], **done}, "; ".join(said))
     if done["skipped"]:
         raise typer.Exit(PARTLY if done["replayed"] else FAILED)
 
 
 @command(dead, "drop")
 def drop_dead(
-    context: CommandContext, ids: Annotated[list[int], Argument(metavar="ID...")], yes: YesOption = False
+    context: CommandContext, ids: Annotated[list[str], Argument(metavar="ID...")], yes: YesOption = False
 ) -> None:
-    """Take documents off the list; they stay out of the index until they change."""
+    """Take documents off the list; they stay out of the index until they change. Jobs go with their stories."""
+    from pipeline.ledger import jobs
     from workers.admin import operations
 
-    chosen = operations.letters(context.parts, ids)
-    items = sorted({letter.item for letter in chosen})
+    letters, failed = operations.named(context.parts, ids)
+    items = sorted({letter.item for letter in letters} | {job["id"] for job in failed})
     if not yes:
         context.refuse_without_yes(f"drop {', '.join(items)}", "dropped", items=items)
-    done = operations.drop(context.parts, chosen)
+    done = operations.drop(context.parts, letters)
+    done["dropped"] += operations.settle_jobs(context.parts, failed, "dead.drop", jobs.drop)
     context.answer({"success": True, **done}, f"dropped {', '.join(done['dropped'])}")
 
 

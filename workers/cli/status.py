@@ -145,7 +145,8 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     pending = f"{b['pending']} pending{f' ({stages})' if stages else ''}"
     yield "backlog", f"{pending}, {b['in_flight']} in flight{oldest}"
     waiting = _since("; oldest waits {}", e.get("oldest_seconds"))
-    yield "step 4", f"{e.get('waiting', 0)} waiting, {e.get('running', 0)} running{waiting}"
+    failed = f", [red]{n} failed[/]" if (n := e.get("failed")) else ""
+    yield "step 4", f"{e.get('waiting', 0)} waiting, {e.get('running', 0)} running{failed}{waiting}"
     ages = found["canaries"]
     queues = "   ".join(
         f"{q} {n}{_since(' (seen {} ago)', ages.get(q))}" for q, n in (b["queues"] or {}).items()

@@ -314,7 +314,7 @@ def test_answers_for_step_4_are_counted_and_tell_their_worst_level_of_late(
 ) -> None:
     with database.control() as connection:
         assert overview.enrichment(connection) == {
-            "waiting": 0, "running": 0, "oldest_seconds": None, "degradation_level": 0,
+            "waiting": 0, "running": 0, "oldest_seconds": None, "degradation_level": 0, "failed": 0,
         }  # fmt: skip
     for state, level, ago in (
         ("queued", None, None),

@@ -195,6 +195,44 @@ def test_replay_of_a_source_and_of_all(run: Run, dead: list[int], omniscient: SQ
     assert set(states(omniscient).values()) == {"pending"}
 
 
+@pytest.fixture
+def failed(dead: list[int], omniscient: SQL) -> list[str]:
+    """Two jobs of stories of the letters' tenant that failed."""
+    rows = omniscient.execute("""
+        insert into enrichment_job (id, tenant_id, project_id, request, state, task, code, error, finished_at)
+        select gen_random_uuid(), id, gen_random_uuid(), '{"stories": [{"title": "a title"}]}', 'failed',
+               'larder.stories.store', 'E002', 'the key is refused', now()
+        from tenant, generate_series(1, 2) returning id::text""")
+    return sorted(row[0] for row in rows)
+
+
+def test_failed_jobs_of_stories_are_among_the_dead_letters(
+    run: Run, dead: list[int], failed: list[str], omniscient: SQL
+) -> None:
+    first, second = failed
+    shown = run("dead", "list").stdout
+    for words in ("a.md", first[:8], second[:8], "the key is refused"):
+        assert words in shown
+    assert {one["id"] for one in document(run("dead", "list", "--json"))["jobs"]} == set(failed)
+    assert document(run("dead", "list", "--source", "docs", "--json"))["jobs"] == []
+    assert document(run("dead", "show", first[:8], "--json"))["reason"] == "the key is refused"
+    assert "a title" not in run("dead", "show", first).stdout + shown
+    assert run("dead", "show", "0" * 8 + "-none").exit_code == 2
+    done = document(run("dead", "replay", str(dead[0]), first[:8], "--json"))
+    assert done["replayed"] == ["a.md", first]
+    states = "select state from enrichment_job where id = cast(%s as uuid)"
+    assert omniscient.execute(states, (first,)).fetchall() == [("queued",)]
+    assert run("dead", "drop", second).exit_code == 2
+    assert omniscient.execute(states, (second,)).fetchall() == [("failed",)]
+    assert document(run("dead", "drop", second, "--yes", "--json"))["dropped"] == [second]
+    assert omniscient.execute(states, (second,)).fetchall() == []
+    omniscient.execute("update enrichment_job set state = 'failed', finished_at = now()")
+    assert (
+        "queued 2 documents again; queued 1 jobs of user stories again"
+        in run("dead", "replay", "--all").stdout
+    )
+
+
 @pytest.mark.parametrize("what", [[], ["1", "--all"], ["--source", "docs", "--all"]])
 def test_replay_wants_exactly_one_choice(what: list[str], run: Run, dead: list[int], omniscient: SQL) -> None:
     refused = run("dead", "replay", *what)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from pipeline.ledger import audit, dead, overview, upkeep
+from pipeline.ledger import audit, dead, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
@@ -139,10 +139,12 @@ def workers(parts: Runtime) -> Diagnosis:
 
 
 def dead_letters(parts: Runtime) -> Diagnosis:
-    """No document was given up on."""
+    """No document and no job of stories was given up on."""
     with parts.database.control() as connection:
-        found = dead.count(connection)
-    return warning(f"{found} documents were given up on", "larder dead list") if found else fine("none")
+        documents, failed = dead.count(connection), len(jobs.failed(connection))
+    told = [f"{documents} documents were given up on"] * bool(documents)
+    told += [f"{failed} jobs of user stories failed"] * bool(failed)
+    return warning(" and ".join(told), "larder dead list") if told else fine("none")
 
 
 def held(parts: Runtime) -> Diagnosis:
