@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -188,7 +189,6 @@ class TestLarderServices:
 
     def test_commands_are_those_of_larder(self) -> None:
         commands = [service["command"] for service in OURS.values()]
-        commands += [s["healthcheck"]["test"][1:] for s in (*WORKERS.values(), OURS["beat"])]
         assert all(command[0] == "larder" for command in commands)
         assert {command[1] for command in commands} == {
             "migrate",
@@ -196,7 +196,6 @@ class TestLarderServices:
             "beat",
             "api",
             "flower",
-            "health",
         }
 
     @pytest.mark.parametrize("name", LASTING)
@@ -219,8 +218,28 @@ class TestLarderServices:
     @pytest.mark.parametrize("name", [*WORKERS, "beat"])
     def test_heartbeats_go_where_the_health_check_looks(self, name: str) -> None:
         folder = OURS[name]["environment"]["LARDER_HEARTBEAT_DIR"]
-        assert OURS[name]["healthcheck"]["test"] == ["CMD", "larder", "health"]
+        kind, check = OURS[name]["healthcheck"]["test"]
+        assert (kind, f"f={folder};" in check) == ("CMD-SHELL", True)
         assert folder in {mount.split(":")[0] for mount in OURS[name]["tmpfs"]}
+
+    @pytest.mark.parametrize(
+        ("ages", "healthy"), [((), 1), ((0,), 0), ((20, 0), 0), ((40, 0), 1), ((40,), 1)]
+    )
+    def test_the_health_check_tells_old_heartbeats_from_new_ones_without_a_python(
+        self, tmp_path: Path, ages: tuple[int, ...], healthy: int
+    ) -> None:
+        for number, age in enumerate(ages):
+            file = tmp_path / f"worker-{number}.heartbeat"
+            file.touch()
+            os.utime(file, (time.time() - age,) * 2)
+        check = OURS["worker-embed"]["healthcheck"]["test"][1].replace("$$", "$")
+        image = (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8")
+        assert image.split("--retries=3 CMD ")[1].splitlines()[0] == check
+        check = check.replace("/run/larder", str(tmp_path))
+        tools = {"PATH": "/usr/bin:/bin"}
+        assert subprocess.run(["sh", "-c", check], env=tools, check=False).returncode == healthy
+        assert "python" not in check
+        assert "larder health" not in check
 
     def test_no_service_looks_for_servers_of_its_own(self) -> None:
         # Without both addresses a command starts embedded servers.

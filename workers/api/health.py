@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -9,15 +10,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from connectors.sections import revealed
-from pipeline.enrichment.degradation import HealthOptions
-from pipeline.errors import LarderError, TokenRefused
-from pipeline.ledger import overview
-from workers.admin.status import SLOW_LEVEL, STORE_DOWN_LEVEL, recent
+from pipeline.errors import TokenRefused
+from workers.admin.status import recent
 from workers.api.callers import Parts
-from workers.control import steps
 from workers.processes import metrics
-from workers.queue import broker
-from workers.queue.celeryconfig import QUEUES
 from workers.settings.monitoring import MonitoringSettings
 
 router = APIRouter(tags=["health"])
@@ -51,28 +47,25 @@ def live() -> Alive:
 
 
 def rag(request: Request, response: Response, parts: Parts) -> HealthReport:
-    """Whether it can answer well: store, broker, model, what waits."""
-    ready, backlog = request.app.state.ready, None
-    store: State = "ok"
-    level = int(parts.health.level())
-    try:
-        with parts.database.control() as connection:
-            seconds = overview.round_trip(connection)
-            backlog = overview.backlog(connection, resend=steps.limits(parts.rag).resend)["pending"]
-        level = max(level, SLOW_LEVEL if seconds > HealthOptions.slow_seconds else 0)
-    except LarderError:
-        store, level = "error", max(level, STORE_DOWN_LEVEL)
-    queues = broker.lengths(parts.addresses.broker, QUEUES)
+    """Whether it can answer well: store, broker, model, what waits; at most five seconds old."""
+    ready, found = request.app.state.ready, recent(request.app.state.watcher)
+    store: State = "ok" if found["database"] == "ok" else "error"
+    embedder: State = _EMBEDDER[(found["embedding"] or {}).get("state", "ok")] if ready else "starting"
+    level = max(int(parts.health.level()), found["degradation_level"])
     response.status_code = 200 if ready and store == "ok" else 503
-    well: State = "degraded" if level or queues is None else "ok"
+    poor = level or found["broker"] != "ok" or embedder != "ok"
     return HealthReport(
-        status=store if store == "error" else well if ready else "starting",
+        status="error" if store == "error" else "starting" if not ready else "degraded" if poor else "ok",
         store=store,
-        broker="error" if queues is None else "ok",
-        embedder="ok" if ready else "starting",
-        backlog=backlog,
+        broker="ok" if found["broker"] == "ok" else "error",
+        embedder=embedder,
+        backlog=found["backlog"].get("pending"),
         degradation_level=level,
     )
+
+
+_EMBEDDER: Mapping[str, State] = {"ok": "ok", "waiting": "degraded", "held": "error"}
+"""What the ledger says of the embedder -> how it is."""
 
 
 def metrics_page(request: Request, parts: Parts) -> Response:
