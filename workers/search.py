@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,7 @@ from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
 from pipeline.enrichment.degradation import Part
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
-from pipeline.ledger import ALL, SHARED, documents, project_id, sources
+from pipeline.ledger import ALL, SHARED, documents, project_id, sources, upkeep
 from pipeline.ledger.audit import MOST_QUERY
 from pipeline.reranking import Reranker
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, Weights
@@ -75,6 +75,11 @@ def _performed(parts: Runtime, request: SearchRequest, found: SearchResults, sec
     logger.debug("search_performed", extra=told)
     metrics.record_search(seconds, len(found.hits))
     metrics.QUERY_CACHE.set(parts.caches.size)
+    slow, took = parts.rag.monitoring.alerts.in_force.get("slow_query"), 1000 * seconds
+    if slow is not None and took >= slow.threshold:
+        message = f"a search took {took:.0f} ms: larder status"
+        with suppress(LarderError), parts.database.control() as connection:
+            upkeep.raise_alert(connection, slow.name, "", severity=slow.severity, message=message)
 
 
 def options_of(parts: Runtime) -> RetrievalOptions:

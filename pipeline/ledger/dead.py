@@ -96,6 +96,14 @@ def count(connection: Connection) -> int:
     return int(row.scalar_one())
 
 
+def in_a_row(connection: Connection) -> int:
+    """How many documents were given up on since any became searchable."""
+    statement = text(f"""
+        select count(distinct l.document_id) {_FROM} where {_OPEN}
+          and l.created_at > coalesce((select max(at) from document_count where state = 'done'), '-infinity')""")
+    return int(connection.execute(statement).scalar_one())
+
+
 def _letters(connection: Connection, where: str, values: Json) -> list[DeadLetter]:
     statement = text(f"""
         select {", ".join(DeadLetter.__dataclass_fields__)} from (

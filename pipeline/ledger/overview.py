@@ -132,6 +132,7 @@ def backlog(connection: Connection, *, resend: float) -> Json:
         **row.one(),
         "by_stage": by_stage,
         "dead": dead.count(connection),
+        "dead_in_a_row": dead.in_a_row(connection),
     }
 
 

@@ -12,6 +12,8 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.database.engine import take_long
+from pipeline.documents import Json
+from pipeline.ledger import clean
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -87,6 +89,38 @@ def record_worker(connection: Connection, name: str, *, queues: str, host: str, 
 def forget_worker(connection: Connection, name: str) -> None:
     """A worker ended."""
     connection.execute(text("delete from worker where name = :name"), {"name": name})
+
+
+# Alerts, over all tenants -------------------------------------------------------------------------
+
+_ALERT = "name, subject, severity, message, since"
+
+
+def raise_alert(connection: Connection, name: str, subject: str, *, severity: str, message: str) -> None:
+    """Something is wrong just now; whoever looks next fires it, once as long as it is raised again and again."""
+    statement = text("""
+        insert into alert as a (name, subject, severity, message) values (:name, :subject, :severity, :message)
+        on conflict (name, subject) do update
+            set seen_at = now(), severity = excluded.severity, message = excluded.message""")
+    values = {"name": name, "subject": clean(subject), "severity": severity, "message": clean(message)}
+    connection.execute(statement, values)
+
+
+def fire_alerts(connection: Connection, *, calm: float) -> tuple[list[Json], list[Json]]:
+    """(raised since the last look, not raised any more for `calm` seconds); each is told to one who asks."""
+    fired = text(f"update alert set fired_at = now() where fired_at is null returning {_ALERT}")
+    cleared = text(f"""
+        delete from alert where seen_at < now() - make_interval(secs => :calm) and fired_at < now()
+        returning {_ALERT}""")
+    rows = connection.execute(fired).mappings(), connection.execute(cleared, {"calm": calm}).mappings()
+    new, gone = ([{**row, "since": row["since"].isoformat()} for row in found] for found in rows)
+    return new, gone
+
+
+def alerts(connection: Connection) -> list[Json]:
+    """Those that are raised, the oldest first."""
+    rows = connection.execute(text(f"select {_ALERT} from alert where fired_at is not null order by since"))
+    return [{**row, "since": row["since"].isoformat()} for row in rows.mappings()]
 
 
 # Rows of one tenant -------------------------------------------------------------------------------

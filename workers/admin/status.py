@@ -18,7 +18,7 @@ from pipeline.access import OPERATE, Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
-from pipeline.ledger import dead, embedding_use, overview, runs, sources, work
+from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep, work
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
@@ -65,6 +65,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "degradation_level": max(enrichment.pop("degradation_level"), SLOW_LEVEL if is_slow else 0),
             "enrichment": enrichment,
             "database": "ok",
+            "alerts": upkeep.alerts(connection),
         }
     found["backlog"]["queues"] = queues = broker.lengths(parts.addresses.broker, QUEUES)
     found["backlog"]["set_aside"] = broker.set_aside(parts.addresses.broker)
@@ -86,6 +87,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "embedding": None,
         "other_indexes": [],
         "index_mismatch": "",
+        "alerts": [],
         "degradation_level": STORE_DOWN_LEVEL,
         "database": "refused" if isinstance(error, StoreRefused) else "error",
         **_broker_facts(parts, queues),

@@ -14,6 +14,7 @@ from workers import runtime
 from workers.admin.status import recent, watcher
 from workers.control import maintenance
 from workers.processes import metrics
+from workers.processes.alerts import Watcher
 from workers.runtime import Runtime
 
 BUILD_SECONDS = 1.0
@@ -59,6 +60,9 @@ class Loops:
         builder, seen, told = Runtime(parts.settings, parts.addresses), watcher(parts), parts.rag.monitoring
         self._parts = (builder, seen)
         self._every = [Loop("builder", BUILD_SECONDS, lambda: maintenance.build_asked(builder))]
+        if told.alerts.enabled:
+            look = Watcher(seen, builder).look
+            self._every.append(Loop("alerts", told.health_check.interval, look))
         if told.metrics.enabled and told.metrics.export_path:
             folder = parts.settings.resolve(told.metrics.export_path)
 

@@ -145,6 +145,24 @@ def opened(url: str) -> Any:
     )
 
 
+KEPT_SECONDS = 30 * 86_400
+
+
+def keep_first(url: str, key: str, value: str) -> bool | None:
+    """Keep a value for others to take; False if there is one already, None if the broker is away."""
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        return bool(client.set(key, value, nx=True, ex=KEPT_SECONDS))
+    return None
+
+
+def take(url: str, key: str) -> bytes | None:
+    """The value kept there, which one alone gets; None if there is none, or the broker is away."""
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        found: bytes | None = client.getdel(key)
+        return found
+    return None
+
+
 REQUEST_HEADER = "larder_request"
 
 

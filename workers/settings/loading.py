@@ -160,6 +160,9 @@ def _services(rag: Configuration) -> Iterator[tuple[KeyPath, Any, str]]:
     for n, source in enumerate(rag.sources):
         if (url := str(getattr(source, "place", ""))).startswith(("http://", "https://")):
             yield (ROOT, "sources", n), source, url
+    for n, channel in enumerate(rag.monitoring.alerts.channels):
+        if channel.url:
+            yield (ROOT, "monitoring", "alerts", "channels", n), channel, channel.url
     if rag.auth.jwks_url:
         yield (ROOT, "auth", "jwksUrl"), None, rag.auth.jwks_url  # gets no secret
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -18,6 +20,8 @@ from connectors.sections import (
     Secret,
     Size,
     Text,
+    Texts,
+    WebUrl,
     Whole,
     refuse,
 )
@@ -61,60 +65,117 @@ class LoggingSettings(ConfigSection):
 
 
 class HealthCheckSettings(ConfigSection):
-    """The health page of the API."""
+    """The health page of the API, and how often the health of all is looked at."""
 
     enabled: Flag = True
     """Offer the health page."""
     endpoint: Endpoint = "/health/rag"
     """Its path."""
     interval: Number = Field(default=30, gt=0)
-    """Seconds between two checks."""
+    """Seconds between two looks of worker-control at what raises alerts."""
+
+
+_NEEDS = {
+    "console": (),
+    "file": (("path", "the file to write alerts to"),),
+    "webhook": (("url", "the address to send alerts to"),),
+    "mail": (("host", "the mail server"), ("sender", "an address"), ("recipients", "a list of addresses")),
+}
+"""Type of a channel -> what it cannot do without."""
 
 
 class AlertChannel(ConfigSection):
     """Where alerts go."""
 
-    type: Literal["console", "file"]
-    """console or file."""
-    path: Folder | None = None
-    """The file, for the type file."""
+    type: Literal["console", "file", "webhook", "mail"]
+    """console: the log; file: lines of JSON; webhook: JSON by POST, with a `text` as chats read it; mail: by SMTP."""
     min_severity: Severity = "warning"
     """Least severe alerts this channel gets."""
+    path: Folder | None = None
+    """The file, for the type file."""
+    url: WebUrl | None = Field(default=None, examples=["https://chat.example.com/hooks/larder"])
+    """The address, for the type webhook."""
+    token: Secret | None = Field(default=None, examples=["${LARDER_ALERT_TOKEN}"])
+    """Sent to it as a bearer token."""
+    host: Text | None = Field(default=None, examples=["mail.example.com"])
+    """The mail server, for the type mail."""
+    port: Whole = Field(default=587, ge=1, le=65_535)
+    """Its port."""
+    tls: Flag = True
+    """Speak TLS with it, from the start at port 465, else by STARTTLS."""
+    username: Text | None = Field(default=None, examples=["larder"])
+    """Who logs in there. Empty: nobody."""
+    password: Secret | None = Field(default=None, examples=["${LARDER_ALERT_PASSWORD}"])
+    """The password."""
+    sender: Text | None = Field(default=None, examples=["larder@example.com"])
+    """From whom mails are."""
+    recipients: Texts = Field(default=(), examples=[["oncall@example.com"]])
+    """To whom they go."""
 
     @model_validator(mode="after")
-    def _file_has_path(self) -> Self:
-        if self.type == "file" and self.path in (None, Path()):
-            refuse(self, [Mismatch(key="path", expected="the file to write alerts to")])
+    def _has_what_it_needs(self) -> Self:
+        missing = [(key, what) for key, what in _NEEDS[self.type] if getattr(self, key) in (None, (), Path())]
+        refuse(self, [Mismatch(key=key, expected=what) for key, what in missing])
         return self
+
+
+ALERTS: Mapping[str, tuple[float, Severity]] = {
+    "slow_query": (1000, "warning"),
+    "indexing_failure": (5, "error"),
+    "store_unreachable": (3, "critical"),
+    "broker_unreachable": (3, "critical"),
+    "broker_memory": (0.7, "warning"),
+    "oldest_due": (600, "warning"),
+    "freshness_broken": (3600, "warning"),
+    "dead_letters": (1, "warning"),
+    "held_deletions": (1, "warning"),
+    "left_out": (1, "warning"),
+    "deaf_worker": (30, "error"),
+    "silent_queue": (600, "error"),
+    "backlog_growing": (600, "warning"),
+    "enrichment_waiting": (10, "error"),
+    "embedding_held": (1, "error"),
+    "budget_low": (0.9, "warning"),
+    "audit_broken": (1, "critical"),
+}
+"""Every condition with the value from which on it raises an alert, and how severe that is."""
 
 
 class AlertCondition(ConfigSection):
     """What raises an alert."""
 
-    name: Literal["slow_query", "indexing_failure", "store_unreachable"]
-    """slow_query, indexing_failure or store_unreachable."""
+    name: Annotated[str, OneOf(ALERTS)] = Field(description=", ".join(ALERTS) + ".")
     threshold: Number = Field(gt=0)
-    """Alert above this."""
+    """Alert from this on."""
     severity: Severity = "warning"
     """How severe the alert is."""
+    enabled: Flag = True
+    """false: never raise it."""
 
 
 class AlertSettings(ConfigSection):
-    """Alerts. These keys are checked and have no effect yet."""
+    """Alerts; see [operations](operations.md#alerts)."""
 
     enabled: Flag = True
     """Raise alerts."""
     channels: Annotated[tuple[AlertChannel, ...], Expected("a list of channels")] = (
         AlertChannel(type="console"),
     )
-    """Where alerts go: type, path, minSeverity."""
+    """Where alerts go: type, minSeverity, and what the type needs."""
     conditions: Annotated[tuple[AlertCondition, ...], Expected("a list of conditions")] = (
         AlertCondition(name="slow_query", threshold=1000, severity="warning"),
         AlertCondition(name="indexing_failure", threshold=5, severity="error"),
         AlertCondition(name="store_unreachable", threshold=3, severity="critical"),
     )
     """What raises alerts: name, threshold, severity. slow_query counts milliseconds, indexing_failure
-    failures one after another, store_unreachable attempts."""
+    failures one after another, store_unreachable attempts. Those that are not named keep their own values."""
+
+    @cached_property
+    def in_force(self) -> Mapping[str, AlertCondition]:
+        """Every condition that may raise an alert, by name."""
+        own = {name: AlertCondition(name=name, threshold=t, severity=s) for name, (t, s) in ALERTS.items()}
+        every = own | {condition.name: condition for condition in self.conditions}
+        return {name: condition for name, condition in every.items() if condition.enabled and self.enabled}
 
 
 class MonitoringSettings(ConfigSection):

@@ -47,7 +47,7 @@ def show(settings: Settings) -> str:
 
 def text_of(value: Any) -> str:
     """A value as it stands behind a key, on one line."""
-    plain = to_jsonable_python(value, by_alias=True)
+    plain = to_jsonable_python(value, by_alias=True, exclude_none=True)
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
     text = text.removesuffix("\n").removesuffix("\n...")
     # YAML would break the line inside a text with line breaks; JSON, which is YAML too, does not.

@@ -1,0 +1,398 @@
+"""Each alert is raised by real trouble, told once to each channel that wants it, and cleared once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socketserver
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from pipeline.documents import Json
+from pipeline.ledger import audit
+from pipeline.search import SearchRequest
+from tests.conftest import Addresses
+from tests.fakes.faults import Fault
+from tests.fakes.messages import Answer, Seen
+from tests.fakes.server import FakeServer
+from tests.fakes.tcp_proxy import TcpProxy
+from tests.workers.indexed import index, write_pages
+from tests.workers.installed import installed
+from workers import embedded
+from workers.admin import status
+from workers.control import sync
+from workers.processes import alerts
+from workers.processes.alerts import RULES, Watcher
+from workers.processes.background import Loops
+from workers.runtime import Runtime
+from workers.search import retriever
+from workers.settings.monitoring import ALERTS
+
+ROOT = Path(__file__).parents[2]
+INTERVAL = 0.15
+CONFIG = """
+rag:
+  tenant: acme
+  embedding: {{provider: hashing, dimensions: 64, dailyTokens: 1000}}
+  sources: [{{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}]
+  monitoring:
+    healthCheck: {{interval: {interval}}}
+    alerts:
+      channels:
+        - {{type: file, path: ./logs/alerts.log, minSeverity: info}}
+        - {{type: file, path: ./logs/grave.log, minSeverity: error}}
+        {channels}
+      conditions: {conditions}
+"""
+
+
+class Place:
+    """An installation with one who watches it."""
+
+    def __init__(self, parts: Runtime, folder: Path) -> None:
+        self.parts, self.folder = parts, folder
+        self.seen = status.watcher(parts)
+        self.patient = Runtime(parts.settings, parts.addresses)
+        self.watcher = Watcher(self.seen, self.patient, retry=0.01)
+
+    def told(self, file: str = "alerts.log") -> list[Json]:
+        path = self.folder / "logs" / file
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def names(self, file: str = "alerts.log") -> Counter[tuple[str, str]]:
+        return Counter((one["state"], one["alert"]) for one in self.told(file))
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.watcher.look()
+
+    def calm(self) -> None:
+        """Two looks with the time in between after which an alert is over."""
+        self.look()
+        time.sleep(2.5 * INTERVAL)
+        self.look()
+
+
+Install = Callable[..., Place]
+
+
+@pytest.fixture
+def install(tmp_path: Path, addresses: Addresses, servers: embedded.Servers) -> Iterator[Install]:
+    with ExitStack() as opened:
+
+        def make(conditions: str = "[]", channels: str = "", **places: str) -> Place:
+            config = CONFIG.format(interval=INTERVAL, conditions=conditions, channels=channels)
+            parts = opened.enter_context(installed(tmp_path, addresses, servers, config))
+            sync.register(parts)
+            write_pages(tmp_path, 6)
+            index(parts)
+            parts.addresses = replace(parts.addresses, **places)
+            place = Place(parts, tmp_path)
+            for one in (place.seen, place.patient):
+                opened.callback(one.close)
+            return place
+
+        yield make
+
+
+TROUBLES: dict[str, tuple[str, str]] = {
+    "indexing_failure": ("update source set failures = 5", "update source set failures = 0"),
+    "oldest_due": (
+        """update document set state = 'pending', stage = 'chunked', enqueued_at = null, due_at = now() - interval '1 h'
+           where id = (select min(id::text)::uuid from document)""",
+        "update document set state = 'done', stage = 'done' where state = 'pending'",
+    ),
+    "freshness_broken": (
+        "update source set schedule = '0 * * * *', last_sync_at = now() - interval '5 h'",
+        "update source set last_sync_at = now()",
+    ),
+    "held_deletions": ("update source set held = 3", "update source set held = 0"),
+    "left_out": ("""update source set left_out = '{"empty": 2}'""", "update source set left_out = '{}'"),
+    "deaf_worker": (
+        "insert into worker (name, queues, host, pid, seen_at) values ('w', 'embed', 'h', 1, now() - interval '50 s')",
+        "delete from worker",
+    ),
+    "silent_queue": (
+        "insert into canary values ('embed', now() - interval '1 h')",
+        "update canary set sung_at = now()",
+    ),
+    "enrichment_waiting": (
+        """insert into enrichment_job (id, tenant_id, project_id, request, created_at)
+           select gen_random_uuid(), tenant_id, project_id, '{}', now() - interval '1 m' from source""",
+        "delete from enrichment_job",
+    ),
+    "embedding_held": (
+        "insert into embedding_hold (fingerprint, code, error, probe_at) values ('f', 'E002', 'refused', now())",
+        "delete from embedding_hold",
+    ),
+    "budget_low": (
+        """insert into embedding_usage (tenant_id, day, provider, model, kind, tokens)
+           select tenant_id, current_date, 'p', 'm', 'document', 950 from source""",
+        "delete from embedding_usage",
+    ),
+    "audit_broken": ("update audit set actor = 'somebody else'", "update audit set actor = 'ann'"),
+    "dead_letters": (
+        """insert into dead_letter (tenant_id, source_id, document_id, version, stage, code, reason, attempts, crash_count)
+           select tenant_id, source_id, id, desired_version, 'chunked', 'E001', 'r', 1, 0 from document
+           where id = (select max(id::text)::uuid from document);
+           update document set state = 'dead' where id = (select max(id::text)::uuid from document)""",
+        "update dead_letter set resolved_at = now(); update document set state = 'done' where state = 'dead'",
+    ),
+}
+ELSEWHERE = {"slow_query", "store_unreachable", "broker_unreachable", "broker_memory", "backlog_growing"}
+
+
+@pytest.mark.req("001-061", "001-063")
+def test_each_alert_is_told_once_and_its_end_once(
+    install: Install, omniscient: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "VERIFY_SECONDS", 0.0)
+    here = install()
+    own = here.parts.settings.tenant_id
+    with here.parts.database.tenant(own) as connection:
+        audit.note(connection, own, "pause", "docs", by="ann")
+    here.look()
+    assert here.told() == []
+    for broken, _ in TROUBLES.values():
+        omniscient.execute(broken)
+    here.look(3)
+    assert here.names() == {("firing", name): 1 for name in TROUBLES}
+    raised = status.status(here.parts)["alerts"]
+    assert {one["name"] for one in raised} == set(TROUBLES)
+    for one in here.told():
+        assert one["severity"] == ALERTS[one["alert"]][1]
+        assert "larder " in one["message"]
+    grave = {n for n in TROUBLES if ALERTS[n][1] in ("error", "critical")}
+    assert here.names("grave.log") == {("firing", name): 1 for name in grave}
+    for _, mended in TROUBLES.values():
+        omniscient.execute(mended)
+    here.calm()
+    here.look(2)
+    assert here.names() == {(state, name): 1 for name in TROUBLES for state in ("firing", "cleared")}
+    assert status.status(here.parts)["alerts"] == []
+
+
+def test_no_condition_is_left_without_a_rule_or_a_test() -> None:
+    assert {*RULES, "slow_query"} == set(ALERTS) == {*TROUBLES, *ELSEWHERE}
+
+
+def test_every_alert_has_a_line_for_whoever_is_called_at_night() -> None:
+    lines = (ROOT / "docs/operations.md").read_text(encoding="utf-8").splitlines()
+    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `") and line.count("|") == 5}
+    for name, (threshold, severity) in ALERTS.items():
+        assert f"| {threshold:g}" in rows[name], name
+        assert severity in rows[name], name
+
+
+def test_trouble_that_comes_and_goes_is_told_once(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    here = install()
+    for held in (3, 0, 3, 0, 3):
+        omniscient.execute("update source set held = %s", [held])
+        here.look()
+    assert here.names() == {("firing", "held_deletions"): 1}
+
+
+def test_of_several_who_watch_one_tells(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+    here = install()
+    other = Watcher(here.seen, here.patient)
+    omniscient.execute("update source set held = 3")
+    for _ in range(2):
+        here.look()
+        other.look()
+    assert here.names() == {("firing", "held_deletions"): 1}
+
+
+def test_conditions_change_thresholds_and_switch_alerts_off(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    here = install(
+        "[{name: held_deletions, threshold: 10, severity: critical}, {name: left_out, threshold: 1, enabled: false}]"
+    )
+    omniscient.execute("""update source set held = 9, left_out = '{"empty": 2}'""")
+    here.look()
+    assert here.told() == []
+    omniscient.execute("update source set held = 10")
+    here.look()
+    ((told),) = here.told()
+    assert (told["severity"], told["message"]) == (
+        "critical",
+        "10 deletions of acme/docs wait for a person: larder sources list",
+    )
+
+
+@pytest.mark.req("001-062")
+def test_a_slow_search_is_told_by_whoever_searched(install: Install) -> None:
+    here = install("[{name: slow_query, threshold: 0.001, severity: warning}]")
+    for _ in range(2):
+        retriever(here.parts, here.parts.settings.tenant_id).search(SearchRequest(text="page 1"))
+        here.look()
+    assert here.names() == {("firing", "slow_query"): 1}
+    here.calm()
+    assert here.names()["cleared", "slow_query"] == 1
+
+
+@pytest.mark.req("001-064")
+@pytest.mark.parametrize("broker_too", [False, True])
+def test_a_database_that_is_away(
+    install: Install, addresses: Addresses, servers: embedded.Servers, broker_too: bool
+) -> None:
+    with TcpProxy.to(addresses.app) as store, TcpProxy.to(servers.broker_url) as broker:
+        with redis.Redis.from_url(servers.broker_url) as client:
+            client.delete(alerts.AWAY_KEY)
+        here = install(
+            database=store.url(addresses.app),
+            control=store.url(addresses.control),
+            broker=broker.url(servers.broker_url),
+        )
+        other = Watcher(here.seen, here.patient, retry=0.01)
+        store.cut()
+        if broker_too:
+            broker.cut()
+        here.look(2)
+        if not broker_too:
+            other.look()
+        store.open()
+        broker.open() if broker_too else None
+        here.look(2)
+        other.look()
+        ways = ("firing", "cleared")
+        assert [(one["state"], one["alert"]) for one in here.told()] == [
+            (way, "store_unreachable") for way in ways
+        ]
+
+
+def test_one_short_absence_of_the_database_is_no_alert(
+    install: Install, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TcpProxy.to(addresses.app) as store:
+        here = install(database=store.url(addresses.app), control=store.url(addresses.control))
+        store.cut()
+        monkeypatch.setattr(
+            "workers.processes.alerts.time.sleep", lambda _: store.open() if not store._listener else None
+        )
+        here.look()
+        assert here.told() == []
+
+
+def test_a_broker_that_is_away_and_one_that_is_full(install: Install, servers: embedded.Servers) -> None:
+    with TcpProxy.to(servers.broker_url) as broker, redis.Redis.from_url(servers.broker_url) as client:
+        here = install(broker=broker.url(servers.broker_url))
+        broker.cut()
+        here.look(2)
+        assert here.told() == []
+        here.look(2)
+        assert here.names() == {("firing", "broker_unreachable"): 1}
+        broker.open()
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 1.2))
+        here.calm()
+        client.config_set("maxmemory", 0)
+        assert here.names() == {
+            ("firing", "broker_unreachable"): 1,
+            ("cleared", "broker_unreachable"): 1,
+            ("firing", "broker_memory"): 1,
+        }
+
+
+def test_a_backlog_that_grows(install: Install, omniscient: psycopg.Connection[Any]) -> None:
+    here = install("[{name: backlog_growing, threshold: 0.6, severity: warning}]")
+    more = """insert into document_count (tenant_id, source_id, state, stage, hidden, documents, chunks)
+              select tenant_id, id, 'pending', 'chunked', false, %s, 0 from source"""
+    for change in (10, -10) * 5:  # more and less of it is no growth
+        omniscient.execute(more, [change])
+        here.look()
+        time.sleep(0.1)
+    assert here.names()["firing", "backlog_growing"] == 0
+    for _ in range(10):
+        omniscient.execute(more, [10])
+        here.look()
+        time.sleep(0.1)
+    assert here.names()["firing", "backlog_growing"] == 1
+
+
+class Hook(FakeServer):
+    """A chat that takes messages."""
+
+    def answer(self, _seen: Seen) -> Answer:
+        """Anything is taken."""
+        return Answer(json={"ok": True})
+
+
+class Post(socketserver.StreamRequestHandler):
+    """As much of SMTP as a mail needs."""
+
+    def handle(self) -> None:
+        """One mail."""
+        self.wfile.write(b"220 here\r\n")
+        mails: list[bytes] = self.server.mails  # type: ignore[attr-defined]
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                mail = b""
+                while (part := self.rfile.readline()) != b".\r\n":
+                    mail += part
+                mails.append(mail)
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 fine\r\n")
+
+
+@contextmanager
+def post() -> Iterator[Any]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Post) as server:
+        server.mails = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.req("001-061")
+def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
+    install: Install, omniscient: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Hook() as hook, post() as server:
+        here = install(
+            channels=f"""
+        - {{type: console, minSeverity: warning}}
+        - {{type: webhook, url: '{hook.address}/hooks', token: a-secret}}
+        - {{type: mail, host: 127.0.0.1, port: {server.server_address[1]}, tls: false, sender: l@x.org, recipients: [o@x.org]}}"""
+        )
+        hook.faults.next(Fault.status(503), times=2)
+        omniscient.execute("update source set held = 3")
+        here.look()
+        assert "webhook takes no alert (OSError)" in caplog.text
+        here.look(3)
+        (asked,) = hook.requests("/hooks")[2:]
+        assert asked.headers["Authorization"] == "Bearer a-secret"
+        said = "3 deletions of acme/docs wait for a person: larder sources list"
+        assert asked.json["text"] == f"firing: {said}"
+        assert (asked.json["alert"], asked.json["subject"]) == ("held_deletions", "acme/docs")
+        (mail,) = server.mails
+        assert b"Subject: [larder] warning firing: held_deletions acme/docs" in mail
+        (line,) = [record for record in caplog.records if record.message == said]
+        assert (line.levelno, vars(line)["alert"]) == (logging.WARNING, "held_deletions")
+        assert "a-secret" not in caplog.text
+
+
+def test_a_running_control_worker_looks_by_itself(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    here = install()
+    omniscient.execute("update source set held = 3")
+    running = Loops(here.parts)
+    running.start()
+    end = time.monotonic() + 30
+    while not here.told() and time.monotonic() < end:
+        time.sleep(0.05)
+    running.stop()
+    assert here.names() == {("firing", "held_deletions"): 1}

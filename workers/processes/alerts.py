@@ -1,0 +1,296 @@
+"""Alerts: what raises one, whom it is told to, and the look now and then that raises, fires and clears them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import smtplib
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from connectors.sections import revealed
+from pipeline.documents import Json
+from pipeline.errors import StoreError
+from pipeline.ledger import audit, upkeep
+from workers.admin import status
+from workers.control import maintenance
+from workers.queue import broker
+from workers.runtime import Runtime
+from workers.settings import Settings
+from workers.settings.monitoring import LEVELS, AlertChannel
+
+logger = logging.getLogger(__name__)
+
+_Values = Iterable[tuple[str, float | None]]
+"""What it is about, and a value to hold against the threshold; None: nothing is known."""
+
+
+class Rule(NamedTuple):
+    """What raises an alert, out of the document of `larder status --json` and what a `Watcher` adds to it."""
+
+    says: str
+    """With `subject` and `value`; the command that helps comes last."""
+    measure: Callable[[Json], _Values] = lambda _found: ()
+
+
+def _of(*path: str) -> Callable[[Json], _Values]:
+    def measure(found: Json) -> _Values:
+        for key in path[:-1]:
+            found = found.get(key) or {}
+        return [("", found.get(path[-1]))]
+
+    return measure
+
+
+def _sources(value: Callable[[Json], float | None]) -> Callable[[Json], _Values]:
+    def measure(found: Json) -> _Values:
+        return [(f"{s['tenant']}/{s['name']}", value(s)) for s in found["sources"] if not s["removed"]]
+
+    return measure
+
+
+def _failures(found: Json) -> _Values:
+    yield "documents", found["backlog"]["dead_in_a_row"]
+    yield from _sources(lambda s: s["failures"])(found)
+
+
+RULES: Mapping[str, Rule] = {
+    "indexing_failure": Rule("{value:.0f} failures of {subject} one after another: larder status", _failures),
+    "store_unreachable": Rule("the database could not be reached {value:.0f} times: larder doctor"),
+    "broker_unreachable": Rule(
+        "the broker could not be reached {value:.0f} times: larder doctor", _of("broker_missed")
+    ),
+    "broker_memory": Rule("the broker uses {value:.0%} of its memory: larder doctor", _of("broker_memory")),
+    "oldest_due": Rule(
+        "work has been due for {value:.0f} s: larder doctor", _of("backlog", "oldest_due_seconds")
+    ),
+    "freshness_broken": Rule(
+        "{subject} should have been synced {value:.0f} s ago: larder sources list",
+        _sources(lambda s: s["late_seconds"]),
+    ),
+    "dead_letters": Rule(
+        "{value:.0f} dead letters of {subject}: larder dead list", _sources(lambda s: s["dead"])
+    ),
+    "held_deletions": Rule(
+        "{value:.0f} deletions of {subject} wait for a person: larder sources list",
+        _sources(lambda s: s["held"]),
+    ),
+    "left_out": Rule(
+        "{value:.0f} items of {subject} are left out: larder sources check",
+        _sources(lambda s: sum(s["left_out"].values())),
+    ),
+    "deaf_worker": Rule(
+        "{subject} gave no sign of life for {value:.0f} s: larder health",
+        lambda found: [(w["name"], w["age_seconds"]) for w in found["workers"]],
+    ),
+    "silent_queue": Rule(
+        "queue {subject} did nothing for {value:.0f} s: larder status",
+        lambda found: found["canaries"].items(),
+    ),
+    "backlog_growing": Rule("the backlog has grown for {value:.0f} s: larder status", _of("growing_seconds")),
+    "enrichment_waiting": Rule(
+        "Step 4 waits for {value:.0f} s: larder status", _of("enrichment", "oldest_seconds")
+    ),
+    "embedding_held": Rule(
+        "the embedding provider refuses us: larder status",
+        lambda f: [("", f["embedding"]["state"] == "held")],
+    ),
+    "budget_low": Rule(
+        "{value:.0%} of the day's embedding budget is used: larder status",
+        lambda f: [
+            ("", None if f["embedding"]["budget_left"] is None else 1 - f["embedding"]["budget_left"])
+        ],
+    ),
+    "audit_broken": Rule(
+        "the audit chain of tenant {subject} is broken: larder audit verify",
+        lambda found: [(str(tenant), 1) for tenant in found["broken_chains"]],
+    ),
+}
+"""Name -> rule; thresholds and severities are the configuration's. slow_query is raised by whoever searches."""
+
+
+# Where they go ----------------------------------------------------------------------------------------
+
+
+def _console(_channel: AlertChannel, _settings: Settings, told: Json) -> None:
+    level = logging.getLevelName(told["severity"].upper()) if told["state"] == "firing" else logging.INFO
+    extra = {key: told[key] for key in ("alert", "subject", "severity", "state", "since")}
+    logger.log(level, told["message"], extra=extra)
+
+
+def _file(channel: AlertChannel, settings: Settings, told: Json) -> None:
+    path = settings.resolve(channel.path or Path())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(told) + "\n")
+
+
+def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
+    import httpx2  # by who has such a channel alone
+
+    headers = {"Authorization": f"Bearer {revealed(channel.token)}"} if channel.token else {}
+    try:
+        body = {**told, "text": f"{told['state']}: {told['message']}"}
+        httpx2.post(channel.url or "", json=body, headers=headers, timeout=SECONDS).raise_for_status()
+    except httpx2.HTTPError as error:
+        raise OSError(type(error).__name__) from None
+
+
+def _mail(channel: AlertChannel, _settings: Settings, told: Json) -> None:
+    mail = EmailMessage()
+    mail["From"], mail["To"] = channel.sender, ", ".join(channel.recipients)
+    mail["Subject"] = (
+        f"[larder] {told['severity']} {told['state']}: {told['alert']} {told['subject']}".strip()
+    )
+    mail.set_content("\n".join(f"{key}: {value}" for key, value in told.items()))
+    opened = smtplib.SMTP_SSL if channel.tls and channel.port == smtplib.SMTP_SSL_PORT else smtplib.SMTP
+    with opened(channel.host or "", channel.port, timeout=SECONDS) as server:
+        if channel.tls and opened is smtplib.SMTP:
+            server.starttls(context=ssl.create_default_context())
+        if channel.username:
+            server.login(channel.username, revealed(channel.password))
+        server.send_message(mail)
+
+
+SECONDS = 10.0
+"""In which a channel must take an alert."""
+CHANNELS: Mapping[str, Callable[[AlertChannel, Settings, Json], None]] = {
+    "console": _console,
+    "file": _file,
+    "webhook": _webhook,
+    "mail": _mail,
+}
+"""Type -> what tells it; an OSError means that it is told again."""
+MOST_UNTOLD = 1000
+
+
+# The look ---------------------------------------------------------------------------------------------
+
+VERIFY_SECONDS = 3600.0
+RETRY_SECONDS = 2.0
+AWAY_KEY = "larder:alert:store_unreachable"
+"""Where it stands in the broker that this alert is out: its own state cannot lie in the database."""
+
+
+class Watcher:
+    """Looks at everything and tells what is wrong once, and once that it is over; several may look at one database."""
+
+    def __init__(self, parts: Runtime, patient: Runtime, *, retry: float = RETRY_SECONDS) -> None:
+        """`parts` soon gives up a silent database, `patient` may read long; neither is used by anybody else."""
+        self._parts = parts
+        self._patient = patient
+        self._retry = retry
+        told = parts.rag.monitoring
+        self._channels, self._conditions = told.alerts.channels, told.alerts.in_force
+        self._calm = 2 * told.health_check.interval
+        self._untold: deque[tuple[AlertChannel, Json]] = deque(maxlen=MOST_UNTOLD)
+        self._pending: deque[tuple[float, int]] = deque()
+        self._broker_missed = 0
+        self._verified_at = float("-inf")
+        self._broken: list[UUID] = []
+        self._own: Json | None = None
+        """The alert that the database is away, while the broker is away, too."""
+
+    def look(self) -> None:
+        """Raise what is wrong, tell what is new and what is over."""
+        limit = self._conditions.get("store_unreachable")
+        for left in reversed(range(int(limit.threshold) if limit else 1)):
+            try:
+                fired, cleared = self._settled()
+            except StoreError:
+                if left:
+                    time.sleep(self._retry)
+            else:
+                news = [told("firing", **one) for one in fired] + [told("cleared", **one) for one in cleared]
+                return self._tell([*self._store(away=False), *news])
+        return self._tell(self._store(away=True))
+
+    def _settled(self) -> tuple[list[Json], list[Json]]:
+        found = self._found()
+        with self._parts.database.control() as connection:
+            for name, rule in RULES.items():
+                condition = self._conditions.get(name)
+                for subject, value in rule.measure(found) if condition else ():
+                    if condition and value is not None and value >= condition.threshold:
+                        said = rule.says.format(subject=subject, value=value)
+                        how = {"severity": condition.severity, "message": said}
+                        upkeep.raise_alert(connection, name, subject, **how)
+            return upkeep.fire_alerts(connection, calm=self._calm)
+
+    def _found(self) -> Json:
+        """The status, and what only one who looks again and again can know."""
+        found = status.status(self._parts)
+        self._broker_missed = 0 if found["broker"] == "ok" else self._broker_missed + 1
+        if time.monotonic() - self._verified_at > VERIFY_SECONDS:
+            self._verified_at = time.monotonic()
+            self._broken = [t for t in maintenance.tenants(self._patient) if self._is_broken(t)]
+        growing = self._growing(found["backlog"]["pending"])
+        return found | {
+            "broker_missed": self._broker_missed,
+            "broken_chains": self._broken,
+            "growing_seconds": growing,
+        }
+
+    def _is_broken(self, tenant: UUID) -> bool:
+        with self._patient.database.tenant(tenant) as connection:
+            return bool(audit.verify(connection).problems)
+
+    def _growing(self, pending: int) -> float:
+        """For how long more has waited than before: in the second half of that time always more than in the first."""
+        condition = self._conditions.get("backlog_growing")
+        if condition is None:
+            return 0.0
+        now, seen = time.monotonic(), self._pending
+        seen.append((now, pending))
+        while len(seen) > 1 and seen[1][0] <= now - condition.threshold:
+            seen.popleft()
+        middle = now - condition.threshold / 2
+        first = [n for at, n in seen if at <= middle]
+        second = [n for at, n in seen if at > middle]
+        whole = seen[0][0] <= now - condition.threshold
+        return now - seen[0][0] if whole and first and min(second) > max(first) else 0.0
+
+    def _store(self, *, away: bool) -> list[Json]:
+        """What is to be told of the database, which cannot keep it: the broker does, for all who look."""
+        condition, url = self._conditions.get("store_unreachable"), self._parts.addresses.broker
+        if condition is None or (away and self._own):
+            return []
+        if away:
+            message = RULES["store_unreachable"].says.format(value=condition.threshold)
+            one = {"name": condition.name, "subject": "", "severity": condition.severity, "message": message}
+            found = one | {"since": datetime.now(UTC).isoformat()}
+            is_first = broker.keep_first(url, AWAY_KEY, json.dumps(found))
+            self._own = found if is_first is None else None  # the broker is away, too
+            return [] if is_first is False else [told("firing", **found)]
+        kept = broker.take(url, AWAY_KEY)
+        over, self._own = json.loads(kept) if kept else self._own, None
+        return [told("cleared", **over)] if over else []
+
+    def _tell(self, news: Iterable[Json]) -> None:
+        """Give each channel what is severe enough for it, and what it could not take before."""
+        for one in news:
+            for channel in self._channels:
+                if LEVELS.index(one["severity"]) >= LEVELS.index(channel.min_severity):
+                    self._untold.append((channel, one))
+        for _ in range(len(self._untold)):
+            channel, one = self._untold.popleft()
+            try:
+                CHANNELS[channel.type](channel, self._parts.settings, one)
+            except OSError as error:
+                # Its class alone: its words may hold an address with a key.
+                logger.warning(
+                    "%s takes no alert (%s); it is tried again", channel.type, type(error).__name__
+                )
+                self._untold.append((channel, one))
+
+
+def told(state: str, *, name: str, **found: str) -> Json:
+    """An alert as channels tell it: firing, or cleared."""
+    return {"at": datetime.now(UTC).isoformat(), "state": state, "alert": name, **found}
