@@ -268,9 +268,11 @@ def compare_anew(connection: Connection, index: int) -> None:
 def adopt_counts(connection: Connection, index: int) -> None:
     """Let the documents of this tenant tell how many chunks they have in this index, once it is the active one."""
     statement = text("""
-        update document d set chunk_count = x.chunk_count from index_document x
-        where x.index_id = :index and x.document_id = d.id and x.version = d.indexed_version
-          and d.chunk_count <> x.chunk_count""")
+        with other as materialized (
+            select d.id, x.chunk_count from index_document x join document d on d.id = x.document_id
+            where x.index_id = :index and x.version = d.indexed_version and d.chunk_count <> x.chunk_count
+            order by d.id for no key update of d)
+        update document d set chunk_count = other.chunk_count from other where d.id = other.id""")
     take_long(connection)
     connection.execute(statement, {"index": index})
 

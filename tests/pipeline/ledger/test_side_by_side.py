@@ -15,7 +15,7 @@ from pipeline.chunking import Chunker
 from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost
-from pipeline.ledger import admission, documents, fills, runs, sources, upkeep
+from pipeline.ledger import admission, documents, fills, runs, search_indexes, sources, upkeep
 from pipeline.ledger.search_indexes import Held
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
@@ -237,6 +237,35 @@ def test_words_of_a_document_that_comes_while_words_are_counted_are_counted_late
     assert alone.sql("select * from lexeme_stat where lexeme = 'quay'")
     with alone.database.control() as connection:
         assert upkeep.tenants_to_count(connection) == []
+
+
+def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others) -> None:
+    """All documents learn how many chunks they have in the new index, while workers hold some of them."""
+    first_, second, last = sorted("abc", key=alone.id)
+    alone.admit(*(document(name, paragraphs(3)) for name in "abc"))
+    alone.index()
+    shelf = Shelf(alone, strategy="fixed")
+    shelf.fill()
+    for name in (last, first_, second):  # as they lie in the tables now
+        alone.set(name, "waits = 0")
+        statement = "update index_document set chunk_count = 7 where index_id = :i and document_id = :id"
+        alone.sql(statement, i=shelf.index.id, id=alone.id(name))
+
+    def adopt() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            search_indexes.adopt_counts(connection, shelf.index.id)
+
+    def work_on_all() -> None:
+        with alone.database.tenant(alone.tenant) as connection:
+            fills.hold_documents(connection, [alone.id(name) for name in "abc"])
+
+    with alone.database.tenant(alone.tenant) as connection:
+        fills.hold_documents(connection, [alone.id(second)])
+        worker = others.begin(work_on_all)
+        adopted = others.begin(adopt, waiting=2)
+    worker.result(30)
+    adopted.result(30)
+    assert {row["chunk_count"] for row in alone.sql("select chunk_count from document")} == {7}
 
 
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
