@@ -193,12 +193,12 @@ _INSERT = _upsert()
 _NEAREST = """
     select * from (
         select {columns}, 1 - (cast(embedding as vector({n})) <=> cast(:vector as vector({n}))) as similarity_score
-        from clarifai_user_story_embeddings
-        where tenant_id = :tenant and model = :model and vector_dims(embedding) = {n}
-          and (cast(:tags as text[]) is null
-               or exists (select from unnest(tags) t
-                          where lower(t) in (select lower(f) from unnest(cast(:tags as text[])) f)))
-          and coalesce(confidence_score, 1) >= :confidence
+        from (select * from clarifai_user_story_embeddings
+              where tenant_id = :tenant and model = :model and vector_dims(embedding) = {n}
+                and (cast(:tags as text[]) is null
+                     or exists (select from unnest(tags) t
+                                where lower(t) in (select lower(f) from unnest(cast(:tags as text[])) f)))
+                and coalesce(confidence_score, 1) >= :confidence {fence}) fitting
         order by cast(embedding as vector({n})) <=> cast(:vector as vector({n})) limit :near) as near
     where similarity_score >= :threshold
     order by similarity_score + cast(:edited as float) * cast(coalesce(was_edited, false) as integer)
@@ -245,12 +245,19 @@ def search_similar_stories(
         "rated": RATED if as_examples else 0.0,
     }
     with memory.connected(session) as connection:
-        return [dict(row) for row in connection.execute(nearest(memory.dimensions), values).mappings()]
+        found = connection.execute(nearest(memory.dimensions), values).mappings().all()
+        if tag_filter and len(found) < k:
+            found = connection.execute(nearest(memory.dimensions, exact=True), values).mappings().all()
+        return [dict(row) for row in found]
 
 
-def nearest(dimensions: int) -> TextClause:
-    """The statement of a search among vectors of this length."""
-    return text(_NEAREST.format(columns=", ".join(_SHOWN), n=dimensions))
+def nearest(dimensions: int, *, exact: bool = False) -> TextClause:
+    """The statement of a search among vectors of this length.
+
+    The vector index gives up after `hnsw.max_scan_tuples` vectors that lack a rare tag; `exact` looks at all with it.
+    """
+    fence = "offset 0" if exact else ""
+    return text(_NEAREST.format(columns=", ".join(_SHOWN), n=dimensions, fence=fence))
 
 
 def get_story_count(

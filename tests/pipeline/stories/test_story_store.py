@@ -500,6 +500,11 @@ def test_the_vector_index_comes_after_the_first_stories_and_is_used(
         connection.execute(text("set local enable_seqscan = off"))
         plan = "\n".join(row[0] for row in connection.execute(text(statement), values))
     assert "idx_story_embedding_cosine" in plan
+    store_user_story(story("rare", tags=["Rare"]), angle(0.1), memory=memory)
+    with memory.connected() as connection:
+        connection.execute(text("set local enable_seqscan = off; set local hnsw.max_scan_tuples = 1"))
+        how: dict[str, Any] = {"similarity_threshold": 0.0, "session": connection}
+        assert found(memory, tag_filter=["rare"], **how) == ["rare"], "however many nearer ones lack it"
     assert search_similar_stories(NORTH, memory=memory)[0]["similarity_score"] > 0.99
     assert build(3), "another length has it made anew"
     assert "vector(3)" in omniscient.execute(definition).fetchall()[0][0]
