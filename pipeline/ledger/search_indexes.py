@@ -210,6 +210,8 @@ SLICE = 5_000
 """Documents that are compared at once, which takes about 20 ms."""
 COMPARED_HOURS = 1.0
 """After so long all are compared once more: what was noted should be all, and nothing proves it."""
+COMPARED_SOON_SECONDS = 30.0
+"""The same of an index that is new: what was being finished when it began, nobody noted for it."""
 
 _COMPARE = text(f"""
     with slice as materialized (
@@ -241,8 +243,10 @@ def compare(connection: Connection, index: int, *, most: int) -> int:
     """
     statement = text("""
         select coalesce(walk_tenant, :first) as tenant, coalesce(walk_document, :first) as document from search_index
-        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs => :old))""")
-    values = {"index": index, "first": UUID(int=0), "old": COMPARED_HOURS * 3600}
+        where id = :index and (walked_at is null or walked_at < now() - make_interval(secs =>
+            case when created_at > now() - interval '15 minutes' then least(:old, :soon) else :old end))""")
+    old, soon = COMPARED_HOURS * 3600, COMPARED_SOON_SECONDS
+    values = {"index": index, "first": UUID(int=0), "old": old, "soon": soon}
     place = connection.execute(statement, values).mappings().one_or_none()
     if place is None:
         return 0

@@ -10,12 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from pipeline.chunking import Chunker
 from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost
-from pipeline.ledger import admission, documents, fills, runs, search_indexes, sources, upkeep
+from pipeline.ledger import Stage, admission, documents, fills, runs, search_indexes, sources, upkeep, work
 from pipeline.ledger.search_indexes import Held
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
@@ -266,6 +267,22 @@ def test_a_switch_beside_a_worker_is_no_deadlock(alone: Workshop, others: Others
     worker.result(30)
     adopted.result(30)
     assert {row["chunk_count"] for row in alone.sql("select chunk_count from document")} == {7}
+
+
+def test_what_was_being_finished_when_an_index_began_is_found_soon(alone: Workshop) -> None:
+    """It saw no other index that would want it, and was not to be seen when all were compared."""
+    alone.admit(document("a"))
+    through(alone, "upsert")
+    claimed = alone.claim(stage=Stage.EMBEDDED)
+    with alone.database.tenant(alone.tenant) as connection:
+        done = work.Indexed(document_id=alone.id("a"), chunks=0, written=0, kept=0)
+        assert work.finish(connection, claimed, [done]) == 1
+        shelf = Shelf(alone)
+        assert shelf.due() == []
+    assert shelf.progress().missing == 1
+    with alone.database.control() as connection:
+        connection.execute(text("update search_index set walked_at = walked_at - interval '1 minute'"))
+    assert [len(due.items) for due in shelf.due()] == [1]
 
 
 def test_a_run_is_opened_while_its_source_is_cleared(alone: Workshop, others: Others) -> None:
