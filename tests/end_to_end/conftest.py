@@ -19,6 +19,9 @@ CONFIG = """
 rag:
   embedding: {provider: hashing}
   queue: {tickSeconds: 1}
+  monitoring:
+    healthCheck: {interval: 1}
+    alerts: {channels: [{type: file, path: ./alerts.log}]}
   sources:
     - name: docs
       type: markdown

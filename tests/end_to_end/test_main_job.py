@@ -5,18 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import stat
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
+from prometheus_client import REGISTRY
 
 from workers.client import Client
 from workers.enrichment.remote_actions import register_remote_actions
+from workers.processes import metrics
+from workers.settings.monitoring import ALERTS
+
+ROOT = Path(__file__).parents[2]
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Until = Callable[[Callable[[], bool], float], bool]
@@ -190,6 +198,75 @@ def test_flower_asks_for_a_password_and_shows_ids_only(harbour: Any, until: Unti
         iter(json.loads(fetch(found["flower_url"] + "/api/workers", auth)[1] or "{}")), "worker-embed@x"
     )
     assert fetch(f"{found['flower_url']}/api/worker/shutdown/{worker}", auth, "POST")[0] == 403
+
+
+def shown_by(site: Any) -> str:
+    with urllib.request.urlopen(state(site)["api_url"] + "/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def queries() -> dict[str, list[str]]:
+    """What the dashboard and the rules ask Prometheus, by panel and rule."""
+    board = json.loads((ROOT / "deploy/grafana/larder.json").read_text(encoding="utf-8"))
+    found = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in board["panels"]}
+    for group in yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))[
+        "groups"
+    ]:
+        for rule in group["rules"]:
+            assert rule["labels"]["runbook"] in ALERTS, rule["alert"]
+            assert rule["alert"] not in found
+            found[rule["alert"]] = [rule["expr"]]
+    return found
+
+
+@pytest.mark.req("001-122", "001-123", "001-124")
+def test_all_that_dashboard_and_rules_ask_for_is_shown(harbour: Any, until: Until) -> None:
+    assert until(lambda: 'larder_task_duration_seconds_count{task="larder.upsert"}' in shown_by(harbour), 40)
+    shown = shown_by(harbour)
+    for counted in ("larder_documents_processed_total", "larder_chunking_duration_seconds_count"):
+        assert re.search(rf"^{counted} [1-9]", shown, re.MULTILINE), "workers count where the API shows it"
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", shown, re.MULTILINE))
+    names = {*kinds}
+    for name, kind in kinds.items():
+        if kind == "histogram":
+            names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")}
+    labels = {f"larder_{name}": {*own} for name, _, own, _ in metrics.FIGURES}
+    for one in REGISTRY._collector_to_names:
+        labels[str(getattr(one, "_name", ""))] = {*getattr(one, "_labelnames", ())}
+    for title, expressions in queries().items():
+        for expression in expressions:
+            asked = set(re.findall(r"larder_\w+", expression))
+            assert asked, title
+            assert asked <= names, title
+            assert expression.count("(") == expression.count(")"), title
+            own = {"le"}.union(
+                *(
+                    labels.get(re.sub("_(total|bucket|sum|count)$", "", n), labels.get(n, set()))
+                    for n in asked
+                )
+            )
+            told = re.findall(r"by \(([^)]*)\)", expression) + re.findall(r"\{(\w+)=", expression)
+            assert {label.strip() for part in told for label in part.split(",")} <= own, title
+    table = re.findall(r"^\| `larder_.*", (ROOT / "docs/operations.md").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`(larder_\w+)", "".join(table))) <= names
+
+
+def test_trouble_of_a_running_installation_is_told_and_its_end_too(
+    harbour: Any, sql: Sql, until: Until
+) -> None:
+    log = harbour.root / "alerts.log"
+
+    def told() -> list[tuple[str, str, str]]:
+        lines = map(json.loads, log.read_text().splitlines() if log.exists() else [])
+        mine = [one for one in lines if one["alert"] == "held_deletions"]
+        return [(one["state"], one["subject"], one["severity"]) for one in mine]
+
+    sql("update source set held = 7 where name = 'backlog' returning 1")
+    assert until(lambda: told() == [("firing", "default/backlog", "warning")], 30)
+    raised = 'larder_alerts{alert="held_deletions",severity="warning"} 1.0'
+    assert until(lambda: raised in shown_by(harbour), 15)
+    sql("update source set held = 0 where name = 'backlog' returning 1")
+    assert until(lambda: [one[0] for one in told()] == ["firing", "cleared"], 30)
 
 
 def test_no_text_reaches_a_log(harbour: Any) -> None:
