@@ -138,7 +138,25 @@ def find(
         for s in found
     )
     shown = format_examples_for_prompt(found, memory=_memory(context)) if prompt else table(heads, rows)
-    context.answer({"stories": found}, shown if found else "no story is similar enough")
+    context.answer({"stories": found}, shown if found else _why_none(_memory(context), prompt=prompt))
+
+
+def _why_none(memory: StoryMemory, *, prompt: bool) -> str:
+    """Why no story was found, which need not be for lack of similar ones."""
+    from pipeline.stories import get_story_count
+    from pipeline.stories.store import story_stats
+
+    if not memory.options.enabled:
+        return "no story is looked for while rag.enabled is false"
+    with memory.connected() as connection:
+        every = story_stats(connection, memory.tenant)["total_stories"]
+        own = get_story_count(connection, memory=memory)
+    if every and not own:
+        return f"no story is embedded by {memory.model}: `larder stories seed` embeds all {every} anew"
+    least = memory.options.min_stories
+    if prompt and own < least:
+        return f"no story is an example before there are {least} (stories.minStories): {own} so far"
+    return "no story is similar enough" if own else "there is no story yet: larder stories seed FILE"
 
 
 @command(app)

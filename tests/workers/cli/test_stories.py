@@ -68,7 +68,11 @@ def test_stories_are_found_counted_and_removed_and_those_of_other_tenants_are_no
     prompt = run("stories", "search", "reset", "--prompt", "--threshold", "0.1", RAG_MIN_STORIES="1")
     assert "--- Reference Example 1 (relevance: " in prompt.stdout
     assert f'"user_story": "reset a password of {ours.tenant}"' in prompt.stdout
-    assert "no story is" in run("stories", "search", "reset", "--prompt", RAG_MIN_STORIES="2").stdout
+    few = run("stories", "search", "reset", "--prompt", RAG_MIN_STORIES="2").stdout
+    assert "no story is an example before there are 2 (stories.minStories): 1 so far" in few
+    other = run("stories", "search", "reset", RAG_EMBEDDING_MODEL="all-MiniLM-L6-v2").stdout
+    assert "no story is embedded by all-MiniLM-L6-v2: `larder stories seed` embeds all 1 anew" in other
+    assert "while rag.enabled is false" in run("stories", "search", "reset", RAG_ENABLED="false").stdout
     assert found(run("stories", "stats", "--json")) == {
         "total_stories": 1,
         "by_source_agent": {"unknown": 1},
@@ -79,3 +83,5 @@ def test_stories_are_found_counted_and_removed_and_those_of_other_tenants_are_no
     assert run("stories", "delete", "run-1").exit_code == 2
     assert found(run("stories", "delete", "run-1", "--yes", "--json"))["deleted"] == 1
     assert found(run("stories", "stats", "--json"))["total_stories"] == 0
+    assert "no story came from run-1" in run("stories", "delete", "run-1", "--yes").stdout
+    assert "there is no story yet" in run("stories", "search", "reset").stdout
