@@ -159,6 +159,8 @@ def _read_apart(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """What was sent, read by a process of its own that an evil one cannot hold up for long."""
+    # Sections of sources are classes made at run time, which cannot be sent; nor does it need their keys.
+    settings = replace(settings, rag=settings.rag.model_copy(update={"sources": ()}))
     for last in (False, True):
         reader = _reader()
         try:

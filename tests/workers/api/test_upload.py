@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from pipeline.ledger import documents, project_id, tenant_id, work
 from tests.workers.api.conftest import ACME, Ask
 from workers.control import maintenance, pump, steps
 from workers.runtime import Runtime
+from workers.settings import SOURCE_TYPES
 
 BERTH = project_id(ACME.tenant, "berth")
 Files = list[tuple[str, tuple[str, bytes]]]
@@ -181,6 +183,18 @@ def test_nobody_replaces_what_they_may_not_see(
     assert ["berth" in text for text in texts] == [True, True]
     changed = send(files(**{name: text.replace("berth", "quay") for name, text in kept.items()}), **board)
     assert len(changed.json()["documents"]) == 2, "who may see it may replace it"
+
+
+def test_an_installation_with_sources_takes_files(parts: Runtime, send: Callable[..., Any]) -> None:
+    """What it is configured with goes to the process that reads them."""
+    kept, source = parts.settings, {"name": "x", "type": "markdown", "paths": ["*.md"]}
+    sources = (SOURCE_TYPES["markdown"].model_validate(source),)
+    parts.settings = replace(kept, rag=kept.rag.model_copy(update={"sources": sources}))
+    try:
+        answer = send(files(**{"with-sources.md": "# A\n\nText."}))
+    finally:
+        parts.settings = kept
+    assert (answer.status_code, len(answer.json().get("documents", ()))) == (202, 1), answer.text
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "unicode_escape", "utf-16", "no-such"])
