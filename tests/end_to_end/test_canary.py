@@ -38,6 +38,7 @@ PLANTED = {
     "token": "canary-confluence-token",
     "api_token": "canary-confluence-api-token",
     "pat": "canary-azure-pat",
+    "metrics": "canary-metrics-token",
 }
 CONFIG = """
 rag:
@@ -45,6 +46,7 @@ rag:
   embedding: {{provider: hashing, previous: {{provider: openai, baseUrl: '{url}/v1', apiKey: {previous}}}}}
   stories: {{embedding: {{provider: openai, baseUrl: '{url}/v1', apiKey: {key}}}}}
   security: {{encrypt: [author], encryptionKeys: {fernet}}}
+  monitoring: {{metrics: {{token: {metrics}}}}}
   queue: {{tickSeconds: 1, retryBaseSeconds: 1}}
   sources:
     - {{name: docs, type: markdown, paths: ['./docs/**/*.md'], autoIndex: false}}
@@ -185,10 +187,11 @@ def use(watched: Watched, url: str) -> None:
             "/api/v1/sources",
             "/api/v1/sources/docs/runs",
             "/health/rag",
-            "/metrics",
             "/console/sources",
         ):
             ask(path, "GET", path, failing=path.startswith("/console"))
+        ask("without the token", "GET", "/metrics")
+        ask("metrics", "GET", "/metrics", headers={"Authorization": f"Bearer {PLANTED['metrics']}"}, **good)
         wrong = {"pbi": {"title": [SENTENCE], "description": SENTENCE}}
         ask("wrong", "POST", "/api/v1/enrich", json=wrong)
         ask(

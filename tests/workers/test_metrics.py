@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import psycopg
@@ -20,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.search import SearchRequest
 from tests.conftest import Addresses
+from tests.pipeline.workshop import Workshop
 from tests.workers.indexed import Build, index, write_pages
 from tests.workers.installed import installed
 from workers import embedded
@@ -265,8 +268,21 @@ def test_a_port_of_its_own_asks_for_the_token() -> None:
 
 
 class TestThePage:
+    def test_names_of_tenants_and_sources_are_not_for_anybody(
+        self, installation: Callable[[str], Runtime]
+    ) -> None:
+        parts = installation("enabled: true")
+        Workshop(parts.database, uuid4(), uuid4(), "merger-with-acme")
+        with TestClient(create_app(parts)) as api:
+            while api.get("/health/rag").json()["status"] == "starting":  # it has connections open that long
+                time.sleep(0.05)
+            found = api.get("/metrics").text
+        assert value(found, "larder_up", server="broker") == 1
+        assert not re.search(r'(tenant|source)="|merger', found)
+
     def test_it_asks_for_the_token(self, installation: Callable[[str], Runtime]) -> None:
         parts = installation("monitoring: {metrics: {token: a-token}, healthCheck: {endpoint: /well}}")
+        Workshop(parts.database, uuid4(), uuid4(), "merger-with-acme")
         with TestClient(create_app(parts)) as api:
             refused = api.get("/metrics")
             assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (
@@ -276,6 +292,7 @@ class TestThePage:
             found = api.get("/metrics", headers={"Authorization": "Bearer a-token"}).text
             assert value(found, "larder_http_request_duration_seconds_count", status="401", method="GET")
             assert value(found, "larder_up", server="broker") == 1
+            assert 'source="merger-with-acme"' in found
             assert (api.get("/well").json()["store"], api.get("/health/rag").status_code) == ("ok", 404)
 
     def test_switched_off_there_is_none(self, installation: Callable[[str], Runtime]) -> None:

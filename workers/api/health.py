@@ -69,11 +69,15 @@ _EMBEDDER: Mapping[str, State] = {"ok": "ok", "waiting": "degraded", "held": "er
 
 
 def metrics_page(request: Request, parts: Parts) -> Response:
-    """What the processes of this machine count, and figures of the ledger, for Prometheus."""
+    """What the processes of this machine count, and figures of the ledger, for Prometheus.
+
+    Names of tenants and sources are for who has the token: without one anybody may be who asks.
+    """
     token = revealed(parts.rag.monitoring.metrics.token)
     if not metrics.admits(token, request.headers.get("Authorization", "")):
         raise TokenRefused("the token of monitoring.metrics is missing or wrong")
-    shown = metrics.exposition(parts.metrics_folder, recent(request.app.state.watcher))
+    found = recent(request.app.state.watcher)
+    shown = metrics.exposition(parts.metrics_folder, found if token else {**found, "sources": []})
     return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -39,7 +39,8 @@ class MetricsSettings(ConfigSection):
     enabled: Flag = True
     """Offer metrics."""
     token: Secret | None = Field(default=None, examples=["${LARDER_METRICS_TOKEN}"])
-    """What Prometheus must send as its bearer token, or as the password of any user. Empty: nothing."""
+    """What Prometheus must send as its bearer token, or as the password of any user. Empty: nothing, and then
+    the API shows no figures of single sources, whose names tell something."""
     port: Whole = Field(default=0, ge=0, le=65_535)
     """Port at which each worker offers what it counts, where no API shares its machine. 0: none."""
     host: Text = "127.0.0.1"
