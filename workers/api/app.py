@@ -107,8 +107,10 @@ def create_app(parts: Runtime) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(run_in_threadpool(job.warm, parts))
+
         async def live() -> None:
-            await run_in_threadpool(job.warm, parts)
+            await asyncio.shield(warming)
             app.state.ready = True
             while True:
                 touch(parts.heartbeat_folder, NAME)
@@ -118,6 +120,7 @@ def create_app(parts: Runtime) -> FastAPI:
         async with app.state.agents.session_manager.run():
             yield
         life.cancel()
+        await warming  # what it opens is closed with the rest
         await run_in_threadpool(parts.audit_log.flush)
         app.state.watcher.close()
 
