@@ -59,12 +59,16 @@ def tenants(connection: Connection) -> list[UUID]:
 
 
 def tenants_to_count(connection: Connection) -> list[UUID]:
-    """Those whose documents have changed since their lexemes were counted last."""
+    """Those whose documents have changed since their lexemes were counted last; who has the least chunks, first.
+
+    To count those of a large one takes minutes, and the runs of each stay open until its own are counted.
+    """
     statement = text("""
         select d.tenant_id from document_count d
         left join (select s.tenant_id, s.refreshed_at as at from index_stat s
                    join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-        where d.state = 'done' group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')""")
+        where d.state = 'done' group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')
+        order by sum(d.chunks), d.tenant_id""")
     rows = connection.execute(statement)
     return list(rows.scalars())
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import search_indexes
+from pipeline.ledger import search_indexes, upkeep
 from pipeline.search.chunk_store import indexes
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.workshop import Workshop, document, paragraphs
 from tests.workers.indexed import Build, index, write_pages
 from workers.admin import operations
 from workers.control import maintenance
@@ -230,6 +230,12 @@ def test_words_that_cannot_be_counted_keep_no_run_of_another_tenant_open(
     for shop in shops:
         shop.admit(document("a"))
         shop.index()
+    for size, shop in ((9, shops[0]), (5, shops[1]), (12, shops[1])):
+        shop.admit(document("b", paragraphs(size)))
+        shop.index()
+        with parts.database.control() as connection:
+            first = upkeep.tenants_to_count(connection)[0]
+        assert (first == shop.tenant) == (size == 5), "who has less need not wait for who has more"
     for bad, good in (shops, shops[::-1]):
         omniscient.execute("delete from index_stat")
         omniscient.execute(f"""
