@@ -43,7 +43,7 @@ class ConfigSection(BaseModel):
         populate_by_name=True,
         hide_input_in_errors=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     @model_validator(mode="before")

@@ -1,13 +1,18 @@
 """The doors: queue, clock, shell."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 PACKAGE = "larder"
 
 
 def installed_version() -> str:
     """The version in the metadata of the installed package, such as `0.1.0`; `unknown` where none is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
         return "unknown"
+
+
+def version_line() -> str:
+    """What `larder --version` prints."""
+    return f"{PACKAGE} {installed_version()}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -59,6 +63,26 @@ def default_of(field: FieldInfo) -> Any:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
+@cache
+def meanings(section: type[ConfigSection]) -> Mapping[str, str]:
+    """Field -> what it means: its description, else the docstring below it, wherever it was inherited from.
+
+    Read from the source files here: having pydantic read them would cost every command a fifth of a second.
+    """
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        with suppress(OSError, TypeError):  # made without a source file, and without fields of its own
+            lines = textwrap.dedent(inspect.getsource(kind)) if issubclass(kind, ConfigSection) else ""
+            body = [statement for one in ast.parse(lines).body for statement in getattr(one, "body", ())]
+            for key, text in pairwise(body):
+                match key, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(said))
+                    ):
+                        found[name] = inspect.cleandoc(said)
+    return found | {name: f.description for name, f in section.model_fields.items() if f.description}
+
+
 def _keys(
     section: type[ConfigSection], given: Mapping[str, Any], indent: str, known: Iterable[str] = ()
 ) -> Iterator[str]:
@@ -68,7 +92,7 @@ def _keys(
         if name in known and key not in given:
             continue
         yield from textwrap.wrap(
-            str(field.description), 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+            meanings(section)[name], 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
         inner, value = inner_section(field), given.get(key, default_of(field))
         if value is None:
@@ -149,7 +173,7 @@ def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
     yield f"### {name}\n\n{inspect.getdoc(section)}\n"
     rows = []
     below: list[str] = []
-    for field in section.model_fields.values():
+    for key, field in section.model_fields.items():
         inner, value = inner_section(field), default_of(field)
         default = f"`{text_of(value)}`"
         if field.is_required():
@@ -160,7 +184,7 @@ def _section(section: type[ConfigSection], name: str) -> Iterator[str]:
             default = f"see {name}.{field.alias}"
         if inner is not None and inner is not SourceSettings and value is not None:
             below += _section(inner, f"{name}.{field.alias}")
-        meaning = " ".join(str(field.description).split())
+        meaning = " ".join(meanings(section)[key].split())
         rows.append((f"`{field.alias}`", described(field.annotation, field.metadata), default, meaning))
     yield _table(("key", "type", "default", "meaning"), rows)
     yield from below

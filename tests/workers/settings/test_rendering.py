@@ -24,6 +24,7 @@ from workers.settings import (
 )
 from workers.settings.diagnosis import inner_section
 from workers.settings.environment import OVERRIDES
+from workers.settings.rendering import meanings
 
 Loaded = Callable[..., Settings]
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,8 +46,8 @@ EVERY = sorted(set(sections(Configuration)), key=lambda s: s.__name__)
 
 @pytest.mark.parametrize("section", EVERY)
 def test_every_key_is_described_in_a_sentence(section: type[ConfigSection]) -> None:
-    for field in section.model_fields.values():
-        assert re.fullmatch(r"(?s).{5,}\.", field.description or ""), field.alias
+    for name in section.model_fields:
+        assert re.fullmatch(r"(?s).{5,}\.", meanings(section).get(name, "")), name
 
 
 @pytest.mark.parametrize("section", EVERY)
