@@ -16,7 +16,7 @@ from pipeline.database.engine import Database, Patience
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger.audit import AuditLog
 from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
@@ -162,7 +162,7 @@ class Runtime:
     @cached_property
     def embedder(self) -> Embedder:
         """The configured model; loading it takes about a second."""
-        return open_embedder(self.embedding_options)
+        return _PRELOADED.get(self.embedding_options) or open_embedder(self.embedding_options)
 
     @cached_property
     def model(self) -> str:
@@ -219,6 +219,18 @@ class Runtime:
     def reranker(self) -> Reranker | None:
         """That model, loaded; None if it is switched off."""
         return open_reranker(self.rerank_options)
+
+
+_PRELOADED: dict[EmbeddingOptions, Embedder] = {}
+"""Models that forks of this process need not load."""
+
+
+def preload(parts: Runtime) -> None:
+    """Load the configured model for all forks of this process, if it runs here and bears to be forked."""
+    if parts.rag.embedding.provider == "minilm":
+        with suppress(LarderError):  # whoever needs it will hear
+            parts.embedder.embed_query("warm")
+            _PRELOADED[parts.embedding_options] = parts.embedder
 
 
 _current: list[Runtime] = []

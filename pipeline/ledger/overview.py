@@ -54,12 +54,14 @@ def sources(connection: Connection) -> list[Json]:
     deletions that wait for `larder sources release`; `freshness_seconds` count from the last complete sync;
     `left_out` are the items that the last walk over all saw and left out, by reason; `failures` are syncs that failed
     one after another. `schedule`, `timezone` and `last_sync_at` (a datetime) tell when the next one was promised.
+    `running` is the oldest run that is not through.
     """
     letters: dict[UUID, list[Json]] = defaultdict(list)
     for letter in dead.listed(connection, most_per_source=DEAD_SHOWN):
         said = letter.to_json()
         letters[letter.source_id].append({k: said[k] for k in ("id", "item", "stage", "reason", "at")})
-    last, problems = _last_runs(connection), _problems(connection)
+    last, problems = _runs(connection, "true", "started_at desc, id desc"), _problems(connection)
+    running = _runs(connection, "finished_at is null", "id")
     found = []
     for row in connection.execute(_SOURCES).mappings():
         values = dict(row)
@@ -69,6 +71,7 @@ def sources(connection: Connection) -> list[Json]:
             "dead_letters": letters.get(key, []),
             "problems": problems.get(key, []),
             "last_run": last.get(key),
+            "running": running.get(key),
         }
         found.append(values | more)
     return found
@@ -83,12 +86,12 @@ def left_out_in_words(counts: Mapping[str, int]) -> str:
 RUN_COUNTS = ("listed", *runs.COUNTED, *runs.TOTALS)
 
 
-def _last_runs(connection: Connection) -> dict[UUID, Json]:
-    """The newest run of each source with its counts; an open one has those of this moment."""
+def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
+    """The first run of each source in this order, with its counts; an open one has those of this moment."""
     statement = text(f"""
         select distinct on (source_id) source_id, id as run, state, trigger, started_at, finished_at,
                {", ".join(RUN_COUNTS)}, left_out
-        from sync_run order by source_id, started_at desc, id desc""")
+        from sync_run where {which} order by source_id, {order}""")
     found = {row["source_id"]: dict(row) for row in connection.execute(statement).mappings()}
     live = runs.progress(connection, [run["run"] for run in found.values() if not run["finished_at"]])
     for run in found.values():

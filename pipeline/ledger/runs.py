@@ -110,6 +110,12 @@ def open_of(connection: Connection, source_id: UUID) -> RunRow | None:
     return _one(connection, oldest, source_id)
 
 
+def newest_open(connection: Connection, source_id: UUID) -> RunRow | None:
+    """The newest open run of a source, which may still read it."""
+    newest = "id = (select max(id) from sync_run where source_id = :id and finished_at is null)"
+    return _one(connection, newest, source_id)
+
+
 def of_source(connection: Connection, source_id: UUID, most: int) -> list[RunRow]:
     """The newest runs of a source."""
     statement = text(f"select {_COLUMNS} from sync_run where source_id = :id order by id desc limit :most")

@@ -60,7 +60,7 @@ def test_state_json_is_private_and_names_living_processes(harbour: Any) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = state(harbour)
     assert {p["name"] for p in found["processes"]} == {
-        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "api",
+        "supervisor", "postgres", "valkey", "worker-control", "worker-ingest", "worker-embed", "worker-enrich", "beat", "commands", "api",
         "flower",
     }  # fmt: skip
     assert all(psutil.pid_exists(pid) for pid in found["pids"])

@@ -86,10 +86,38 @@ def test_its_own_run_is_kept_and_one_that_it_could_not_open_is_to_be_asked_for_a
         with pytest.raises(StoreUnavailable) as own:
             sync_now.wait(parts, opened, lambda _: None)
         assert "it is kept" in str(own.value.fix)
+        attached = sync_now.start(parts, every, force=False)
+        assert [one.run.id for one in attached] == [one.run.id for one in opened], "the run under way"
         with pytest.raises(StoreUnavailable) as other:
-            sync_now.start(parts, every, force=False)
+            sync_now.wait(parts, attached, lambda _: None)
         assert "an earlier sync of docs is under way" in str(other.value.fix)
         assert "ask again" in str(other.value.fix)
+
+
+def test_a_command_shows_the_run_under_way_and_then_runs_its_own(build: Build) -> None:
+    """That walk may have passed a file before it was changed."""
+    parts, shown = build(), []
+    (one,) = sync_now.chosen(parts, [])
+    earlier = sync_now.start(parts, [one], force=False)[0].run.id
+    (attached,) = sync_now.start(parts, [one], force=False)
+    assert (attached.own, attached.run.id) == (False, earlier)
+
+    def close(_: object) -> None:
+        assert attached.shown is not None
+        shown.append(attached.shown.id)
+        with parts.database.tenant(one.tenant_id) as connection:
+            if len(shown) == 1:
+                runs.discovered(connection, earlier)
+            else:
+                runs.close(connection, [earlier])
+                runs.discovered(connection, attached.run.id)
+                runs.close(connection, [attached.run.id])
+
+    sync_now.wait(parts, [attached], close)
+    assert attached.run.id != earlier
+    assert shown[:2] == [earlier, earlier]
+    assert shown[-1] == attached.run.id
+    assert [run["run"] for run in sync_now.report([attached], 1.0)["runs"]] == [earlier, attached.run.id]
 
 
 @pytest.mark.parametrize("walk", [True, False])

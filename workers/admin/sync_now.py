@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
@@ -41,14 +42,14 @@ class Watched:
 
     source: Configured
     run: runs.RunRow
-    live: dict[str, int] = field(default_factory=dict)
+    own: bool = True
+    """False: it was under way and may have begun too early; another is opened as soon as its walk is over."""
+    earlier: runs.RunRow | None = None
+    """What was under way before its own, with its last counts."""
+    shown: runs.RunRow | None = None
+    """What is worked on at this moment: the oldest open one, with the counts of this moment."""
     through: bool = False
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
-
-    @property
-    def settled(self) -> int:
-        """Documents of this run that are through, one way or the other."""
-        return sum(self.live.get(k, 0) for k in ("indexed", "dead", "superseded"))
 
 
 def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
@@ -69,19 +70,17 @@ def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
 
 
 def start(parts: Runtime, wanted: Sequence[Configured], *, force: bool) -> list[Watched]:
-    """Open a run for each source; a walk under way is awaited first, since it may have begun too early."""
-    watched = []
-    for one in wanted:
-        while (run_id := start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)) is None:
-            _await_open(parts, one)
+    """Open a run for each source, but where one reads the source already: `wait` opens another when it is through."""
+    return [_opened(parts, one, force=force) for one in wanted]
+
+
+def _opened(parts: Runtime, one: Configured, *, force: bool) -> Watched:
+    while True:
+        run_id = start_run(parts, one.tenant_id, one.id, trigger="manual", force=force)
         with parts.database.tenant(one.tenant_id) as connection:
-            run = runs.get(connection, run_id)
-        if run is None:
-            raise LarderError(
-                f"run {run_id} of source {one.settings.name} is gone", fix="see `larder status`"
-            )
-        watched.append(Watched(source=one, run=run))
-    return watched
+            run = runs.get(connection, run_id) if run_id else runs.newest_open(connection, one.id)
+        if run is not None:  # else it ended in between
+            return Watched(source=one, run=run, own=run_id is not None)
 
 
 def broker_lost(why: str, fix: str = KEPT) -> StoreUnavailable:
@@ -89,8 +88,8 @@ def broker_lost(why: str, fix: str = KEPT) -> StoreUnavailable:
     return StoreUnavailable(f"the broker {why}, so no worker hears of this work", fix=fix)
 
 
-def _looks(parts: Runtime, fix: str = KEPT) -> Iterator[bool]:
-    """When to look again, for ever; True once a second. `fix` is what a person can do who would wait in vain.
+def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
+    """When to look again, for ever; True once a second. `fix` says what a person can do who would wait in vain.
 
     Raises:
         StoreUnavailable: the broker, by which workers are told of work, has been away for `AWAY_SECONDS`.
@@ -101,52 +100,75 @@ def _looks(parts: Runtime, fix: str = KEPT) -> Iterator[bool]:
             why = broker.trouble(parts.addresses.broker)
             here = here if why else time.monotonic()
             if time.monotonic() - here > AWAY_SECONDS:
-                raise broker_lost(why, fix)
+                raise broker_lost(why, fix())
         yield turn % TURNS_A_SECOND == TURNS_A_SECOND - 1
         time.sleep(POLL_SECONDS)
 
 
-def _await_open(parts: Runtime, one: Configured) -> None:
-    fix = (
-        f"an earlier sync of {one.settings.name} is under way and may have begun too early; it goes on by itself "
-        "when the broker is back: ask again then"
-    )
-    for a_second_later in _looks(parts, fix):
-        with parts.database.tenant(one.tenant_id) as connection:
-            if not runs.is_walked(connection, one.id):
-                return
-        if a_second_later:
-            dispatch.ring()
+def _early(watched: Sequence[Watched]) -> str:
+    """What to do when what is waited for cannot go on; some may have no run of their own yet."""
+    names = ", ".join(one.source.settings.name for one in watched if not one.own)
+    said = f"an earlier sync of {names} is under way and may have begun too early; it goes on by itself "
+    return said + "when the broker is back: ask again then" if names else KEPT
 
 
-def _look_again(parts: Runtime, watched: list[Watched]) -> None:
-    for one in watched:
-        if not one.through:
-            with parts.database.tenant(one.source.tenant_id) as connection:
-                oldest = runs.open_of(connection, one.source.id)
-                one.run = runs.get(connection, one.run.id) or one.run
-                one.live = runs.progress(connection, [one.run.id]).get(one.run.id, {})
-            one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
+def _look_again(parts: Runtime, one: Watched, *, force: bool) -> None:
+    with parts.database.tenant(one.source.tenant_id) as connection:
+        oldest = runs.open_of(connection, one.source.id)
+        one.run = runs.get(connection, one.run.id) or one.run
+        one.shown = oldest if oldest and oldest.id < one.run.id else one.run
+        if not one.shown.finished_at:
+            live = runs.progress(connection, [one.shown.id]).get(one.shown.id, {})
+            counts: dict[str, Any] = {name: n for name, n in live.items() if name in runs.TOTALS}
+            one.shown = replace(one.shown, **counts)
+        if one.own and one.shown.id < one.run.id:
+            one.earlier = one.earlier or oldest
+        if one.earlier and one.earlier.finished_at is None:
+            one.earlier = runs.get(connection, one.earlier.id)
+        read = one.own or not runs.is_walked(connection, one.source.id)
+    if not read:
+        return
+    if one.own:
+        one.through = bool(one.run.finished_at) and (oldest is None or oldest.id > one.run.id)
+        return
+    mine = _opened(parts, one.source, force=force)
+    if mine.own:
+        one.run, one.own, one.earlier = mine.run, True, one.run
 
 
-def wait(parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None]) -> None:
+def wait(
+    parts: Runtime, watched: list[Watched], show: Callable[[list[Watched]], None], *, force: bool = False
+) -> None:
     """Until every run and those before it are closed; `show` is called at each look.
+
+    Where the source was being read already, its own run is opened as `force` says as soon as it can be.
 
     Raises:
         StoreUnavailable: database or broker are away for too long.
         EmbedderRefused: nothing is embedded until somebody mends the configuration.
         BudgetSpent: the rest is embedded much later; it may be tomorrow.
     """
-    for a_second_later in _looks(parts):
-        _look_again(parts, watched)
+    for a_second_later in _looks(parts, lambda: _early(watched)):
+        for one in watched:
+            if not one.through:
+                _look_again(parts, one, force=force)
         show(watched)
         if all(one.through for one in watched):
             return
-        if any(w.run.state == "processing" and not w.live.get("open") for w in watched):
+        if any(
+            w.shown and w.shown.state == "processing" and settled(w.shown) >= w.shown.queued for w in watched
+        ):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
             dispatch.ring(seldom=True)
+        if a_second_later and not all(w.own for w in watched):
+            dispatch.ring()
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
+
+
+def settled(run: runs.RunRow) -> int:
+    """Documents of a run that are through, one way or the other."""
+    return run.indexed + run.dead + run.superseded
 
 
 def raise_if_stuck(parts: Runtime) -> None:
@@ -168,9 +190,11 @@ def raise_if_stuck(parts: Runtime) -> None:
 def report(watched: Sequence[Watched], seconds: float) -> Json:
     """The document of `larder index --json`; of each run listed = unchanged + queued + skipped + failed."""
     rows = [
-        {"source": w.source.settings.name, "run": w.run.id}
-        | {name: getattr(w.run, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
+        {"source": w.source.settings.name, "run": run.id}
+        | {name: getattr(run, name) for name in ("state", *overview.RUN_COUNTS, "left_out", "error")}
         for w in watched
+        for run in (w.earlier, w.run)
+        if run is w.run or (run and run.state != "failed")
     ]
     return {
         "success": all(r["state"] != "failed" and not r["failed"] and not r["dead"] for r in rows),

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped with Ctrl-C."""
+SERVED = ("search", "status", "explain")
+"""Commands that a process of `larder up` runs for terminals of this machine; see `workers.cli.served`."""
+NAME = "larder"
+FILE, DATA = "larder.yaml", ".larder"
 
 
 def main() -> None:
     """Run the command named on the command line."""
+    args = sys.argv[1:]
+    if args == ["--version"]:
+        from workers import version_line
+
+        print(version_line())
+        return
+    if args and args[0] in SERVED:
+        from workers.cli.served import ask
+
+        try:
+            code = ask(args, data_folder(args))
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            code = INTERRUPTED
+        if code is not None:
+            sys.exit(code)
+    run()
+
+
+def run() -> None:
+    """The same in this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that has no such letter is no reason to end in the middle of an answer.
@@ -19,7 +47,7 @@ def main() -> None:
         # A second goes by in here, too, in which somebody may change their mind.
         from workers.cli.commands import app
 
-        app()
+        app(prog_name=NAME)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -28,3 +56,23 @@ def main() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             print("stopped", file=sys.stderr)
         raise
+
+
+def folder_above() -> Path:
+    """The nearest folder from here upwards with a configuration or data of Larder; this one if there is none."""
+    here = Path.cwd()
+    with_either = (one for one in (here, *here.parents) if (one / FILE).exists() or (one / DATA).exists())
+    return next(with_either, here)
+
+
+def data_folder(args: Sequence[str]) -> Path:
+    """Where the processes lie that a command means, as far as that can be told without reading the configuration."""
+    given = {
+        name: word.partition("=")[2] or "".join(args[n + 1 : n + 2])
+        for n, word in enumerate(args)
+        if (name := word.partition("=")[0]) in ("--data", "--config")
+    }
+    if data := given.get("--data") or os.environ.get("LARDER_DATA"):
+        return Path(data)
+    file = given.get("--config") or os.environ.get("LARDER_CONFIG")
+    return (Path(file).parent if file else folder_above()) / DATA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property, wraps
@@ -17,8 +17,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from typer import Option
 
-from pipeline.errors import LarderError
-from workers.cli import INTERRUPTED
+from pipeline.errors import ConfigurationError, LarderError
+from workers.cli import DATA, FILE, INTERRUPTED, folder_above
 from workers.cli.tables import Screen, to_stdout_json, warn
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ ANSWER_TIMEOUT = 10.0
 """Seconds in which the database must say something to a command."""
 LONG_ANSWER_TIMEOUT = 60.0
 """The same for commands that have many rows counted or wait behind workers."""
+_NAMING = ("LARDER_CONFIG", "LARDER_DATA", "LARDER_DATABASE_URL")
+"""Variables that say which installation is meant."""
 FAILED, WRONG, PARTLY = 1, 2, 3
 """Exit codes besides 0: failed, usage or configuration, partly done."""
 
@@ -51,6 +53,8 @@ class CommandContext:
     data: Path | None = None
     answer_timeout: float | None = ANSWER_TIMEOUT
     """Seconds in which the database must give each answer; None is for work on many rows, and waits."""
+    looks: bool = False
+    """True: it only looks, from any folder below that of an installation, and makes none."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -61,18 +65,31 @@ class CommandContext:
         """
         from workers.settings import load
 
-        environ: Mapping[str, str] = os.environ
+        environ: dict[str, str] = dict(os.environ)
+        config = self.config
         if self.data is not None:
-            environ = {**os.environ, "LARDER_DATA": str(self.data.resolve())}
-        return load(self.config, environ)
+            environ["LARDER_DATA"] = str(self.data.resolve())
+        elif self.looks and not config and not any(map(environ.get, _NAMING)):
+            above = folder_above()
+            if above != Path.cwd():
+                config = above / FILE if (above / FILE).exists() else None
+                environ["LARDER_DATA"] = "" if config else str(above / DATA)
+        return load(config, environ)
 
     @cached_property
     def parts(self) -> Runtime:
         """The runtime on living servers; queue and database are connected on first use."""
         from workers import runtime
-        from workers.embedded.locating import open_runtime
+        from workers.embedded.locating import open_runtime, uses_embedded
         from workers.queue.app import configure
 
+        data = self.settings.data
+        if self.looks and uses_embedded(self.settings) and not (data / "credentials.json").exists():
+            where = (
+                f"in {data}" if self.data or self.settings.path else f"in {data.parent} or a folder above it"
+            )
+            fix = "make one with `larder up --detach`, or name another folder with --data or --config"
+            raise ConfigurationError(f"there is no installation {where}", fix=fix)
         parts = open_runtime(self.settings)
         parts.answer_timeout = self.answer_timeout
         configure(self.settings.rag.queue, parts.addresses.broker, send_only=self.answer_timeout is not None)
@@ -142,11 +159,13 @@ def command(
     *,
     answer_timeout: float | None = ANSWER_TIMEOUT,
     without: Collection[str] = (),
+    looks: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a context first and then its own options; in `group`, if one is given.
 
     --config, --data and --json are added behind them, but for those in `without`. A parameter that is a dataclass
-    stands for its fields, each an option. Errors become a sentence and an exit code, never a traceback.
+    stands for its fields, each an option. One that only `looks` makes no installation.
+    Errors become a sentence and an exit code, never a traceback.
     """
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +185,7 @@ def command(
         ) -> None:
             for name, kind in kinds.items():
                 own[name] = kind(**{option: own.pop(option) for option in fields[name]})
-            context = CommandContext(config, as_json, data, answer_timeout)
+            context = CommandContext(config, as_json, data, answer_timeout, looks)
             try:
                 run(context, **own)
             except LarderError as error:
@@ -184,7 +203,9 @@ def command(
         keyword_only = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
         wrapped.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {option.name: option.annotation for option in options}
-        return group.command(called)(wrapped) if group else wrapped
+        # Without it, lists of commands cut the line to their width.
+        line = (run.__doc__ or "").partition("\n")[0].rstrip(".")
+        return group.command(called, short_help=line)(wrapped) if group else wrapped
 
     return decorate
 
@@ -200,10 +221,18 @@ def _refuse(context: CommandContext, error: LarderError) -> NoReturn:
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """Work that workers of this command do: it takes them a while to stop, so Ctrl-C is answered at once."""
+def resumable(*, goes_on: bool = False) -> Iterator[None]:
+    """Work that workers of this command do: it takes them a while to stop, so Ctrl-C is answered at once.
+
+    `goes_on`: they are not this command's, so nothing stops.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        warn("stopping within half a minute, at once with another Ctrl-C; what is done is kept")
+        if goes_on:
+            warn(
+                "the work goes on in the background: `larder status --watch` shows it, `larder down` stops it"
+            )
+        else:
+            warn("stopping within half a minute, at once with another Ctrl-C; what is done is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +15,12 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
-from workers.cli.status import span
-from workers.cli.tables import progress_bars, table
+from workers.cli.tables import in_words, once, progress_bars, span, table, warn
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
+TELL_SECONDS = 10.0
+"""Between lines that tell how far it is, where no bar can be drawn."""
 ForceOption = Annotated[bool, Option("--force", help="Index unchanged documents again, too.")]
 
 
@@ -35,6 +36,7 @@ def index(
     from workers.admin import sync_now
     from workers.control import sync
 
+    context.looks = dry_run
     wanted = sync_now.chosen(context.parts, names or [])
     if not wanted:
         raise ConfigurationError(
@@ -47,15 +49,21 @@ def index(
         for run in found:
             counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
             said.append(f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed")
-            said += [f"  {item}" for item in run["would_index"][:MOST_SHOWN]]
-            said += [f"  {p['outcome']} {p['item']}: {p['reason']}" for p in run["problems"][:MOST_SHOWN]]
+            problems = [f"{p['outcome']} {once(p['item'], p['reason'])}" for p in run["problems"]]
+            for lines in (run["would_index"], problems):
+                said += [f"  {line}" for line in lines[:MOST_SHOWN]]
+                if (more := len(lines) - MOST_SHOWN) > 0:
+                    said.append(f"  ... and {more} more; --json has all")
         context.answer({"success": True, "dry_run": True, "runs": found}, "\n".join(said))
         return
     sync.register(context.parts)
     if no_wait:
         started = sync_now.start(context.parts, wanted, force=force)
-        queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started]
-        context.answer({"success": True, "queued": queued}, f"queued {len(queued)} runs")
+        queued = [{"source": w.source.settings.name, "run": w.run.id} for w in started if w.own]
+        busy = [{"source": w.source.settings.name, "run": w.run.id} for w in started if not w.own]
+        said = [f"{one['source']} is being read already" for one in busy]
+        said.append(f"queued {len(queued)} runs; `larder status --watch` shows them")
+        context.answer({"success": True, "queued": queued, "under_way": busy}, *said)
         return
     _run(context, wanted, force=force)
 
@@ -63,28 +71,41 @@ def index(
 def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None:
     from workers.admin import sync_now
 
-    begun = time.monotonic()
-    with context.workers():
+    begun = told = time.monotonic()
+    with context.workers() as borrowed:
         watched = sync_now.start(context.parts, wanted, force=force)
-        with resumable(), progress_bars(context.console) as progress:
-            bars = {w.run.id: progress.add_task(w.source.settings.name, total=None, note="") for w in watched}
+        with resumable(goes_on=not borrowed), progress_bars(context.console) as progress:
+            bars = [progress.add_task(w.source.settings.name, total=None, note="") for w in watched]
 
             def show(all_: list[Any]) -> None:
-                for w in all_:
-                    run, reading = w.run, w.run.state == "discovering"
-                    note = f"{run.unchanged} unchanged, {w.live.get('texts_embedded', 0)} texts embedded"
-                    if reading:
-                        note = f"reading, {run.listed} listed" + (
-                            f", waiting: {run.error}" if run.error else ""
-                        )
-                    total = None if reading else run.queued
-                    progress.update(bars[run.id], completed=w.settled, total=total, note=note)
+                nonlocal told
+                for bar, w in zip(bars, all_, strict=True):
+                    if run := w.shown:
+                        total = None if run.state == "discovering" else run.queued
+                        note = progress_note(vars(run), earlier=run.id != w.run.id or not w.own)
+                        progress.update(bar, completed=sync_now.settled(run), total=total, note=note)
+                if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
+                    told = time.monotonic()
+                    lines = (
+                        f"{task.description}: {in_words(task)}, {task.fields['note']}"
+                        for task in progress.tasks
+                    )
+                    warn(*lines)
 
-            sync_now.wait(context.parts, watched, show)
+            sync_now.wait(context.parts, watched, show, force=force)
     result = sync_now.report(watched, time.monotonic() - begun)
     context.answer(result, *summary(result))
     if code := sync_now.exit_code(result):
         raise typer.Exit(code)
+
+
+def progress_note(run: Mapping[str, Any], *, earlier: bool = False) -> str:
+    """What a run under way is at; `earlier`: it was under way before the command."""
+    if run["state"] == "discovering":
+        said = f"reading, {run['listed']} listed" + (f", waiting: {run['error']}" if run.get("error") else "")
+    else:
+        said = f"{run['texts_embedded']} texts"
+    return "under way: " + said if earlier else said
 
 
 _COLUMNS = {
@@ -114,10 +135,8 @@ def summary(result: Json) -> tuple[Table, Text]:
             "beginning alone, search by words knows all of them (embedding.oversize)"
         )
     for error in stats["errors"][:MOST_SHOWN]:
-        # What is wrong with a source as a whole names no item.
-        where = ": ".join(filter(None, (error["source"], error["item"])))
         said.append(f"\n{error['outcome']}", style="yellow" if error["outcome"] == "skipped" else "red")
-        said.append(f" {where}: {error['reason']}")
+        said.append(f" {error['source']}: {once(error['item'], error['reason'])}")
     if (more := len(stats["errors"]) - MOST_SHOWN) > 0:
         said.append(f"\n... and {more} more; see `larder status`")
     return table(("source", *_COLUMNS), rows, right=_COLUMNS), said
@@ -219,7 +238,7 @@ def begin_index(
         raise typer.Exit(PARTLY)
 
 
-@command(reindex, "status")
+@command(reindex, "status", looks=True)
 def index_status(context: CommandContext) -> None:
     """How far each index is, which one is searched, and whether a switch is possible."""
     from workers.admin import reindex as reindexing

@@ -36,7 +36,7 @@ TenantOption = Annotated[str | None, Option(help="[default: that of the configur
 # Sources ------------------------------------------------------------------------------------------
 
 
-@command(sources, "list")
+@command(sources, "list", looks=True)
 def list_sources(context: CommandContext) -> None:
     """Show every source the ledger knows, of all tenants."""
     from workers.admin import operations
@@ -134,7 +134,7 @@ def new_key(context: CommandContext) -> None:
     context.answer({"key": made}, made)
 
 
-@command(keys, "status")
+@command(keys, "status", looks=True)
 def count_keys(context: CommandContext) -> None:
     """Count the documents that each key opens, of all tenants; the first key encrypts."""
     _answer_keys(context, rotate=False)
@@ -158,7 +158,7 @@ def _answer_keys(context: CommandContext, *, rotate: bool) -> None:
 # Dead letters -------------------------------------------------------------------------------------
 
 
-@command(dead, "list")
+@command(dead, "list", looks=True)
 def list_dead(
     context: CommandContext,
     source: SourceOption = None,
@@ -185,7 +185,7 @@ def list_dead(
     context.answer({"dead_letters": found, "jobs": jobs}, *([listed, hint] if rows else ["no dead letters"]))
 
 
-@command(dead, "show")
+@command(dead, "show", looks=True)
 def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metavar="ID")]) -> None:
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
@@ -259,7 +259,7 @@ def _chain(context: CommandContext, tenant: str | None) -> Iterator[Connection]:
         yield connection
 
 
-@command(audit, "list")
+@command(audit, "list", looks=True)
 def list_audit(
     context: CommandContext,
     number: Annotated[int, Option("-n", min=1, help="How many entries.")] = 20,
@@ -277,7 +277,7 @@ def list_audit(
     context.answer({"entries": found}, shown if found else "no entries")
 
 
-@command(audit, "verify", answer_timeout=None)
+@command(audit, "verify", answer_timeout=None, looks=True)
 def verify_audit(
     context: CommandContext,
     tenant: TenantOption = None,

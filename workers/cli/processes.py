@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
-import structlog
 import typer
 from typer import Argument, Option
 
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import INTERRUPTED
 from workers.cli.context import FAILED, CommandContext, command
 from workers.processes import liveness
@@ -41,6 +41,12 @@ def up(
     settings = context.settings
     if "supervisor" in supervisor.running(settings.data):
         raise supervisor.already(settings.data)
+    r = settings.rag
+    ports = {"flower.port": 0 if no_flower else r.flower.port, "api.port": 0 if no_api else r.api.port}
+    for key, wanted in ports.items():
+        if wanted and embedded.is_taken(wanted):
+            fix = f"stop it, or set {key} to another port, or to 0 for any"
+            raise ConfigurationError(f"{key} is {wanted}, and another program listens there", fix=fix)
     if detach:
         try:
             _tell(context, _detach(context, no_api=no_api, no_flower=no_flower))
@@ -69,7 +75,6 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
     """Start the supervisor as a process of its own; its state once workers listen."""
     from workers import embedded
     from workers.processes import supervisor
-    from workers.queue.celeryconfig import QUEUES
 
     folder = embedded.made(context.settings.data)
     log = folder / "logs" / "supervisor.log"
@@ -77,7 +82,8 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
     command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
     command += ["--config", str(context.settings.path)] if context.settings.path else []
     command += ["--no-api"] * no_api + ["--no-flower"] * no_flower
-    with log.open("wb") as output:
+    log.write_bytes(b"")  # of this start alone, and appended to: it may be emptied when it has grown
+    with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             cwd=context.settings.folder,
@@ -86,22 +92,43 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
             stderr=output,
             start_new_session=True,
         )
-    end = time.monotonic() + READY_SECONDS
-    while time.monotonic() < end:
-        state = supervisor.read_state(folder)
-        ages = liveness.ages(folder / "heartbeat")
-        mine = supervisor.running(folder).get("supervisor") == process.pid
-        awaited = [f"worker-{q}" for q in QUEUES] + ["api"] * (not no_api)
-        listening = all(ages.get(name, 99) < liveness.DEAF_SECONDS for name in awaited)
-        if mine and listening and state and "database_url" in state:
-            return state
-        if process.poll() is not None:
-            break
+    state: dict[str, Any] = {}
+    end, missing = time.monotonic() + READY_SECONDS, [""]
+    while missing and time.monotonic() < end and process.poll() is None:
         time.sleep(0.1)
+        state = supervisor.read_state(folder) or {}
+        alive = supervisor.living(state)
+        if "database_url" in state and alive.get("supervisor") == process.pid:
+            missing = _missing(folder, state, alive, api=not no_api)
+            # Nobody need wait for what dies again and again.
+            entries: Any = state["processes"]
+            if any(p["name"] in missing and p["failures"] > supervisor.FREE_RESTARTS for p in entries):
+                break
+    if process.poll() is None and missing != [""]:
+        if missing:
+            names = ", ".join(missing)
+            said = f"everything runs but {names}, which did not come up"
+            raise StoreUnavailable(
+                said, fix=f"see {log.with_name(missing[0])}.log; `larder down` stops the rest"
+            )
+        return state
     if supervisor.running(folder).get("supervisor", process.pid) != process.pid:
         raise supervisor.already(folder)
     tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     raise StoreUnavailable("it did not start: " + " / ".join(tail), fix=f"see {log.parent}")
+
+
+def _missing(folder: Path, state: dict[str, Any], alive: dict[str, int], *, api: bool) -> list[str]:
+    """Which parts do not live, or do not listen yet."""
+    from workers.embedded import is_taken
+    from workers.queue.celeryconfig import QUEUES
+
+    ages = liveness.ages(folder / "heartbeat")
+    awaited = [f"worker-{q}" for q in QUEUES] + ["api"] * api
+    missing = [name for name in awaited if ages.get(name, 99) >= liveness.DEAF_SECONDS or name not in alive]
+    missing += [name for name in ("beat", "commands") if name not in alive]
+    flower = urlsplit(state["flower_url"] or "").port
+    return missing + ["flower"] * (flower is not None and not is_taken(flower))
 
 
 def _tell(context: CommandContext, state: dict[str, Any]) -> None:
@@ -152,8 +179,23 @@ def worker(
     known = processes.known_queue(queue)
     _log_as_configured(context)
     if said := reindex.mismatch_notice(context.parts):
+        import structlog
+
         structlog.get_logger("larder").warning(said)
     processes.run_worker(context.parts, known, concurrency)
+
+
+@command(answer_timeout=None, without={"as_json"})
+def serve(context: CommandContext) -> None:
+    """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
+    from workers.cli import SERVED, commands, served
+    from workers.runtime import Addresses, Runtime, preload
+
+    for name in SERVED:
+        commands.loaded(name)
+    preload(Runtime(context.settings, Addresses()))
+    os.chdir(context.settings.data)
+    served.serve()
 
 
 @command(answer_timeout=None, without={"as_json"})

@@ -194,7 +194,7 @@ _NOTES = {
 }
 
 
-@command()
+@command(looks=True)
 def search(
     context: CommandContext,
     text: Annotated[str, Argument(help="A question, words, or a whole work item.")],
@@ -296,7 +296,7 @@ def scores(hits: Sequence[Any]) -> Table:
 # Explain ------------------------------------------------------------------------------------------
 
 
-@command()
+@command(looks=True)
 def explain(
     context: CommandContext,
     document: Annotated[
@@ -333,7 +333,7 @@ def _found(context: CommandContext, document: str) -> Json:
         raise typer.Exit(FAILED) from None
 
 
-@command()
+@command(looks=True)
 def why_visible(
     context: CommandContext,
     user: Annotated[str, Argument(help="`sub` of their token.")],

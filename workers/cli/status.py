@@ -11,13 +11,14 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 from typer import Option
 
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.context import FAILED, CommandContext, command
-from workers.cli.tables import table, warn
+from workers.cli.tables import once, pace, span, table, warn
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
@@ -26,7 +27,7 @@ MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
 
-@command()
+@command(looks=True)
 def status(
     context: CommandContext,
     watch: Annotated[bool, Option("--watch", help="Look again every two seconds.")] = False,
@@ -80,10 +81,26 @@ def screen(found: Json) -> RenderableType:
         rows = (_source(s, several=several) for s in found["sources"])
         figures = ((Text(name, style="bold"), Text.from_markup(said)) for name, said in _figures(found))
         parts += [table(("source", *_COLUMNS, "state"), rows, right=_COLUMNS), *_troubles(found["sources"])]
+        if bars := [row for s in found["sources"] if (row := _running(s))]:
+            parts += [Text(), table(("", "", "", ""), bars)]
         parts += [Text(), table(("", ""), figures)]
     advice = escape(found["next"])
     parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else "nothing to do"))
     return Group(*parts)
+
+
+def _running(s: Json) -> tuple[object, ...]:
+    """The bar of its run under way, as `larder index` shows it; nothing if there is none."""
+    run = s.get("running")
+    if not run:
+        return ()
+    done, total = run["indexed"] + run["dead"] + run["superseded"], run["queued"]
+    if run["state"] == "discovering" or not total:
+        return s["name"], "", f"reading, {run['listed']} listed", ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(run["started_at"])).total_seconds()
+    rate = done / seconds if seconds > 0 else 0.0
+    bar = ProgressBar(total=total, completed=done, width=14)
+    return s["name"], bar, f"{done}/{total}", pace(rate, (total - done) / rate if rate else None)
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
@@ -115,7 +132,7 @@ def _troubles(sources: list[Json]) -> list[Text]:
         (
             "red" if p["outcome"] == "failed" else "yellow",
             s["name"],
-            f"{p['outcome']} {p['item']}: {p['reason']}",
+            f"{p['outcome']} {once(p['item'], p['reason'])}",
         )
         for s in sources
         for p in s["problems"]
@@ -185,16 +202,6 @@ def _embedding(e: Json) -> str:
         waiting = f"{e['documents']} documents wait {_until(e['until'])}"
         return f"[yellow]{waiting}[/]: {escape(e['error'])}; {said}"
     return said
-
-
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def span(seconds: float | None) -> str:
-    """Seconds as people say them, in at most four characters or so; `never` for None."""
-    if seconds is None:
-        return "never"
-    return next((f"{int(seconds // size)}{unit}" for size, unit in _UNITS if seconds >= size), "0s")
 
 
 def _since(words: str, seconds: float | None) -> str:

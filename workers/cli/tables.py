@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
@@ -38,7 +39,7 @@ def to_stdout_json(data: Any) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[str] = ()) -> Table:
-    """Rows under their heads, folded where they do not fit; what is no `Text` is printed as it stands, not as markup.
+    """Rows under their heads, folded where they do not fit; text is printed as it stands, not as markup.
 
     `right` are the heads of columns of numbers; without heads there is no line for them.
     """
@@ -46,17 +47,53 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Coll
     made = Table(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     made.show_header = any(heads)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text | ProgressBar) else Text(str(cell)) for cell in row))
     return made
+
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def span(seconds: float | None) -> str:
+    """Seconds as people say them, in at most four characters or so; `never` for None."""
+    if seconds is None:
+        return "never"
+    return next((f"{int(seconds // size)}{unit}" for size, unit in _UNITS if seconds >= size), "0s")
+
+
+def pace(rate: float | None, left: float | None) -> str:
+    """How much is done in a second, and in how many seconds all of it will be; empty if that is not known."""
+    return f"{rate:.1f}/s" + (f", {span(left)} left" if left else "") if rate else ""
+
+
+class PaceColumn(ProgressColumn):
+    """Rate and time left."""
+
+    def render(self, task: Task) -> Text:
+        """Of the last half minute."""
+        return Text(pace(task.speed, task.time_remaining))
+
+
+def once(item: str, reason: str) -> str:
+    """What is wrong with an item, which is named once; with a source as a whole if there is none."""
+    return reason if not item or item in reason else f"{item}: {reason}"
+
+
+def in_words(task: Task) -> str:
+    """The same as a line, where no bar can be drawn."""
+    of = f" of {task.total:.0f}" if task.total else ""
+    return ", ".join(filter(None, (f"{task.completed:.0f}{of}", pace(task.speed, task.time_remaining))))
 
 
 def progress_bars(console: Console, *, transient: bool = False) -> Progress:
     """Bars for a terminal, with a `note` field behind each; nothing elsewhere."""
+    note = Column(no_wrap=True, overflow="ellipsis")
     return Progress(
-        TextColumn("{task.description:<20}"),
-        BarColumn(bar_width=20),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=14),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        PaceColumn(),
+        TextColumn("{task.fields[note]}", markup=False, table_column=note),
         console=console,
         disable=not console.is_terminal,
         transient=transient,

@@ -11,9 +11,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 from workers.embedded import postgres, valkey
-from workers.embedded.folder import Credentials, free_port, halt, made, write_private
+from workers.embedded.folder import Credentials, free_port, halt, is_taken, made, write_private
 
-__all__ = ["Credentials", "Servers", "ensure", "free_port", "locked", "made", "stop", "write_private"]
+__all__ = [
+    "Credentials",
+    "Servers",
+    "ensure",
+    "free_port",
+    "is_taken",
+    "locked",
+    "made",
+    "stop",
+    "write_private",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_taken(port: int) -> bool:
+    """Whether a program of this machine listens on a TCP port."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def usual_port(folder: Path) -> int:
     """The port of last time if it is free: processes that know it find a restarted server again."""
     with suppress(OSError, ValueError):

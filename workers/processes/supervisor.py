@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,8 @@ class Supervisor:
         base = [sys.executable, "-m", "workers.cli"]
         self.children = [Child(f"worker-{q}", [*base, "worker", q]) for q in self.queues]
         self.children.append(Child("beat", [*base, "beat"]))
+        if not self.lends:
+            self.children.append(Child("commands", [*base, "serve"]))
         if self.api_port is not None:
             self.children.append(Child("api", [*base, "api", "--port", str(self.api_port)]))
         if self.flower_port is not None:
@@ -126,6 +129,7 @@ class Supervisor:
                 if deaf and lived > 2 * liveness.DEAF_SECONDS:
                     kill_tree(child.process.pid)
             else:
+                self._tell_end(child, lived)
                 child.failures = 0 if lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
                 child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
@@ -133,6 +137,17 @@ class Supervisor:
         limits = self.settings.rag.monitoring.logging
         for path in (self.data / "logs").glob("*.log"):
             logs.rotate(path, most_bytes=int(limits.max_size), files=limits.max_files)
+
+    def _tell_end(self, child: Child, lived: float) -> None:
+        """A line in the log of the supervisor; the process itself may have had no time for one."""
+        if child.process is not None and not self.lends:
+            code, now = child.process.returncode, datetime.now(UTC)
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            said = (
+                f"{child.name} (process {child.process.pid}) {how} after {lived:.0f} s and is started again"
+            )
+            sys.stderr.write(f"{now:%Y-%m-%dT%H:%M:%SZ} {said}\n")
+            sys.stderr.flush()
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
@@ -184,13 +199,13 @@ class Supervisor:
 
     def write_state(self) -> None:
         """See that the embedded servers run, and tell other commands what runs where, if that is new."""
-        running = [("supervisor", os.getpid())]
+        running = [("supervisor", os.getpid(), 0)]
         if uses_embedded(self.settings):
             servers = embedded.ensure(self.data)
-            running += [("postgres", servers.postgres_pid), ("valkey", servers.valkey_pid)]
+            running += [("postgres", servers.postgres_pid, 0), ("valkey", servers.valkey_pid, 0)]
         if self.lends:
             return
-        running += [(c.name, c.process.pid) for c in self.children if c.process]
+        running += [(c.name, c.process.pid, c.failures) for c in self.children if c.process]
         credentials = Credentials.of(self.data)
         flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
         if self.flower_port is not None:
@@ -207,8 +222,11 @@ class Supervisor:
             **flower,
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
-            "pids": [pid for _, pid in running],
-            "processes": [{"name": name, "pid": pid, "started": process_start(pid)} for name, pid in running],
+            "pids": [pid for _, pid, _ in running],
+            "processes": [
+                {"name": name, "pid": pid, "started": process_start(pid), "failures": failures}
+                for name, pid, failures in running
+            ],
         }
         if state["pids"] != self.state.get("pids"):
             self.state = state
@@ -286,8 +304,13 @@ def read_state(data: Path) -> dict[str, object] | None:
 
 def running(data: Path) -> dict[str, int]:
     """Living processes of the data folder by name, one that is beginning too; a reused process id does not count."""
+    return living(read_state(data) or {})
+
+
+def living(state: dict[str, object]) -> dict[str, int]:
+    """The same of a state that was read."""
     found = {}
-    entries = (read_state(data) or {}).get("processes")
+    entries = state.get("processes")
     for entry in entries if isinstance(entries, list) else []:
         with suppress(KeyError, TypeError):  # a state that nobody of ours wrote
             if is_same_process(entry["pid"], entry["started"]):

@@ -80,6 +80,7 @@ def test_a_new_source_has_nothing(database: Database, notes: UUID) -> None:
         "dead_letters": [],
         "problems": [],
         "last_run": None,
+        "running": None,
     }
 
 

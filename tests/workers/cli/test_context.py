@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from workers.cli import commands
 from workers.cli.commands import app
 from workers.cli.context import CommandContext, command
 from workers.cli.tables import to_stdout_json
@@ -37,7 +38,7 @@ def test_the_version_is_that_of_the_package(larder: Larder) -> None:
     assert (result.exit_code, result.stdout) == (0, f"larder {project['version']}\n")
 
 
-@pytest.mark.parametrize("command", [("status",), ("up", "--detach"), ("up",), ("search", "kestrel")])
+@pytest.mark.parametrize("command", [("migrate",), ("up", "--detach"), ("up",)])
 def test_a_data_folder_that_can_be_none_is_named(larder: Larder, command: tuple[str, ...]) -> None:
     Path("file").touch()
     for folder in ("file", "file/below"):
@@ -114,3 +115,64 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.startswith(b"E003: No space left on device")
     assert b"Traceback" not in ran.stderr
+
+
+LOOKING = [("status",), ("search", "kestrel"), ("explain", "x"), ("index", "--dry-run"), ("dead", "list")]
+
+
+@pytest.mark.parametrize("args", LOOKING)
+def test_what_only_looks_makes_no_installation(larder: Larder, args: tuple[str, ...]) -> None:
+    Path("larder.yaml").write_text(
+        "rag: {sources: [{name: a, type: text, paths: ['*.txt']}]}", encoding="utf-8"
+    )
+    result = larder(*args)
+    assert result.exit_code == 2, result.output
+    assert f"there is no installation in {Path.cwd() / '.larder'}" in result.stderr
+    assert "larder up --detach" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["larder.yaml"]
+
+
+def test_what_only_looks_finds_the_installation_above(
+    larder: Larder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("larder.yaml").write_text("rag: {tenant: above}", encoding="utf-8")
+    top = Path.cwd()
+    (top / "docs/deep").mkdir(parents=True)
+    monkeypatch.chdir("docs/deep")
+    assert CommandContext(None, as_json=False, looks=True).settings.data == top / ".larder"
+    assert CommandContext(None, as_json=False, looks=True).settings.tenant == "above"
+    assert CommandContext(None, as_json=False).settings.tenant == "default", "what writes is told where"
+    assert f"no installation in {top / '.larder'}" in larder("status").stderr
+
+
+def test_the_table_of_commands_tells_what_they_tell(larder: Larder) -> None:
+    for name, (_, line) in commands.COMMANDS.items():
+        told = (commands.loaded(name).help or "").partition("\n")[0].rstrip(".")
+        assert not line or line == told, name
+    shown = larder("-h").stdout
+    assert not [
+        text
+        for text in shown.splitlines()
+        if text.endswith((".", "...")) and text.startswith("  ") and text.split()[0] in commands.COMMANDS
+    ]
+    assert larder("sources", "-h").stdout == larder("sources", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "left_out"),
+    [(("--version",), ("typer", "rich", "pydantic")), (("--help",), ("rich", "pydantic", "sqlalchemy"))],
+)
+def test_what_needs_little_loads_little(args: tuple[str, ...], left_out: tuple[str, ...]) -> None:
+    script = (
+        "import sys; from workers.cli import main\ntry: main()\nexcept SystemExit: pass\nprint(*sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, *args], capture_output=True, text=True, check=True)
+    loaded = set(ran.stdout.splitlines()[-1].split())
+    assert not loaded & set(left_out)
+
+
+def test_shells_are_told_what_may_follow(larder: Larder) -> None:
+    env = {"_LARDER_COMPLETE": "complete_bash", "COMP_WORDS": "larder sea", "COMP_CWORD": "1"}
+    ran = CliRunner().invoke(app, [], env=env, prog_name="larder")
+    assert ran.stdout.split() == ["search"]
+    assert larder("--show-completion", "bash").exit_code == 0

@@ -91,7 +91,7 @@ def test_while_it_is_still_loading(terminal: Terminal) -> None:
 def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
     pbis = [{"id": f"P-{n}", "title": f"Item {n}"} for n in range(40)]
     terminal.site.write("step-3.json", json.dumps(pbis))
-    servers = terminal.site.larder("status", "--json")
+    servers = terminal.site.larder("migrate")
     assert servers.code == 0, servers.err
     terminal.type("enrich", "step-3.json", "-o", "out.json")
     terminal.wait_for(lambda: "started some" in terminal.said.read_text())

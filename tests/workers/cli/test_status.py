@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from workers import runtime
 from workers.cli import status
+from workers.cli.tables import span
 
 app = typer.Typer()
 app.command()(status.status)
@@ -261,4 +262,4 @@ def test_a_run_under_way_is_shown() -> None:
     [(None, "never"), (-0.5, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (7200, "2h"), (200_000, "2d")],
 )
 def test_times_as_people_say_them(seconds: float | None, words: str) -> None:
-    assert status.span(seconds) == words
+    assert span(seconds) == words

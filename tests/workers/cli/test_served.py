@@ -1,0 +1,154 @@
+"""Commands that a process of `larder up` runs: the same words and codes as by themselves, from a quicker start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import Site
+
+ALONE = "import sys; from workers.cli import run; run()"
+ROOT = str(Path(__file__).parents[3])
+
+
+@pytest.fixture(scope="module")
+def harbour(make_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three pages, and the process that serves commands, without all the others."""
+    site: Site = make_site(tmp_path_factory.mktemp("served"))
+    site.write("larder.yaml", "rag: {sources: [{name: docs, type: markdown, paths: ['docs/*.md']}]}")
+    for n, word in enumerate(("bollards hold vessels", "tides rise twice", "pilots board at dawn")):
+        site.write(f"docs/{n}.md", f"# Page {n}\n\nThe {word}.\n")
+    assert site.larder("index").code == 0
+    with (site.root / "serve.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "workers.cli", "serve"], cwd=site.root, env=clean(), stdout=log, stderr=log
+        )
+    end = time.monotonic() + 60
+    while not (site.data / "commands.sock").exists():
+        assert time.monotonic() < end, (site.root / "serve.log").read_text()
+        time.sleep(0.05)
+    yield site
+    server.kill()
+    server.wait()
+    site.larder("down")
+
+
+def clean(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+    return {**kept, "PYTHONPATH": ROOT, "COLUMNS": "90", "LC_ALL": "C.UTF-8", **more}
+
+
+def asked(site: Site, *args: str, alone: bool = False, **env: str) -> tuple[int, str, str, bool]:
+    """(exit code, stdout, stderr, whether the process itself had to load the command)."""
+    start = ["-c", ALONE] if alone else ["-X", "importtime", "-m", "workers.cli"]
+    ran = subprocess.run(
+        [sys.executable, *start, *args],
+        cwd=site.root / "docs",
+        env=clean(**env),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = ran.stderr.splitlines()
+    loaded = any("| typer" in line.replace("  ", "") for line in lines if line.startswith("import time:"))
+    said = "\n".join(line for line in lines if not line.startswith("import time:"))
+    return ran.returncode, ran.stdout, said, loaded or alone
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("search", "when do tides rise"),
+        ("search", "bollards", "--json", "--explain", "-k", "2"),
+        ("search", "  "),
+        ("search", "x", "--mode", "magic"),
+        ("search", "-h"),
+        ("explain", "docs/1.md", "--query", "tides"),
+        ("explain", "nothing.md"),
+    ],
+)
+def test_the_answer_is_the_same(harbour: Site, args: tuple[str, ...]) -> None:
+    served, alone = asked(harbour, *args), asked(harbour, *args, alone=True)
+    assert served[:3] == alone[:3]
+    assert (served[3], alone[3]) == (False, True)
+
+
+def test_it_runs_as_whoever_asks(harbour: Site) -> None:
+    """With their variables, and not with those of the process."""
+    code, out, _, loaded = asked(harbour, "search", "tides", LARDER_TENANT="nobody")
+    assert (code, loaded) == (0, False)
+    assert "no document of tenant nobody" in out
+    assert asked(harbour, "search", "tides", PYTHONIOENCODING="ascii")[1].isascii()
+
+
+def test_an_older_process_runs_no_newer_command(harbour: Site, tmp_path: Path) -> None:
+    file = Path(ROOT, "workers/cli/served.py")
+    before = file.stat()
+    try:
+        os.utime(file, (0, before.st_mtime + 1))
+        assert asked(harbour, "search", "tides")[3] is True
+    finally:
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert asked(harbour, "search", "tides")[3] is False
+
+
+def test_ctrl_c_reaches_it(harbour: Site) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.cli", "status", "--watch"],
+        cwd=harbour.root,
+        env=clean(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Whoever runs the tests in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    try:
+        server = psutil.Process(served_by(harbour))
+        end = time.monotonic() + 30
+        while not any(fork.num_threads() > 1 for fork in server.children()):  # it watches who asked
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+        assert (process.returncode, said.splitlines()[-1]) == (130, "stopped")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_who_is_killed_leaves_nothing_behind(harbour: Site) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.cli", "status", "--watch"],
+        cwd=harbour.root,
+        env=clean(),
+        stdout=subprocess.DEVNULL,
+    )
+    server, end = psutil.Process(served_by(harbour)), time.monotonic() + 30
+    while not any(fork.num_threads() > 1 for fork in server.children()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    while server.children():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def served_by(site: Site) -> int:
+    """The process that has the door open."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cwd() == str(site.data) and process.cmdline()[-1] == "serve":
+                return process.pid
+    raise AssertionError("it does not run")

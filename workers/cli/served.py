@@ -1,0 +1,132 @@
+"""Commands of this machine's terminals, run in forks of one process: to start Python costs more than to search.
+
+That process of `larder up` has all modules and the model loaded. A fork gets the terminal itself (its three streams),
+the arguments, folder and environment of the command, and runs it as the command would have run by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+SOCKET = "commands.sock"
+"""In the data folder, which is closed to all others."""
+GREET_SECONDS = 5.0
+"""Who does not answer a greeting in that time does not live."""
+_MOST = 65_536
+
+
+def program() -> list[object]:
+    """Tells one installed version from another: an older process does not run the commands of a newer one."""
+    return [__file__, Path(__file__).stat().st_mtime_ns]
+
+
+def ask(args: Sequence[str], folder: Path) -> int | None:
+    """Have the command run there; its exit code, or None if nobody is there to run it."""
+    here = Path.cwd()
+    streams = [sys.stdin, sys.stdout, sys.stderr]
+    wanted = {
+        "program": program(),
+        "args": args,
+        "folder": str(here),
+        "environment": dict(os.environ),
+        "encodings": [stream.encoding for stream in streams],
+    }
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(GREET_SECONDS)
+        try:
+            os.chdir(folder)  # the path of a socket must be short
+            try:
+                door.connect(SOCKET)
+            finally:
+                os.chdir(here)
+            socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [s.fileno() for s in streams])
+            pid = int(door.recv(_MOST))
+            door.settimeout(None)
+            door.sendall(b"!")
+        except (OSError, ValueError):
+            return None
+        while True:
+            try:
+                code = door.recv(1)
+                return code[0] if code else 1
+            except KeyboardInterrupt:
+                os.kill(pid, signal.SIGINT)
+            except OSError:
+                return 1
+
+
+def serve() -> NoReturn:
+    """Run what is asked for at the door of this folder, until a signal comes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork but the one who asked
+    ours = program()
+    with socket.socket(socket.AF_UNIX) as door:
+        Path(SOCKET).unlink(missing_ok=True)
+        door.bind(SOCKET)
+        door.listen()
+        while True:
+            asker, _ = door.accept()
+            with asker:
+                if os.fork() == 0:
+                    door.close()
+                    code = 1
+                    try:
+                        code = _answer(asker, ours)
+                    except BaseException:  # noqa: BLE001 (a fork must not go on as the process that it was)
+                        traceback.print_exc()
+                    os._exit(code)
+
+
+def _answer(asker: socket.socket, ours: list[object]) -> int:
+    """In a fork: take over the terminal of whoever asks, and run the command; its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _, user, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    said, streams, _, _ = socket.recv_fds(asker, _MOST, 3)
+    while said and not said.endswith(b"\n"):
+        said += asker.recv(_MOST)
+    wanted = json.loads(said)
+    if wanted["program"] != ours or user != os.getuid():
+        return 1
+    os.chdir(wanted["folder"])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, encoding=encoding, buffering=1)  # noqa: SIM115, PTH123 (as long as the process lives)
+        for number, mode, encoding in zip(range(3), "rww", wanted["encodings"], strict=True)
+    )
+    sys.argv[1:] = wanted["args"]
+    asker.sendall(str(os.getpid()).encode())
+    if not asker.recv(1):
+        return 1
+    code = _run(asker)
+    asker.sendall(bytes([code & 255]))
+    return code
+
+
+def _run(asker: socket.socket) -> int:
+    """The command's exit code."""
+    from workers.cli import run
+
+    # Whoever asked may be killed: then nobody is there to read.
+    threading.Thread(target=lambda: asker.recv(1) or os._exit(1), daemon=True).start()
+    code: object = 0
+    try:
+        run()
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
