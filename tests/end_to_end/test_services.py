@@ -127,7 +127,7 @@ def town(make_site: Callable[[Path], Any]) -> Iterator[Town]:
             wiki=wiki.base, user=wiki.email, token=wiki.token, boards=boards.url, pat=boards.pat
         )
         site.write("larder.yaml", config)
-        started = site.larder("up", "--detach", "--json")
+        started = site.larder("up", "--detach", "--no-api", "--json")
         assert started.code == 0, started.err
         yield Town(site, wiki, boards, pages, items)
         site.larder("down")
