@@ -191,16 +191,18 @@ def _upsert() -> Any:
 _INSERT = _upsert()
 
 _NEAREST = """
-    select * from (
+    with near as materialized (
         select {columns}, 1 - (cast(embedding as vector({n})) <=> cast(:vector as vector({n}))) as similarity_score
         from (select * from clarifai_user_story_embeddings
-              where tenant_id = :tenant and model = :model and vector_dims(embedding) = {n}
+              where tenant_id = :tenant and model = :model
                 and (cast(:tags as text[]) is null
-                     or exists (select from unnest(tags) t
-                                where lower(t) in (select lower(f) from unnest(cast(:tags as text[])) f)))
+                     or cast(lower(cast(tags as text)) as text[])
+                        && (select cast(lower(cast(cast(:tags as text[]) as text)) as text[])))
                 and coalesce(confidence_score, 1) >= :confidence {fence}) fitting
-        order by cast(embedding as vector({n})) <=> cast(:vector as vector({n})) limit :near) as near
-    where similarity_score >= :threshold
+        where vector_dims(embedding) = {n}
+        order by cast(embedding as vector({n})) <=> cast(:vector as vector({n})) limit :near)
+    select near.*, seen.count as seen
+    from (select count(*) from near) seen left join near on similarity_score >= :threshold
     order by similarity_score + cast(:edited as float) * cast(coalesce(was_edited, false) as integer)
              + cast(:rated as float) * (coalesce(user_rating, 3) - 3) desc, created_at desc, id
     limit :k"""
@@ -246,9 +248,9 @@ def search_similar_stories(
     }
     with memory.connected(session) as connection:
         found = connection.execute(nearest(memory.dimensions), values).mappings().all()
-        if tag_filter and len(found) < k:
+        if tag_filter and found and found[0]["seen"] < values["near"]:
             found = connection.execute(nearest(memory.dimensions, exact=True), values).mappings().all()
-        return [dict(row) for row in found]
+    return [{key: row[key] for key in row if key != "seen"} for row in found if row["id"]]
 
 
 def nearest(dimensions: int, *, exact: bool = False) -> TextClause:
