@@ -275,6 +275,7 @@ def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
             "last_run",
             "left_out",
         ),
+        *("failures", "late_seconds", "running"),
     }
     assert promised == set(docs)
     assert docs["dead_letters"][0]["item"] == "a.md"
