@@ -119,6 +119,10 @@ def _http(request: Request, error: Any) -> JSONResponse:
     return problem(request.scope, error.status_code, said, headers=error.headers)
 
 
+def _too_deep(request: Request, _error: RecursionError) -> JSONResponse:
+    return problem(request.scope, 422, "what was sent is nested too deeply", code="E004")
+
+
 def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
     """Answer every error of the application this way; `workers.api.app.Envelope` does so for what is unforeseen.
 
@@ -134,7 +138,12 @@ def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None
 
         return answer
 
-    for kind, told in ((LarderError, _ours), (RequestValidationError, _invalid), (HTTPException, _http)):
+    for kind, told in (
+        (LarderError, _ours),
+        (RequestValidationError, _invalid),
+        (HTTPException, _http),
+        (RecursionError, _too_deep),
+    ):
         app.add_exception_handler(kind, handled(told))
     plain = app.openapi
 

@@ -137,6 +137,22 @@ def test_what_is_wrong_is_said(call: Callable[..., Any]) -> None:
     assert everywhere.status_code == 202, "all of one's own"
 
 
+@pytest.mark.parametrize(("depth", "status"), [(900, 422), (100_000, 400)])
+def test_what_is_nested_without_end_is_no_fault_of_ours(
+    api: TestClient, token: Callable[..., str], depth: int, status: int
+) -> None:
+    headers = {"Authorization": f"Bearer {token(permissions=frozenset({'admin'}))}"}
+    place, deep = project_id(ACME.tenant, "berth"), "[" * depth + "]" * depth
+    for path, body in {
+        "/api/v1/enrich": f'{{"pbi": {{"title": "x", "more": {deep}}}}}',
+        "/api/v1/search": f'{{"text": "x", "metadata": {{"a": {deep}}}}}',
+        "/api/v1/knowledge/documents": f'{{"project_id": "{place}", "documents": [{{"title": "d", "text": "x",'
+        f' "metadata": {{"a": {deep}}}}}]}}',
+    }.items():
+        answer = api.post(path, content=body, headers={**headers, "Content-Type": "application/json"})
+        assert answer.status_code == status, (path, answer.text)
+
+
 def test_feedback_is_about_what_one_sees(call: Callable[..., Any], parts: Runtime) -> None:
     said = {"item": "how are lines checked", "ref": "public-0", "verdict": "useful", "source": "notes-berth"}
     write = {"permissions": frozenset({"read", "write"})}
