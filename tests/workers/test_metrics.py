@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -119,6 +120,20 @@ def installation(
         yield lambda lines: opened.enter_context(
             installed(tmp_path, addresses, servers, f"{start}  {lines}\n")
         )
+
+
+def test_the_folder_does_not_grow_with_the_processes_that_end_and_waits_for_nobody(tmp_path: Path) -> None:
+    for _ in range(3):
+        counting(tmp_path, "1").communicate()
+    with (tmp_path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as one who was frozen in the middle
+        metrics.tidy(tmp_path)
+        assert len(list(tmp_path.glob("counter_*.db"))) == 3
+        assert 'larder_fallbacks_total{reason="StoreUnavailable"} 3.0' in shown(tmp_path)
+    metrics.tidy(tmp_path)
+    assert {path.name for path in tmp_path.glob("[ch]*.db")} >= {"counter_0.db", "histogram_0.db"}
+    assert len(list(tmp_path.glob("counter_*.db"))) == 1
+    assert 'larder_fallbacks_total{reason="StoreUnavailable"} 3.0' in shown(tmp_path)
 
 
 GIVEN = {

@@ -326,23 +326,55 @@ class _Counted(Collector):
         yield rate
 
 
-def _together(shared: Path) -> list[Metric]:
-    """The sums over the processes of a folder.
+LOCK_SECONDS = 2.0
 
-    What a process counted outlives it, in one file: workers change their processes after some tasks. Its gauges do not.
-    """
+
+@contextmanager
+def _alone(shared: Path, seconds: float) -> Iterator[bool]:
+    """Be the one who reads or moves all counts, if that can be had in so many seconds: another may be frozen at it."""
+    end = time.monotonic() + seconds
     with (shared / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for file in shared.glob("*.db"):
-            kind, _, pid = file.stem.rpartition("_")
-            if pid == "0" or psutil.pid_exists(int(pid)):
-                continue
-            if kind in {"counter", "histogram"}:
-                kept = MmapedDict(str(shared / f"{kind}_0.db"))  # type: ignore[no-untyped-call]
-                for key, value, at, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
-                    kept.write_value(key, kept.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
-                kept.close()  # type: ignore[no-untyped-call]
-            file.unlink()
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    yield False
+                    return
+                time.sleep(0.05)
+            else:
+                yield True
+                return
+
+
+def tidy(shared: Path, seconds: float = 0.0) -> None:
+    """Bring what ended processes counted into one file, and drop their gauges, unless somebody is at it.
+
+    Workers replace their processes after some tasks, and the folder must not grow with them.
+    """
+    with _alone(shared, seconds) as alone:
+        if alone:
+            _tidy(shared)
+
+
+def _tidy(shared: Path) -> None:
+    for file in shared.glob("*.db"):
+        kind, _, pid = file.stem.rpartition("_")
+        if pid == "0" or psutil.pid_exists(int(pid)):
+            continue
+        if kind in {"counter", "histogram"}:
+            kept = MmapedDict(str(shared / f"{kind}_0.db"))  # type: ignore[no-untyped-call]
+            for key, value, at, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
+                kept.write_value(key, kept.read_value(key)[0] + value, at)  # type: ignore[no-untyped-call]
+            kept.close()  # type: ignore[no-untyped-call]
+        file.unlink()
+
+
+def _together(shared: Path) -> list[Metric]:
+    """The sums over the processes of a folder, those that have ended included; gauges are of those that live."""
+    with _alone(shared, LOCK_SECONDS) as alone:
+        if alone:
+            _tidy(shared)
         return list(multiprocess.MultiProcessCollector(None, path=str(shared)).collect())  # type: ignore[no-untyped-call]
 
 

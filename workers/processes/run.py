@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 def _after_fork(**_: Any) -> None:
     parts = runtime.current()
     parts.forget_connections()
+    if parts.metrics_folder:
+        metrics.tidy(parts.metrics_folder)  # it may come in the place of another
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)  # its parent consumes
 
 
