@@ -384,6 +384,27 @@ def test_alerts_go_to_the_log_a_chat_and_by_mail_and_wait_for_what_is_away(
         assert "a-secret" not in caplog.text
 
 
+def test_a_name_of_several_lines_keeps_no_alert_back(
+    install: Install, omniscient: psycopg.Connection[Any]
+) -> None:
+    """Uploads are a source by the name of their project, which somebody sent."""
+    with Hook() as hook, post() as server:
+        port = server.server_address[1]
+        here = install(
+            channels=f"""
+        - {{type: mail, host: 127.0.0.1, port: {port}, tls: false, sender: l@x.org, recipients: [o@x.org]}}
+        - {{type: webhook, url: '{hook.address}/hooks'}}"""
+        )
+        omniscient.execute(
+            "update source set held = 3, name = %s", ["upload:a\r\nBcc: evil@x.org\n\n\u2028b"]
+        )
+        here.look()
+        (mail,) = server.mails
+        assert b"held_deletions acme/upload:a Bcc: evil@x.org b" in b" ".join(mail.split())
+        assert b"\nBcc:" not in mail.partition(b"\r\n\r\n")[0]
+        assert len(hook.requests("/hooks")) == 1
+
+
 def test_a_running_control_worker_looks_by_itself(
     install: Install, omniscient: psycopg.Connection[Any]
 ) -> None:

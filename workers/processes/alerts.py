@@ -146,9 +146,9 @@ def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
 def _mail(channel: AlertChannel, _settings: Settings, told: Json) -> None:
     mail = EmailMessage()
     mail["From"], mail["To"] = channel.sender, ", ".join(channel.recipients)
-    mail["Subject"] = (
-        f"[larder] {told['severity']} {told['state']}: {told['alert']} {told['subject']}".strip()
-    )
+    # On one line: names of projects, of which a source may have its own, hold what somebody sent.
+    heading = f"[larder] {told['severity']} {told['state']}: {told['alert']} {told['subject']}"
+    mail["Subject"] = " ".join(heading.split())
     mail.set_content("\n".join(f"{key}: {value}" for key, value in told.items()))
     opened = smtplib.SMTP_SSL if channel.tls and channel.port == smtplib.SMTP_SSL_PORT else smtplib.SMTP
     with opened(channel.host or "", channel.port, timeout=SECONDS) as server:
