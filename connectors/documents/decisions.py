@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -323,6 +324,7 @@ _HEADING_STARTS = frozenset("#=-")
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _NO_PARAGRAPH = re.compile(r" {4}|\t|\s*$| {0,3}(?:[-*+>|]|=+[ \t]*$|\d+[.)][ \t]|#{1,6}(?:[ \t]|$))")
 _LINK = re.compile(r"!?\[([^\[\]]{0,300})\](?:\([^()\s]{0,1000}\)|\[[^\[\]]{0,100}\])?")
+_LINK_ELSEWHERE = re.compile(_LINK.pattern.removesuffix("?"))
 _MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|`")
 
 
@@ -331,10 +333,20 @@ class Heading:
     """One heading and where it is."""
 
     level: int
-    text: str
-    """Without marks for emphasis, code and links."""
+    source: str
+    """As it is written, without its own marks."""
     line: int
     """Index of the heading's last line, from 0."""
+
+    @cached_property
+    def text(self) -> str:
+        """Without marks for emphasis, code and links."""
+        return plain_text(self.source)
+
+    @property
+    def title(self) -> str:
+        """The same with brackets that are no link's: `fill(value[, offset])`."""
+        return plain_title(self.source)
 
 
 def code_lines(lines: Sequence[str]) -> list[bool]:
@@ -368,23 +380,28 @@ def headings_of(text: str) -> Iterator[Heading]:
             continue
         atx = _ATX.match(line)
         if atx:
-            yield Heading(level=len(atx[1]), text=plain_text(_CLOSING.sub("", atx[2])), line=index)
+            yield Heading(level=len(atx[1]), source=_CLOSING.sub("", atx[2]), line=index)
         elif index and not flags[index - 1] and (under := _UNDERLINE.match(line)):
             above = lines[index - 1]
             if not _NO_PARAGRAPH.match(above):
-                yield Heading(level=1 if under[1][0] == "=" else 2, text=plain_text(above), line=index)
+                yield Heading(level=1 if under[1][0] == "=" else 2, source=above, line=index)
 
 
 def title_of(headings: Sequence[Heading]) -> str:
     """The first heading of level 1, else the first of all; empty if there is none."""
     named = [heading for heading in headings if heading.text]
     first = next((heading for heading in named if heading.level == 1), named[0] if named else None)
-    return first.text if first else ""
+    return first.title if first else ""
 
 
-def plain_text(text: str) -> str:
+def plain_title(text: str) -> str:
+    """The same of a title, with the brackets that are no link's: `fill(value[, offset])`."""
+    return plain_text(text, link=_LINK_ELSEWHERE)
+
+
+def plain_text(text: str, *, link: re.Pattern[str] = _LINK) -> str:
     """One line of Markdown without its marks, at most MAX_TITLE characters."""
-    shown = _MARKS.sub("", _LINK.sub(r"\1", text))
+    shown = _MARKS.sub("", link.sub(r"\1", text))
     return " ".join(shown.split())[:MAX_TITLE]
 
 

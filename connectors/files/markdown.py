@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import yaml
 from frontmatter.default_handlers import YAMLHandler
 
-from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_text, title_of
+from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_title, title_of
 from connectors.documents.values import BoundedLoader, json_able, parse_time, scalar_text, tags_of
 from connectors.files.options import FileOptions, MarkdownOptions
 from connectors.files.source import FileSource, FileText, file_document
@@ -165,7 +165,7 @@ def markdown_document(options: MarkdownOptions, file: FileText) -> Document | No
         file,
         evidence,
         SourceType.DOCUMENTATION,
-        title=plain_text(scalar_text(front.values.get("title"))) or title_of(headings),
+        title=plain_title(scalar_text(front.values.get("title"))) or title_of(headings),
         text=text,
         own={**kept, **({"links": links} if links else {})},
         created=created,

@@ -267,16 +267,22 @@ class Passage:
     """Start and end of each, in order, not overlapping."""
 
 
-_HEADING_MARK = re.compile(r"^#{1,6} ", re.MULTILINE)
+_NOT_SHOWN = re.compile(
+    r"<!--(?:[^-]|-(?!->))*(?:-->|\Z)|^#{1,6} "
+    r"|^[ \t]*\.\. (?:_[^:\n]+:[ \t]*$|[\w-]+::)|^([=~^\"*+-])\1{2,}[ \t]*$"
+    r"|^#?\[=*\[\.rst:|^#\]=*\]|:[A-Za-z][\w.+-]*(?::[\w.+-]+)*:(?=`)",
+    re.MULTILINE,
+)
+"""Comments, and marks of Markdown and reStructuredText: of headings, directives, roles, targets, lines below titles."""
 
 
 def passage(content: str, question: str, *, length: int) -> Passage:
     """At most `length` characters of `content` with as many different words of the question as possible.
 
-    White space is brought to single blanks, the marks of headings are left out, and three dots stand where the text
-    goes on.
+    White space is brought to single blanks, comments and marks of headings are left out, and three dots stand where
+    the text goes on.
     """
-    line, wanted = flat(_HEADING_MARK.sub("", content)), stems(question)
+    line, wanted = flat(_NOT_SHOWN.sub("", content)), stems(question)
     hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])

@@ -101,11 +101,23 @@ def _runs(connection: Connection, which: str, order: str) -> dict[UUID, Json]:
     return found
 
 
+def newest_runs(connection: Connection, source_ids: Sequence[UUID], most: int) -> list[Json]:
+    """The newest runs of these sources with their counts and problems, newest first."""
+    statement = text(f"""
+        select id as run, source_id, state, trigger, started_at, finished_at, {", ".join(RUN_COUNTS)}, error, problems
+        from sync_run where source_id = any(:ids) order by id desc limit :most""")
+    rows = connection.execute(statement, {"ids": list(source_ids), "most": most}).mappings()
+    return [dict(row) for row in rows]
+
+
 def _problems(connection: Connection) -> dict[UUID, list[Json]]:
-    """What the newest run with any problem could not take, by source."""
+    """What the newest run with any problem could not take, by source, until a later one has taken all."""
     statement = text("""
-        select distinct on (source_id) source_id, problems from sync_run
-        where jsonb_array_length(problems) > 0 order by source_id, started_at desc, id desc""")
+        select distinct on (source_id) source_id, problems from sync_run r
+        where jsonb_array_length(problems) > 0 and not exists (
+            select from sync_run l where l.source_id = r.source_id and l.id > r.id and l.walk
+            and l.state = 'finished' and l.problems = '[]')
+        order by source_id, started_at desc, id desc""")
     rows = connection.execute(statement)
     keys = ("item", "reason", "outcome")
     return {row.source_id: [{k: p.get(k, "") for k in keys} for p in row.problems] for row in rows}

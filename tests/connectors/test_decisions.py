@@ -15,6 +15,7 @@ from connectors.documents.decisions import (
     headings_of,
     is_decision,
     kind_and_facts,
+    title_of,
 )
 from pipeline.documents import Kind, SourceType
 from tests.growth import assert_linear
@@ -347,3 +348,15 @@ def test_hostile_heads_cost_linear_time(piece: str) -> None:
             kind_and_facts(DecisionRules(), found, SourceType.TEXT)
 
     assert_linear(lambda size: piece * (size // len(piece)), 400_000, read)
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("# [RFC] Use one clock", "[RFC] Use one clock"),
+        ("# `fill(value[, offset[, end]])`", "fill(value[, offset[, end]])"),
+        ("# See [the **pilot**](http://x) and [tides][1]", "See the pilot and tides"),
+    ],
+)
+def test_a_title_keeps_brackets_that_are_no_links(line: str, title: str) -> None:
+    assert title_of([*headings_of(line)]) == title

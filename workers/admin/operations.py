@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -13,7 +14,7 @@ from sqlalchemy import Connection
 from pipeline.database import encryption
 from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
-from pipeline.ledger import audit, dead, documents, jobs, upkeep
+from pipeline.ledger import audit, dead, documents, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin.sync_now import chosen
 from workers.control import sync
@@ -92,6 +93,19 @@ def listing(parts: Runtime) -> list[Json]:
         }
         for k in known_sources(parts)
     ]
+
+
+def newest_runs(parts: Runtime, names: Sequence[str], most: int) -> list[Json]:
+    """The newest runs of these sources, of all without names; each with its `source` and `seconds`."""
+    called = {k.row.id: k.row.name for k in find(parts, names)}
+    with parts.database.control() as connection:
+        found = overview.newest_runs(connection, [*called], most)
+    for run in found:
+        begun, ended = run["started_at"], run["finished_at"]
+        run["source"] = called[run.pop("source_id")]
+        run["seconds"] = ((ended or datetime.now(UTC)) - begun).total_seconds()
+        run |= {"started_at": begun.isoformat(), "finished_at": ended and ended.isoformat()}
+    return found
 
 
 def check(parts: Runtime, names: Sequence[str]) -> list[Json]:

@@ -205,8 +205,15 @@ def _of_work(found: Json) -> Iterator[str]:
         yield f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
     if found["embedding"]["state"] == "held":
         yield f"nothing is embedded: {found['embedding']['error']}"
-    if late > LATE_SECONDS:
+    # A large load is late as a whole, and well as long as each queue is heard of.
+    unheard = [q for q in INDEXING if found["canaries"].get(q, late) > LATE_SECONDS]
+    if late > LATE_SECONDS and unheard:
         yield f"work has been due for {late / 60:.0f} minutes: larder doctor"
+
+
+def not_taken(source: Json) -> int:
+    """How many items of a source could not be taken in, as far as they are named."""
+    return sum(problem["outcome"] == "failed" for problem in source["problems"])
 
 
 def nothing_stored(source: Json) -> bool:
@@ -224,6 +231,8 @@ def _of_content(found: Json) -> Iterator[str]:
     for s in filter(nothing_stored, sources):
         said = f"{s['name']} shows items and none is stored, {overview.left_out_in_words(s['left_out'])}"
         yield f"{said}; see larder sources check {s['name']}"
+    for s, bad in ((s, n) for s in sources if (n := not_taken(s)) and not s["removed"]):
+        yield f"{bad} of {s['name']} could not be taken in: mend what `larder runs {s['name']}` names"
     if dead := sum(s["dead"] for s in sources):
         yield f"{dead} dead letter{'' if dead == 1 else 's'}: larder dead list"
     if failed := found.get("enrichment", {}).get("failed"):

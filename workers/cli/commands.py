@@ -36,6 +36,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all",
     ),
     "status": ("status:status", "Show sources, backlog, workers and what to do next, over all tenants"),
+    "runs": ("operate:runs", "Show the last syncs with their counts, times and errors, newest first"),
+    "logs": ("operate:logs", "Read what the processes of this machine log, as lines for people"),
     "doctor": ("operate:doctor", "Look at everything; exit 1 if an error remains"),
     "sources": ("operate:sources", "List, check, pause and reconcile sources"),
     "dead": ("operate:dead", "Documents that were given up on"),

@@ -55,7 +55,7 @@ ProjectsOption = Annotated[
 @command(answer_timeout=ANSWER_TIMEOUT)
 def enrich(
     context: CommandContext,
-    file: Annotated[Path, Argument(help="What Step 3 wrote, or any JSON with PBIs.")],
+    file: Annotated[Path, Argument(help="What Step 3 wrote, or any JSON with PBIs; - is standard input.")],
     output: OutputOption = None,
     form: FormatOption = None,
     timeout: TimeoutOption = None,

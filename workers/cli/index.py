@@ -156,11 +156,19 @@ def ingest(
     force: ForceOption = False,
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
+    from connectors import FileOptions
     from workers.admin import sync_now
 
     fix = "give the folder that holds the files"
     if not folder.is_dir():
         raise ConfigurationError(f"{folder} is not a folder", fix=fix)
+    named = [s for s in context.settings.rag.sources if isinstance(s, FileOptions)]
+    places = (
+        (s.name, context.settings.resolve(s.root) / path.partition("*")[0]) for s in named for path in s.paths
+    )
+    if same := [name for name, place in places if place.resolve() == folder.resolve()]:
+        what = f"{folder} is the folder of the source {same[0]} already"
+        raise ConfigurationError(what, fix=f"larder index {same[0]}")
     wanted = sync_now.sources_of_folder(context.parts, folder.resolve())
     if not wanted:
         raise ConfigurationError(f"{folder} holds no .md, .txt or .json file", fix=fix)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +17,7 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
-from workers.cli.tables import table
+from workers.cli.tables import once, span, table
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -294,6 +297,92 @@ def verify_audit(
     context.answer(told, f"{found.entries} entries, head {found.head or '-'}", *lines)
     if problems:
         raise typer.Exit(FAILED)
+
+
+# Runs and logs ------------------------------------------------------------------------------------
+
+
+@command(looks=True)
+def runs(
+    context: CommandContext,
+    names: Annotated[list[str] | None, Argument(metavar="[SOURCE]...", help="All if none is named.")] = None,
+    number: Annotated[int, Option("-n", min=1, help="How many.")] = 10,
+) -> None:
+    """Show the last syncs with their counts, times and errors, newest first."""
+    from workers.admin import operations
+
+    found = operations.newest_runs(context.parts, names or [], number)
+    heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed")
+    rows = (
+        (
+            *(one["run"], one["source"], minute(one["started_at"]), span(one["seconds"]), one["state"]),
+            *(one["listed"], one["indexed"], one["failed"] + one["dead"]),
+        )
+        for one in found
+    )
+    shown = table(heads, rows, right=heads[5:])
+    errors = [f"run {one['run']}: {one['error']}" for one in found if one["error"]]
+    errors += [f"run {one['run']}: {once(p['item'], p['reason'])}" for one in found for p in one["problems"]]
+    lines = errors[:MOST_SHOWN] + ["... and more; --json has all"] * (len(errors) > MOST_SHOWN)
+    context.answer({"runs": found}, *([shown, *lines] if found else ["no source was synced yet"]))
+
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+FOLLOW_SECONDS = 0.5
+
+
+@command(looks=True, without={"as_json"})
+def logs(
+    context: CommandContext,
+    process: Annotated[
+        str | None, Argument(metavar="[PROCESS]", help="Such as worker-embed; all if none is named.")
+    ] = None,
+    follow: Annotated[bool, Option("-f", "--follow", help="Go on with what comes.")] = False,
+    level: Annotated[str, Option(help=f"At least: {', '.join(LEVELS)}.")] = "info",
+    number: Annotated[int, Option("-n", min=1, help="How many lines.")] = 50,
+) -> None:
+    """Read what the processes of this machine log, as lines for people."""
+    if level not in LEVELS:
+        raise ConfigurationError(f"--level: {level!r} is none", fix=f"use one of {', '.join(LEVELS)}")
+    folder = context.settings.data / "logs"
+    files = sorted(folder.glob(f"{process or '*'}.log"))
+    if not files:
+        known = ", ".join(path.stem for path in sorted(folder.glob("*.log"))) or "none yet, see `larder up`"
+        raise ConfigurationError(f"there is no log {process or ''} in {folder}", fix=f"there are: {known}")
+    read = dict.fromkeys(files, 0)
+    while True:
+        lines: list[tuple[str, str]] = []
+        for path, place in read.items():
+            with path.open("rb") as file:
+                begin = file.seek(place if place <= path.stat().st_size else 0)  # it may have been emptied
+                whole = file.read()
+                whole = whole[: whole.rfind(b"\n") + 1]
+                read[path] = begin + len(whole)
+            said = whole.decode("utf-8", "replace").splitlines()
+            lines += filter(None, (_log_line(path.stem, line, LEVELS.index(level)) for line in said))
+        context.answer(None, *(line for _, line in sorted(lines)[-number:]))
+        if not follow:
+            return
+        number = 0  # from here on all
+        time.sleep(FOLLOW_SECONDS)
+
+
+def _log_line(process: str, line: str, least: int) -> tuple[str, str] | None:
+    """Time and line of what is of this level at least; other programs' own lines have none and count as info."""
+    try:
+        told = json.loads(line)
+        at, level, event = str(told.pop("timestamp", "")), told.pop("level", "info"), told.pop("event", "")
+        told.pop("logger", None)
+        more = "".join(f" {name}={value}" for name, value in told.items())
+    except (ValueError, AttributeError):
+        if process != "supervisor":
+            return None  # a banner
+        noted = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
+        at, event = noted.groups() if noted else ("", line)
+        level, more = "warning" if noted else "info", ""
+    if level in LEVELS and LEVELS.index(level) < least:
+        return None
+    return at, f"{at[:19].replace('T', ' ')} {process:<14} {level:<8} {event}{more}"
 
 
 # Doctor -------------------------------------------------------------------------------------------

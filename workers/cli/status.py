@@ -85,7 +85,8 @@ def screen(found: Json) -> RenderableType:
             parts += [Text(), table(("", "", "", ""), bars)]
         parts += [Text(), table(("", ""), figures)]
     advice = escape(found["next"])
-    parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else "nothing to do"))
+    idle = "nothing to do: it goes on by itself" if any(map(_running, found["sources"])) else "nothing to do"
+    parts.append(Text.from_markup(f"[bold]next[/]  {advice}" if advice else idle))
     return Group(*parts)
 
 
@@ -105,7 +106,7 @@ def _running(s: Json) -> tuple[object, ...]:
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     """Its row; with its tenant if there are several."""
-    from workers.admin.status import nothing_stored
+    from workers.admin.status import not_taken, nothing_stored
 
     states = (
         ("removed", s["removed"], "dim"),
@@ -114,13 +115,15 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
         ("failing", s["last_error"], "red"),
         ("empty", nothing_stored(s), "yellow"),
         ("syncing", (s["last_run"] or {"finished_at": "-"})["finished_at"] is None, "none"),
+        (f"{not_taken(s)} failed", not_taken(s), "yellow"),
         ("ok", True, "none"),
     )
     state = next(Text(word, style=colour) for word, holds, colour in states if holds)
     name = f"{s['tenant']}/{s['name']}" if several else s["name"]
     dead = Text(str(s["dead"]), style="red" if s["dead"] else "")
     counts = (s["documents"], s["chunks"], s["pending"], dead, s["hidden"])
-    return name, *counts, span(s["freshness_seconds"]), _until(s["next_sync"]), state
+    fresh = span(s["freshness_seconds"]) if s["documents"] else ""
+    return name, *counts, fresh, _until(s["next_sync"]), state
 
 
 def _troubles(sources: list[Json]) -> list[Text]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,14 +85,14 @@ class Enriched:
 
 
 def read_backlog(path: Path) -> BacklogFile:
-    """The PBIs of a file, in whatever shape a step of the pipeline has written them.
+    """The PBIs of a file (`-` is standard input), in whatever shape a step of the pipeline has written them.
 
     Raises:
         ConfigurationError: there is no such file.
         DocumentRejected: it holds no PBIs; the message names file and field.
     """
     try:
-        content = path.read_bytes()
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}", fix="give the file that Step 3 wrote"

@@ -176,3 +176,33 @@ def test_shells_are_told_what_may_follow(larder: Larder) -> None:
     ran = CliRunner().invoke(app, [], env=env, prog_name="larder")
     assert ran.stdout.split() == ["search"]
     assert larder("--show-completion", "bash").exit_code == 0
+
+
+def test_logs_are_read_for_people(larder: Larder) -> None:
+    folder = Path(".larder/logs")
+    folder.mkdir(parents=True)
+    told = [{"event": "indexed", "level": "info", "timestamp": "2026-01-02T03:04:05.6Z", "run": 7}]
+    told.append({"event": "late", "level": "warning", "timestamp": "2026-01-02T03:04:04Z", "logger": "x"})
+    lines = ["a banner", *map(json.dumps, told), '{"half": ']
+    (folder / "worker-embed.log").write_text("\n".join(lines))
+    (folder / "supervisor.log").write_text("2026-01-02T03:04:06Z beat was ended by SIGKILL\n")
+    assert larder("logs").stdout.splitlines() == [
+        "2026-01-02 03:04:04 worker-embed   warning  late",
+        "2026-01-02 03:04:05 worker-embed   info     indexed run=7",
+        "2026-01-02 03:04:06 supervisor     warning  beat was ended by SIGKILL",
+    ]
+    assert larder("logs", "worker-embed", "--level", "warning").stdout.count("\n") == 1
+    assert larder("logs", "-n", "1").stdout.count("\n") == 1
+    assert "there are: supervisor, worker-embed" in larder("logs", "api").stderr
+    assert larder("logs", "--level", "loud").exit_code == 2
+
+
+def test_a_folder_that_is_a_source_is_not_made_a_second_one(larder: Larder) -> None:
+    Path("docs").mkdir()
+    Path("docs/a.txt").write_text("a")
+    Path("larder.yaml").write_text("rag: {sources: [{name: notes, type: text, paths: ['docs/**/*.txt']}]}")
+    result = larder("ingest", "docs")
+    assert result.exit_code == 2
+    assert "the folder of the source notes already" in result.stderr
+    assert "larder index notes" in result.stderr
+    assert not Path(".larder").exists()

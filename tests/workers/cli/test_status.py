@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from workers import runtime
+from workers.admin import status as advising
 from workers.cli import status
 from workers.cli.tables import span
 
@@ -263,3 +264,22 @@ def test_a_run_under_way_is_shown() -> None:
 )
 def test_times_as_people_say_them(seconds: float | None, words: str) -> None:
     assert span(seconds) == words
+
+
+def test_a_source_with_failed_files_is_not_well_and_one_without_documents_is_not_fresh() -> None:
+    problem = {"item": "a.md", "reason": "a.md is not UTF-8", "outcome": "failed"}
+    found = picture([source("docs", problems=[problem], documents=0)])
+    lines, _ = drawn(found)
+    (line,) = (text for text in lines if text.rstrip().endswith("1 failed"))
+    assert "1m" not in line
+    assert " 1m " in next(text for text in drawn(picture([source("docs")]))[0] if text.startswith("docs"))
+    assert "\n".join(lines).count("a.md") == 1, "it is named once"
+    assert "1 of docs could not be taken in" in next(advising._of_content(found))
+
+
+def test_a_load_that_goes_on_is_not_late() -> None:
+    found = picture([source("docs")], database_seconds=0.0)
+    found["backlog"]["oldest_due_seconds"] = 1900.0
+    assert not [*advising._of_work(found)]
+    found["canaries"]["embed"] = 1500.0
+    assert "larder doctor" in next(advising._of_work(found))
