@@ -23,6 +23,8 @@ from workers.cli.tables import once, pace, span, table, warn
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
 WATCH_SECONDS = 2.0
+MOST_ALERTS = 3
+"""Named on the screen, the oldest first."""
 MOST_LINES = 5
 """Of errors and of problems: the screen is 24 lines high."""
 
@@ -179,6 +181,14 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     yield "workers", ", ".join(said) or "none running"
     yield "index", _index(found["index"]) if found["index"] else "none yet"
     yield "embed", _embedding(found["embedding"])
+    if raised := found.get("alerts"):
+        now = datetime.now(UTC)
+        since = (
+            (a, (now - datetime.fromisoformat(a["since"])).total_seconds()) for a in raised[:MOST_ALERTS]
+        )
+        told = [f"{a['name']} {escape(a['subject'])} for {span(age)}".replace("  ", " ") for a, age in since]
+        more = f" and {len(raised) - MOST_ALERTS} more" if len(raised) > MOST_ALERTS else ""
+        yield "alerts", f"[yellow]{', '.join(told)}{more}[/]"
     for i in found.get("other_indexes") or []:  # being filled, or kept for a rollback
         lag = f", {i['stale']} older, {span(i['lag_seconds'])} behind" if i["stale"] else ""
         dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""

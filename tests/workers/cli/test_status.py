@@ -231,6 +231,20 @@ def test_what_is_right_has_no_colour() -> None:
             ),
             "silent 1m",
         ),
+        (
+            picture(
+                [source("docs")],
+                alerts=[
+                    {
+                        "name": "held_deletions",
+                        "subject": "acme/[docs]",
+                        "since": "2026-01-01T00:00:00+00:00",
+                    },
+                    *({"name": "oldest_due", "subject": "", "since": "2026-01-01T00:00:00+00:00"},) * 4,
+                ],
+            ),
+            "held_deletions acme/[docs] for ",
+        ),
     ],
 )
 def test_what_is_wrong_has_a_colour(wrong: dict[str, Any], words: str) -> None:
