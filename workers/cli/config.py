@@ -24,16 +24,17 @@ def init(
     context: CommandContext,
     file: Annotated[Path | None, Argument(help="[default: larder.yaml]")] = None,
     force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
+    full: Annotated[bool, Option("--full", help="With every key, its default and its meaning.")] = False,
 ) -> None:
-    """Write a commented file with every key, its default and an example of each source."""
-    from workers.settings import initial_file
+    """Write a commented file with an example of each source."""
+    from workers.settings import initial_file, short_file
 
     path = file or context.config or Path("larder.yaml")
     if path.exists() and not force:
         raise ConfigurationError(f"{path} is there already", fix="name another file, or add --force")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(initial_file(), encoding="utf-8")
+        path.write_text(initial_file() if full else short_file(), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     context.answer(

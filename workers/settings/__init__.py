@@ -3,7 +3,7 @@
 from workers.settings.embedding import EMBEDDING_PROVIDERS, EmbeddingModel
 from workers.settings.loading import Settings, load
 from workers.settings.models import Configuration, ConfigurationFile
-from workers.settings.rendering import effective, initial_file, reference, show
+from workers.settings.rendering import effective, initial_file, reference, short_file, show
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import SettingsError, SettingsProblem
 
@@ -21,5 +21,6 @@ __all__ = [
     "initial_file",
     "load",
     "reference",
+    "short_file",
     "show",
 ]

@@ -33,6 +33,31 @@ _HEAD = """\
 """
 
 
+_SHORT_HEAD = """\
+# Configuration of Larder: name your sources, then `larder config check` and `larder up --detach`.
+# Each key left out has its default: docs/configuration.md, or all of them in a file by `larder config init --full`.
+# Values may name variables: ${NAME} or ${NAME:-default}. Secrets belong in variables, not in this file.
+# Relative paths start at the folder of this file.
+rag:
+  # tenant: default
+  # project: default
+  # timezone: UTC
+  # embedding: {provider: gemini, apiKey: '${GEMINI_API_KEY}'}   # else the model that is shipped, on this machine
+  sources:
+"""
+_SHORT_SOURCES: tuple[Mapping[str, Any], ...] = (
+    {"name": "notes", "type": "text", "paths": ["./notes/**/*.txt"], "watch": True},
+    {"name": "records", "type": "json", "paths": ["./records/**/*.json"]},
+)
+
+
+def short_file() -> str:
+    """A `larder.yaml` to begin with: an example of each type of source."""
+    own = [kind.options.example for name, kind in SOURCES.items() if kind.options.example.get("type") == name]
+    made = yaml.safe_dump([dict(one) for one in (*own, *_SHORT_SOURCES)], sort_keys=False, allow_unicode=True)
+    return _SHORT_HEAD + textwrap.indent(made, "    ")
+
+
 def initial_file() -> str:
     """A commented `larder.yaml` with every key, its default and its meaning, and two example sources."""
     return _HEAD + "\n".join([f"{ROOT}:", *_keys(Configuration, {}, "  ")]) + "\n"

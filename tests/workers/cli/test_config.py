@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from connectors import SOURCES
 from workers.cli import commands
 from workers.cli.config import app
 
@@ -36,6 +37,12 @@ def document(result: Result) -> Any:
 @pytest.mark.req("001-081", "001-091")
 def test_the_written_file_passes_its_own_check(run: Run) -> None:
     made = run("init")
+    assert made.exit_code == 0, made.output
+    assert len(Path("larder.yaml").read_text(encoding="utf-8").splitlines()) <= 80
+    shorter = document(run("check", "--json"))
+    assert not shorter["problems"]
+    assert {s["type"] for s in shorter["sources"]} == set(SOURCES)
+    made = run("init", "--full", "--force")
     assert made.exit_code == 0, made.output
     text = Path("larder.yaml").read_text(encoding="utf-8")
     assert text.startswith("# Configuration of Larder")

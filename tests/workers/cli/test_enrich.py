@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from pipeline.errors import ConfigurationError
 from workers.cli.enrich import enrich
+from workers.enrichment import step4_file
 from workers.enrichment.step4_file import write
 
 app = typer.Typer()
@@ -193,3 +195,9 @@ def test_pages_without_a_place_are_told_before_the_work(run: Run) -> None:
     assert result.exit_code == 2
     assert "its folder does not exist" in result.stderr
     assert run(TWO, "--format", "pdf").exit_code == 2
+
+
+def test_a_backlog_may_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b'[{"id": "P-1", "title": "Moorings"}]'))
+    monkeypatch.setattr("sys.stdin", given)
+    assert step4_file.read_backlog(Path("-")).count == 1
