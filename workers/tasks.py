@@ -88,6 +88,8 @@ def _step(of: Callable[[Indexer, UUID, Sequence[Item]], Step], tenant: UUID, ite
         done = of(steps.indexer(parts, tenant), tenant, items)
     metrics.PROCESSED.inc(done.indexed)
     dispatch.send_step(parts.database, tenant, done, steps.weights(parts.rag), steps.limits(parts.rag).batch)
+    if of is not Indexer.upsert:
+        pumping.send_embeds(parts)
 
 
 @app.task(name="larder.fill")  # type: ignore[untyped-decorator]

@@ -16,6 +16,8 @@ from pipeline.ledger import Stage, dead, runs
 
 DEAD_SHOWN = 20
 """How many dead letters a source names, newest first; `dead` counts them all."""
+TURN_SECONDS = 30
+"""While something is embedded, a message is sent in each such time; one that waits longer tells that nobody embeds."""
 WORKERS_SECONDS = 300
 """A worker that was silent for longer is no longer listed: machines come and go."""
 
@@ -124,17 +126,22 @@ def _problems(connection: Connection) -> dict[UUID, list[Json]]:
 
 
 def backlog(connection: Connection, *, resend: float) -> Json:
-    """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent."""
-    statement = text("""
+    """What waits, over all tenants; a document counts as in flight for `resend` seconds after its message was sent.
+
+    A load waits for its turns to be embedded, and is not overdue while others are.
+    """
+    statement = text(f"""
         select cast(extract(epoch from now() - min(due_at)) as double precision) as oldest_due_seconds,
                (select count(*) from document where state = 'pending'
                 and enqueued_at >= now() - make_interval(secs => :resend)) as in_flight
-        from (select w.due_at from source s cross join unnest(cast(:stages as text[])) as q(stage)
+        from (select w.due_at, q.stage from source s cross join unnest(cast(:stages as text[])) as q(stage)
               cross join lateral (select due_at from document
                   where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null
                   order by due_at limit 1) w
-              union all select due_at from document where state = 'pending' and enqueued_at is not null) d
-        where due_at <= now()""")
+              union all select due_at, stage from document where state = 'pending' and enqueued_at is not null) d
+        where due_at <= now() and (stage <> 'chunked' or not exists (
+            select from document where state = 'pending' and enqueued_at is not null and stage = 'chunked'
+            and (lease_until > now() or enqueued_at > now() - make_interval(secs => {TURN_SECONDS}))))""")
     row = connection.execute(statement, {"resend": resend, "stages": list(Stage)}).mappings()
     statement = text(
         "select stage, sum(documents) from document_count where state = 'pending' group by stage"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -103,11 +104,13 @@ def still_ours(connection: Connection, claimed: Claim) -> list[UUID]:
 
 
 _ITEM = "id as document_id, desired_version as version"
+_SENT = "enqueued_at = case when coalesce(cast(:stage as text), stage) <> 'chunked' then now() end"
+"""What is to be embedded waits here until it is chosen."""
 _ADVANCE = _LEASED.give_back(
-    "stage = :stage, crash_count = 0, enqueued_at = now(), last_error = null, waits = 0", returning=_ITEM
+    f"stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0", returning=_ITEM
 )
 _PUT_BACK = _LEASED.give_back(
-    f"stage = coalesce(:stage, stage), {UNCOUNTED}, enqueued_at = now()", returning=_ITEM
+    f"stage = coalesce(cast(:stage as text), stage), {UNCOUNTED}, {_SENT}", returning=_ITEM
 )
 _WAIT = _LEASED.give_back(
     f"""waits = waits + 1, {UNCOUNTED}, due_at = now() + make_interval(secs => :delay), enqueued_at = null,
@@ -128,7 +131,7 @@ _FINISH = _LEASED.give_back(
 
 
 def advance(connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage) -> list[Item]:
-    """Move documents to the next stage and give the claim back; returns what to send a message about."""
+    """Move documents to the next stage and give the claim back; returns what to send a message about, or to choose."""
     rows = connection.execute(_ADVANCE, claimed.mine(ids, stage=stage))
     return [Item(**row) for row in rows.mappings()]
 
@@ -249,6 +252,22 @@ def waiting(connection: Connection) -> Row[Any] | None:
     return connection.execute(statement, values).one_or_none()
 
 
+class Lane(IntEnum):
+    """In which order what is due goes out; the priority of its message."""
+
+    CHANGED = 0
+    """Indexed already and changed since, few of a source: what somebody just edited."""
+    FEW = 3
+    """Of a source with little to do, as a small new one."""
+    BULK = 6
+
+
+SHORT_OF = 64
+"""At most so many documents of a source go before those of larger loads."""
+AHEAD = 2
+"""Messages of a lane that wait to be embedded beyond as many as are under way: whoever comes later waits for these."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Documents of one tenant that wait for the same stage; one message."""
@@ -256,6 +275,7 @@ class Batch:
     tenant_id: UUID
     stage: Stage
     items: tuple[Item, ...]
+    lane: Lane = Lane.FEW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,20 +288,37 @@ class Pumped:
     crashed: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmbedRoom:
+    """How much may be sent to be embedded now."""
+
+    documents: int | None = None
+    """None: as many as there is room for."""
+    chunks: int = 64
+    """In one message; a document with more travels alone."""
+    waiting: Mapping[int, int] | None = None
+    """Messages of each lane that no worker has taken; None: any number may wait."""
+
+
 def pump_once(
-    connection: Connection, limits: Limits, *, embed: int | None = None, resend_syncs: float | None = None
+    connection: Connection,
+    limits: Limits,
+    *,
+    embed: EmbedRoom | None = None,
+    resend_syncs: float | None = None,
 ) -> Pumped | None:
     """Stamp and return what is due; None if another pump is at it right now.
 
-    At most `embed` documents are sent for embedding; None: as many as there is room for. Walks are sent once more
-    after `resend_syncs` seconds, if not after those of the limits.
+    Walks are sent once more after `resend_syncs` seconds, if not after those of the limits.
     """
     if not connection.execute(text("select pg_try_advisory_xact_lock(hashtext('larder.pump'))")).scalar():
         return None
     overview.add_up(connection)
     crashed = _expire(connection, limits)
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
-    return Pumped(batches=tuple(_choose(connection, limits, embed)), syncs=tuple(syncs), crashed=crashed)
+    connection.execute(_LOST, {"resend": limits.resend})
+    batches = [*_choose(connection, limits), *choose_embeds(connection, limits, embed or EmbedRoom())]
+    return Pumped(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
 
 
 _EXPIRE = _LEASED.expire(
@@ -308,53 +345,121 @@ _LOST = text("""
     where id in (select id from document
                  where state = 'pending' and enqueued_at < now() - make_interval(secs => :resend)
                  and (lease_until is null or lease_until < now()) order by id for update skip locked)""")
+_FLYING = text("""
+    select count(*) as documents, count(distinct lease_token) filter (where stage = 'chunked') as embedding
+    from document where state = 'pending' and enqueued_at is not null""")
 _WAITS = "state = 'pending' and enqueued_at is null and due_at <= now()"
-_QUEUES = text(f"""
-    select s.tenant_id, s.id as source_id, q.stage
-    from source s cross join unnest(cast(:stages as text[])) as q(stage)
-    cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {_WAITS}
-                        order by due_at limit 1) w
-    order by w.due_at""")
-_SEND = text(f"""
-    update document d set enqueued_at = now()
-    from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
-        as q(source, stage, share)
-    cross join lateral (select id from document where source_id = q.source and stage = q.stage and {_WAITS}
-                        order by due_at, id limit q.share for update skip locked) w
-    where d.id = w.id
-    returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
+_OF_LANE = {
+    Lane.CHANGED: f"""{_WAITS} and indexed_version is not null
+        and (select count(*) from (select from document
+             where source_id = s.id and state = 'pending' and indexed_version is not null
+             limit {SHORT_OF + 1}) n) <= {SHORT_OF}""",
+    Lane.FEW: f"{_WAITS} and p.documents <= {SHORT_OF}",
+    Lane.BULK: _WAITS,
+}
+"""What waits in a lane, of a source `s` that has `p.documents` to do; the lanes before it were emptied."""
+_QUEUES = {
+    lane: text(f"""
+        select s.tenant_id, s.id as source_id, q.stage
+        from source s cross join unnest(cast(:stages as text[])) as q(stage)
+        join (select source_id, sum(documents) as documents from document_count where state = 'pending'
+              group by source_id) p on p.source_id = s.id
+        cross join lateral (select due_at from document where source_id = s.id and stage = q.stage and {waits}
+                            order by due_at limit 1) w
+        left join (select source_id, max(enqueued_at) as at from document
+                   where state = 'pending' and enqueued_at is not null and stage = 'chunked' and :turns
+                   group by source_id) t on t.source_id = s.id
+        order by max(t.at) over (partition by s.tenant_id) nulls first, t.at nulls first,
+                 case when :turns then random() end, w.due_at""")
+    for lane, waits in _OF_LANE.items()
+}
+"""The longest due first; in `turns`, for embedding, whose last message is the oldest: tenants, then their sources."""
+_ONLY = {Lane.CHANGED: " and indexed_version is not null", Lane.FEW: "", Lane.BULK: ""}
+_SEND = {
+    lane: text(f"""
+        update document d set enqueued_at = now()
+        from unnest(cast(:sources as uuid[]), cast(:stages as text[]), cast(:shares as integer[]))
+            as q(source, stage, share)
+        cross join lateral (select id from document where source_id = q.source and stage = q.stage and {_WAITS}{only}
+                            order by due_at, id limit q.share for update skip locked) w
+        where d.id = w.id
+        returning d.id, d.tenant_id, d.source_id, d.stage, d.desired_version, d.crash_count""")
+    for lane, only in _ONLY.items()
+}
+_SEND_EMBED = {
+    lane: text(f"""
+        with due as materialized (
+            select id, due_at, crash_count,
+                   (select count(*) from chunk_stage c where c.document_id = document.id) as chunks
+            from document where source_id = :source and stage = 'chunked' and {_WAITS}{only}
+            order by due_at, id limit :most
+        ), fitting as (
+            select id, row_number() over o as place, sum(chunks) over o as chunks, max(crash_count) over o as crashes
+            from due window o as (order by due_at, id))
+        update document d set enqueued_at = now() from fitting f
+        where d.id = f.id and d.enqueued_at is null and (f.place = 1 or f.chunks <= :chunks and f.crashes = 0)
+        returning d.id, d.desired_version""")
+    for lane, only in _ONLY.items()
+}
+"""One message: documents up to so many chunks, the first in any case; one that crashed before travels alone."""
 
 
-def _choose(connection: Connection, limits: Limits, embed: int | None) -> list[Batch]:
-    """Due documents up to the room that is left, in batches; those that crashed before travel alone.
+def _choose(connection: Connection, limits: Limits) -> list[Batch]:
+    """Due documents but those to embed, up to the room that is left, in batches; those that crashed before alone.
 
-    Tenants take turns, then the sources of each, then the stages of a source; in each of these the longest due first.
+    In each lane tenants take turns, then the sources of each, then the stages of a source, the longest due first.
     """
-    connection.execute(_LOST, {"resend": limits.resend})
-    statement = text("select count(*) from document where state = 'pending' and enqueued_at is not null")
-    room = limits.in_flight - int(connection.execute(statement).scalar_one())
-    # Of all stages together; those that wait to be embedded apart if only a few of them may be sent.
-    stages = [stage for stage in Stage if embed is None or stage is not Stage.CHUNKED]
-    rows = _stamp(connection, stages, room)
-    rows += _stamp(connection, [Stage.CHUNKED], min(embed or 0, room - len(rows)))
-    groups: dict[tuple[UUID, str, UUID | None], list[Item]] = defaultdict(list)
-    for row in rows:
-        alone = row.id if row.crash_count else None
-        groups[row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
-    sent: Counter[UUID] = Counter()
-    turns: list[tuple[int, Batch]] = []
-    for (tenant, stage, _), items in groups.items():
+    room = limits.in_flight - connection.execute(_FLYING).one().documents
+    groups: dict[tuple[Lane, UUID, str, UUID | None], list[Item]] = defaultdict(list)
+    for lane in Lane:
+        kept = limits.in_flight // 10 if lane is Lane.BULK else 0  # for what comes later and overtakes
+        rows = _stamp(connection, lane, room - kept)
+        room -= len(rows)
+        for row in rows:
+            alone = row.id if row.crash_count else None
+            groups[lane, row.tenant_id, row.stage, alone].append(Item(row.id, row.desired_version))
+    sent: Counter[tuple[Lane, UUID]] = Counter()
+    turns: list[tuple[Lane, int, Batch]] = []
+    for (lane, tenant, stage, _), items in groups.items():
         for start in range(0, len(items), limits.batch):
             part = tuple(items[start : start + limits.batch])
-            turns.append((sent[tenant], Batch(tenant_id=tenant, stage=Stage(stage), items=part)))
-            sent[tenant] += 1
-    return [batch for _, batch in sorted(turns, key=lambda turn: turn[0])]
+            batch = Batch(tenant_id=tenant, stage=Stage(stage), items=part, lane=lane)
+            turns.append((lane, sent[lane, tenant], batch))
+            sent[lane, tenant] += 1
+    return [batch for _, _, batch in sorted(turns, key=lambda turn: turn[:2])]
 
 
-def _stamp(connection: Connection, stages: Sequence[Stage], room: int) -> list[Row[Any]]:
-    """Note of at most `room` documents that a message about them is under way."""
+def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> list[Batch]:
+    """Stamp and return what is to be embedded next, message by message: tenants take turns, then their sources.
+
+    Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
+    """
+    connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
+    flying = connection.execute(_FLYING).one()
+    left = limits.in_flight - flying.documents
+    left = left if room.documents is None else min(left, room.documents)
+    batches: list[Batch] = []
+    for lane in Lane:
+        more = left if room.waiting is None else flying.embedding + AHEAD - room.waiting.get(lane, 0)
+        values = {"stages": [Stage.CHUNKED], "turns": True}
+        queues = deque(connection.execute(_QUEUES[lane], values) if min(more, left) > 0 else ())
+        while queues and more > 0 and left > 0:
+            queue = queues.popleft()
+            values = {"source": queue.source_id, "most": min(limits.batch, left), "chunks": room.chunks}
+            items = tuple(Item(*row) for row in connection.execute(_SEND_EMBED[lane], values))
+            if items:
+                batch = Batch(tenant_id=queue.tenant_id, stage=Stage.CHUNKED, items=items, lane=lane)
+                batches.append(batch)
+                queues.append(queue)
+                more, left = more - 1, left - len(items)
+    return batches
+
+
+def _stamp(connection: Connection, lane: Lane, room: int) -> list[Row[Any]]:
+    """Note of at most `room` documents of a lane that a message about them is under way."""
     chosen: list[Row[Any]] = []
-    queues = connection.execute(_QUEUES, {"stages": list(stages)}).all() if room > 0 else []
+    stages = [stage for stage in Stage if stage is not Stage.CHUNKED]
+    queues = connection.execute(_QUEUES[lane], {"stages": stages, "turns": False}).all() if room > 0 else []
     while queues and len(chosen) < room:
         shares = _shares(queues, room - len(chosen))
         values = {
@@ -362,7 +467,7 @@ def _stamp(connection: Connection, stages: Sequence[Stage], room: int) -> list[R
             "stages": [queue.stage for queue in queues],
             "shares": shares,
         }
-        rows = connection.execute(_SEND, values).all()
+        rows = connection.execute(_SEND[lane], values).all()
         chosen += rows
         taken = Counter((row.source_id, row.stage) for row in rows)
         # A queue that gave less than its share is empty: the others have its room.

@@ -67,7 +67,7 @@ def measure(database: Database) -> None:
     """Print what each look takes."""
 
     def limited(embed: int | None) -> Callable[[Connection], object]:
-        return lambda c: work.pump_once(c, Limits(), embed=embed)
+        return lambda c: work.pump_once(c, Limits(), embed=work.EmbedRoom(documents=embed))
 
     def progress(c: Connection) -> object:
         return runs.progress(c, list(range(1, 21)))

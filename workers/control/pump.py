@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
+from sqlalchemy import Connection
+
 from pipeline.errors import LarderError, StoreError
 from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
 from pipeline.search.chunk_store import SearchIndex, indexes
@@ -36,14 +38,13 @@ def pump_once(parts: Runtime) -> None:
         found = work.pump_once(
             connection,
             limits,
-            embed=parts.allowance.room(connection),
+            embed=_embed_room(parts, connection),
             resend_syncs=_resend(parts, unheard, "larder.sync"),
         )
     # Sent at once: whatever goes wrong further down, they are noted as under way.
     for tenant, source, run in found.syncs if found else ():
         dispatch.send_sync(parts.database, tenant, source, run)
-    for batch in found.batches if found else ():
-        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items)
+    _send(parts, found.batches if found else ())
     _open_due(parts)
     _close_settled(parts)
     with parts.database.control() as connection:
@@ -51,6 +52,27 @@ def pump_once(parts: Runtime) -> None:
     if found and len(lacking) > 1:
         for index in lacking:
             _send_fills(parts, index, resend=_resend(parts, unheard, "larder.fill"))
+
+
+def send_embeds(parts: Runtime) -> None:
+    """Send what is to be embedded next; called whenever a step ends, so that a few messages are always there."""
+    with parts.database.control() as connection:
+        room = _embed_room(parts, connection)
+        batches = work.choose_embeds(connection, steps.limits(parts.rag), room)
+    _send(parts, batches)
+
+
+def _embed_room(parts: Runtime, connection: Connection) -> work.EmbedRoom:
+    return work.EmbedRoom(
+        documents=parts.allowance.room(connection),
+        chunks=steps.weights(parts.rag)[Stage.CHUNKED],
+        waiting=broker.waiting(parts.addresses.broker, "embed"),
+    )
+
+
+def _send(parts: Runtime, batches: Sequence[work.Batch]) -> None:
+    for batch in batches:
+        dispatch.send_items(parts.database, batch.tenant_id, batch.stage, batch.items, batch.lane)
 
 
 def _resend(parts: Runtime, unheard: set[str], *tasks: str) -> float:

@@ -25,6 +25,9 @@ from workers.runtime import Runtime
 from workers.settings import Configuration, SourceSettings
 from workers.settings.queue import QueueSettings
 
+SLICE_SECONDS = 4.0
+"""How long a large document is embedded until others get their turn."""
+
 
 def indexer(parts: Runtime, tenant: UUID) -> Indexer:
     """The three steps of a document, into the index that is read at this moment."""
@@ -41,7 +44,7 @@ def indexer(parts: Runtime, tenant: UUID) -> Indexer:
         decide=partial(decide, q),
         lease=q.lease_seconds,
         crashes=q.max_crashes,
-        slice_seconds=min(60.0, q.soft_time_limit / 4),
+        slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
         terms=parts.allowance.terms_of(index.provider, index.model),
     )
 
@@ -56,7 +59,7 @@ def filler(parts: Runtime, index: SearchIndex) -> Filler:
         chunker_of=chunkers(parts, index.strategy),
         decide=partial(decide, q),
         lease=q.lease_seconds,
-        slice_seconds=min(60.0, q.soft_time_limit / 4),
+        slice_seconds=min(SLICE_SECONDS, q.soft_time_limit / 4),
         claims=parts.allowance.terms_of(index.provider, index.model).budget is not None,
     )
 
@@ -170,7 +173,7 @@ def job_limits(rag: Configuration) -> jobs.JobLimits:
 def weights(rag: Configuration) -> Mapping[Stage, int]:
     """Chunks per message of each stage: 0.1 to 4 seconds of work."""
     e = rag.embedding
-    texts = 512 if e.provider == "hashing" else 64
+    texts = 512 if e.provider == "hashing" else 32
     if KNOWN[e.provider].remote:
-        texts = max(texts, e.batch_size)  # what one call may carry should come in one message
+        texts = max(64, e.batch_size)  # what one call may carry should come in one message
     return {Stage.CHUNKED: texts, Stage.EMBEDDED: rag.queue.upsert_rows}

@@ -215,7 +215,7 @@ def start_run(
         if note and run_id is not None:
             note(connection)
     if run_id is not None:
-        dispatch.send_sync(parts.database, tenant, source_id, run_id)
+        dispatch.send_sync(parts.database, tenant, source_id, run_id, first=True)
     return run_id
 
 

@@ -58,13 +58,20 @@ def lists_of(queue: str) -> list[str]:
     return [queue, *(f"{queue}\x06\x16{step}" for step in PRIORITIES if step)]
 
 
-def unheard(url: str, lists: Mapping[str, str]) -> set[str]:
+def waiting(url: str, queue: str) -> dict[int, int]:
+    """Messages of each priority that wait in a queue, without those a worker has taken; empty if the broker is away."""
+    with suppress(*AWAY, ValueError), opened(url) as client:
+        return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue), strict=True)}
+    return {}
+
+
+def unheard(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
     """Those tasks of which no message waits and none is with a worker; none of them if the broker is away.
 
-    `lists` names the list of each. What waits behind a slow worker is heard, and so is what somebody is at.
+    `lists` names those of each. What waits behind a slow worker is heard, and so is what somebody is at.
     """
     with suppress(*AWAY, ValueError), opened(url) as client:
-        empty = {task for task, waits in lists.items() if not client.llen(waits)}
+        empty = {task for task, waits in lists.items() if not client.exists(*waits)}
         taken = b"".join(client.hvals("unacked")) if empty else b""
         return {task for task in empty if f'"{task}"'.encode() not in taken}
     return set()

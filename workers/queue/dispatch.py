@@ -20,9 +20,10 @@ FILL_PRIORITY = 9
 """Behind everything else: 0 is the first."""
 
 TASK_OF = {Stage.FETCHED: "larder.chunk", Stage.CHUNKED: "larder.embed", Stage.EMBEDDED: "larder.upsert"}
+_FILLS = broker.PRIORITIES.index(FILL_PRIORITY)
 LISTS = {
-    **{task: ROUTES[task] for task in (*TASK_OF.values(), "larder.sync")},
-    "larder.fill": broker.lists_of(ROUTES["larder.fill"])[broker.PRIORITIES.index(FILL_PRIORITY)],
+    **{task: broker.lists_of(ROUTES[task])[:_FILLS] for task in (*TASK_OF.values(), "larder.sync")},
+    "larder.fill": broker.lists_of(ROUTES["larder.fill"])[_FILLS:],
 }
 """Tasks whose messages are sent again when they are lost, and where in the broker they wait."""
 
@@ -75,16 +76,23 @@ def ring(*, seldom: bool = False) -> None:
         send("larder.pump")
 
 
-def send_items(database: Database, tenant: UUID, stage: Stage, items: Sequence[Item]) -> None:
+def send_items(
+    database: Database, tenant: UUID, stage: Stage, items: Sequence[Item], lane: work.Lane = work.Lane.CHANGED
+) -> None:
     """Ask for the next step of these documents; what the broker does not take is sent by the pump later."""
-    if items and not send(TASK_OF[stage], str(tenant), [item.to_json() for item in items]):
+    message = (str(tenant), [item.to_json() for item in items])
+    if items and not send(TASK_OF[stage], *message, priority=lane):
         with database.tenant(tenant) as connection:
             work.unsent(connection, list(items))
 
 
-def send_sync(database: Database, tenant: UUID, source: UUID, run: int) -> None:
-    """Ask for the next slice of a walk; what the broker does not take is sent when the pump runs next."""
-    if not send("larder.sync", str(tenant), str(source), run):
+def send_sync(database: Database, tenant: UUID, source: UUID, run: int, *, first: bool = False) -> None:
+    """Ask for the next slice of a walk; what the broker does not take is sent when the pump runs next.
+
+    The `first` one goes before others: it is all of a small walk.
+    """
+    lane = work.Lane.CHANGED if first else work.Lane.BULK
+    if not send("larder.sync", str(tenant), str(source), run, priority=lane):
         with database.tenant(tenant) as connection:
             runs.unsent(connection, run)
 
@@ -105,10 +113,10 @@ def send_job(database: Database, due: jobs.DueJob) -> None:
 
 
 def send_step(database: Database, tenant: UUID, step: Step, weights: Mapping[Stage, int], most: int) -> None:
-    """Ask for what follows a step."""
-    for stage, items in ((step.stage, step.ready), (Stage.CHUNKED, step.again)):
-        for part in portions(items, step.sizes, weight=weights.get(stage, most), most=most):
-            send_items(database, tenant, stage, part)
+    """Ask for what follows a step before anything is begun; what is to be embedded is chosen from the ledger."""
+    if step.stage is not Stage.CHUNKED:
+        for part in portions(step.ready, step.sizes, weight=weights.get(step.stage, most), most=most):
+            send_items(database, tenant, step.stage, part)
 
 
 def portions(items: Iterable[Item], sizes: Mapping[UUID, int], *, weight: int, most: int) -> list[list[Item]]:

@@ -254,6 +254,22 @@ def test_the_backlog_by_stage_and_age(database: Database, notes: UUID, omniscien
     assert 300 <= found["oldest_due_seconds"] < 330
 
 
+@pytest.mark.parametrize(
+    ("sent_seconds_ago", "leased", "late"), [(5, False, False), (300, True, False), (300, False, True)]
+)
+def test_a_load_that_waits_for_its_turns_is_overdue_only_if_nobody_embeds(
+    database: Database, notes: UUID, omniscient: SQL, sent_seconds_ago: int, leased: bool, late: bool
+) -> None:
+    now = datetime.now(UTC)
+    load = {"state": "pending", "stage": "chunked", "due_at": now - timedelta(minutes=20)}
+    plant(omniscient, notes, **load)
+    more = {"lease_until": now + timedelta(minutes=1)} if leased else {}
+    plant(omniscient, notes, **load, enqueued_at=now - timedelta(seconds=sent_seconds_ago), **more)
+    with database.control() as connection:
+        found = overview.backlog(connection, resend=240)["oldest_due_seconds"]
+    assert (found or 0.0) > 1000 if late else found is None
+
+
 def test_nothing_waits(database: Database) -> None:
     with database.control() as connection:
         found = overview.backlog(connection, resend=240)

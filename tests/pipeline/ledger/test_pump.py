@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.ledger import Item, Limits, Stage, work
-from tests.pipeline.workshop import Workshop, document
+from tests.pipeline.workshop import Workshop, document, paragraphs
 
 
 @pytest.fixture
@@ -23,8 +23,9 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
 
 
 def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.Pumped:
+    room = work.EmbedRoom(documents=embed)
     with shop.database.control() as connection:
-        found = work.pump_once(connection, Limits(**limits), embed=embed)  # type: ignore[arg-type]
+        found = work.pump_once(connection, Limits(**limits), embed=room)  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -175,6 +176,79 @@ class TestTurns:
             one.admit(document("a"))
             one.set("a", f"due_at = now() - interval '{n} minutes'")
         assert {tenant for tenant, _ in self.sent(shop, in_flight=2)} == {o.tenant for o in others[3:]}
+
+
+class TestLanes:
+    """What is changed goes before what is new, a little before much, and only a few messages wait to be embedded."""
+
+    @pytest.fixture
+    def load(self, shop: Workshop) -> Workshop:
+        """Two documents are searchable; then came many new ones, and one of the two was edited."""
+        shop.admit(document("edited", "Old words."), document("settled", "Old words."))
+        shop.index()
+        shop.admit(*(document(f"d{n:03}", paragraphs(2)) for n in range(work.SHORT_OF + 6)))
+        shop.admit(document("edited", "New words."))
+        return shop
+
+    def chosen(
+        self, shop: Workshop, waiting: Mapping[int, int] | None = None, chunks: int = 4
+    ) -> list[work.Batch]:
+        room = work.EmbedRoom(chunks=chunks, waiting=waiting or {})
+        with shop.database.control() as connection:
+            return work.choose_embeds(connection, Limits(), room)
+
+    @pytest.mark.parametrize("step", ["cut", "embedded"])
+    def test_what_was_edited_goes_before_a_load_that_came_earlier(self, load: Workshop, step: str) -> None:
+        if step == "embedded":
+            load.indexer().chunk(load.tenant, load.items())
+            first, *rest = self.chosen(load)
+        else:
+            first, *rest = pump_once(load).batches
+        assert (names(load, first), first.lane) == (["edited"], work.Lane.CHANGED)
+        assert {batch.lane for batch in rest} == {work.Lane.BULK}
+
+    def test_a_small_new_source_goes_before_a_load(self, load: Workshop) -> None:
+        small = Workshop(load.database, load.tenant, load.project, "small")
+        small.admit(document("note"))
+        lanes = [(batch.lane, len(batch.items)) for batch in pump_once(load).batches[:2]]
+        assert lanes == [(work.Lane.CHANGED, 1), (work.Lane.FEW, 1)]
+
+    def test_everything_edited_at_once_is_a_load(self, shop: Workshop) -> None:
+        many = [f"d{n:03}" for n in range(work.SHORT_OF + 1)]
+        for body in ("Old words.", "New words."):
+            shop.admit(*(document(name, body) for name in many))
+            if body.startswith("Old"):
+                shop.index()
+        assert {batch.lane for batch in pump_once(shop).batches} == {work.Lane.BULK}
+
+    def test_few_messages_wait_and_each_is_short(self, load: Workshop) -> None:
+        load.indexer().chunk(load.tenant, load.items())
+        found = [batch for batch in self.chosen(load) if batch.lane is work.Lane.BULK]
+        assert [len(batch.items) for batch in found] == [2] * work.AHEAD, "of two chunks each"
+        assert self.chosen(load, {6: work.AHEAD}) == []
+        assert len(self.chosen(load, {6: work.AHEAD - 1})) == 1
+        load.claim(*names(load, found[0]), stage=Stage.CHUNKED)
+        assert len(self.chosen(load, {6: work.AHEAD})) == 1, "one more for each that somebody works on"
+
+    def test_a_large_document_travels_alone(self, load: Workshop) -> None:
+        load.indexer().chunk(load.tenant, load.items())
+        assert [len(batch.items) for batch in self.chosen(load, chunks=1)] == [1] * (1 + work.AHEAD)
+
+    def test_loads_of_tenants_and_their_sources_take_turns(self, load: Workshop) -> None:
+        second = Workshop(load.database, load.tenant, load.project, "second")
+        other = Workshop(load.database, uuid4(), uuid4())
+        for shop in (second, other):
+            shop.admit(*(document(f"d{n:03}") for n in range(work.SHORT_OF + 6)))
+        for shop in (load, other):
+            shop.indexer().chunk(shop.tenant, shop.items())
+        turns = []
+        for _ in range(8):
+            turns += [batch.tenant_id for batch in self.chosen(load, {0: 9, 6: work.AHEAD - 1})]
+        assert [turns.count(shop.tenant) for shop in (load, other)] == [4, 4]
+        rows = load.sql(
+            "select source_id, count(*) as n from document where enqueued_at is not null group by 1"
+        )
+        assert set(dict(map(tuple, (row.values() for row in rows)))) == {load.source, second.source}
 
 
 class TestBounds:

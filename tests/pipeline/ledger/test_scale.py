@@ -68,7 +68,10 @@ def build_due(connection: Connection) -> object:
 
 LOOKS: dict[str, Callable[[Connection], object]] = {
     "the pump": lambda c: work.pump_once(c, Limits(in_flight=20)),
-    "the pump while nothing may be embedded": lambda c: work.pump_once(c, Limits(in_flight=20), embed=0),
+    "the pump while nothing may be embedded": lambda c: work.pump_once(
+        c, Limits(in_flight=20), embed=work.EmbedRoom(documents=0)
+    ),
+    "what is to be embedded next": lambda c: work.choose_embeds(c, Limits(in_flight=20), work.EmbedRoom()),
     "runs that are settled": runs.settled,
     "what an index lacks": lambda c: fills.choose(c, 2, LIMITS),
     "tenants whose words are to be counted": upkeep.tenants_to_count,

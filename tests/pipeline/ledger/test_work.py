@@ -146,7 +146,11 @@ class TestMovingOn:
             None,
             None,
         )
-        assert row["enqueued_at"] is not None
+        assert row["enqueued_at"] is None, "it is chosen by turns"
+        claimed = shop.claim("a", stage=Stage.CHUNKED)
+        with shop.database.tenant(shop.tenant) as connection:
+            work.advance(connection, claimed, claimed.ids, Stage.EMBEDDED)
+        assert shop.row("a")["enqueued_at"] is not None, "whoever advanced it sends the message"
 
     def test_giving_back_is_no_crash(self, shop: Workshop) -> None:
         shop.admit(document("a"))
