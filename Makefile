@@ -69,8 +69,8 @@ contract: $(VENV)/.dev   ## Write what Step 4 promises to docs/, as JSON Schema 
 	@$(BIN)/python -m tests.step4_contract
 
 lock: $(VENV)/.dev   ## Resolve the lock files anew
-	@$(LOCK) --upgrade --output-file deploy/requirements.lock pyproject.toml
-	@$(LOCK) --upgrade --extra dev --constraint deploy/requirements.lock --output-file deploy/dev.lock pyproject.toml
+	@$(LOCK) --upgrade --extra office --output-file deploy/requirements.lock pyproject.toml
+	@$(LOCK) --upgrade --extra dev --extra office --constraint deploy/requirements.lock --output-file deploy/dev.lock pyproject.toml
 
 clean:           ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

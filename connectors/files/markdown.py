@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,8 +18,9 @@ from frontmatter.default_handlers import YAMLHandler
 
 from connectors.documents.decisions import Evidence, code_lines, headings_of, plain_title, title_of
 from connectors.documents.values import BoundedLoader, json_able, parse_time, scalar_text, tags_of
+from connectors.files.formats import READERS
 from connectors.files.options import FileOptions, MarkdownOptions
-from connectors.files.source import FileSource, FileText, file_document
+from connectors.files.source import FileSource, FileText, file_document, is_blank
 from connectors.files.walk import external_id
 from pipeline.documents import LEVEL, Document, SourceType
 from pipeline.errors import DocumentRejected
@@ -189,10 +191,15 @@ class TextSource(FileSource):
         super().__init__(options, extractor="text-2", convert=partial(text_document, options))
 
 
-def text_document(options: FileOptions, file: FileText) -> Document:
-    """The document of one file: the whole text as it is."""
-    evidence = Evidence(path=file.external_id, above=options.above, text=file.text)
-    return file_document(options, file, evidence, SourceType.TEXT, title=first_line_title(file.text))
+def text_document(options: FileOptions, file: FileText) -> Document | None:
+    """The document of one file: the whole text as it is, that of other formats as Markdown."""
+    if is_blank(file.text):
+        return None
+    made = PurePosixPath(file.external_id).suffix.lower() in READERS
+    headings = list(headings_of(file.text)) if made else []
+    evidence = Evidence(path=file.external_id, above=options.above, text=file.text, headings=headings)
+    title = title_of(headings) or first_line_title(file.text)
+    return file_document(options, file, evidence, SourceType.TEXT, title=title)
 
 
 def first_line_title(text: str) -> str:

@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from pathlib import PurePosixPath
@@ -19,6 +19,7 @@ from typing import Any
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.options import Globs
 from connectors.documents.values import from_epoch, made
+from connectors.files.formats import BINARY, markdown_of
 from connectors.files.options import FileOptions
 from connectors.files.walk import FileListing, FoundFile, Skipped, list_files
 from pipeline.documents import Cursor, Document, Finding, Listing, Page, Problem, SourceType
@@ -90,7 +91,7 @@ class FileText:
     relative: str
     url: str
     text: str
-    """Line ends are `\\n`, a byte order mark is gone."""
+    """Line ends are `\\n`, a byte order mark is gone; of a PDF or DOCX its bytes, one character each."""
     encoding: str
     """`utf-8` unless the file says or shows otherwise."""
     modified: datetime | None
@@ -107,7 +108,8 @@ def read_file(file: FoundFile, root: str, options: FileOptions) -> FileText | Pr
             return Skipped(
                 external_id=file.external_id, reason=reason, url=url, because="larger than maxBytes"
             )
-        text, encoding = decode(data)
+        binary = file.external_id.lower().endswith(BINARY)
+        text, encoding = (data.decode("latin-1"), "utf-8") if binary else decode(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, Unreadable) as error:
@@ -313,10 +315,14 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            document = made(lambda: self._convert(file), file.external_id)
+            document = made(lambda: self._convert(_as_markdown(file)), file.external_id)
             return document or blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)
+
+
+def _as_markdown(file: FileText) -> FileText:
+    return replace(file, text=markdown_of(file.external_id, file.text))
 
 
 def file_document(

@@ -22,6 +22,7 @@ import pytest
 from kombu.transport.virtual import Message
 
 from connectors.documents.values import made
+from connectors.files.formats import markdown_of
 from connectors.files.markdown import markdown_document
 from connectors.files.options import MarkdownOptions
 from connectors.files.source import FileText
@@ -32,6 +33,7 @@ from connectors.pbi.sources import json_document
 from pipeline.documents import Document
 from pipeline.errors import DocumentRejected
 from tests.connectors.folders import file_options
+from tests.connectors.test_formats import docx, pdf
 
 SECONDS = float(os.environ.get("LARDER_FUZZ", "10"))
 MOST_SECONDS = 5.0
@@ -130,6 +132,62 @@ def storage_format(chance: random.Random, _root: Path) -> None:
     to_markdown(text_of(chance, MARKUP))  # takes any text without raising
 
 
+RST = [
+    ".. ", "::\n", "   ", ":a: b\n", "====\n", "----\n", "* ", "1. ", "`x <y>`_", ":ref:`", "`", "**", "|x|", ".. |x| image:: y\n",
+    "+--+\n", "| a |\n", "== ==\n", ".. _x: y_\n", "[1]_", ".. note::\n", ".. code-block:: c\n", "::\n\n", ".. table::\n", ".. math::\n",
+]  # fmt: skip
+ADOC = ["= ", "== ", "----\n", "====\n", "|===\n", "* ", "[source]\n", "link:x[", "]", "<<a,", ">>", "//", ":a: b\n", "::\n", "include::x[]\n"]  # fmt: skip
+PDF = [
+    b"1 0 obj", b"endobj\n", b"<<", b">>", b"/Kids[1 0 R]", b"/Type/Pages", b"/Type/Page", b"/Outlines 1 0 R", b"/First 1 0 R", b"/Next 1 0 R",
+    b"/Parent 1 0 R", b"stream\n", b"endstream", b"/Length 99999999", b"/Filter/FlateDecode", b"/Contents 1 0 R", b"/Prev 9", b"/Count -1",
+]  # fmt: skip
+
+
+def html_page(chance: random.Random, _root: Path) -> None:
+    read_as("x.html", text_of(chance, MARKUP))
+
+
+def restructured_text(chance: random.Random, _root: Path) -> None:
+    read_as("x.rst", text_of(chance, RST)[:20_000])  # docutils takes a second for these
+
+
+def asciidoc(chance: random.Random, _root: Path) -> None:
+    read_as("x.adoc", text_of(chance, ADOC))
+
+
+def pdf_file(chance: random.Random, _root: Path) -> None:
+    """One that was written properly, with a few places changed."""
+    data = bytearray(pdf("one\ntwo", "three", title="T", marks=(("two", 0), ("three", 1))))
+    for _ in range(chance.randint(1, 8)):
+        at, word = chance.randrange(len(data)), chance.choice(PDF)
+        data[at : at + chance.choice([0, len(word)])] = word
+    read_as("x.pdf", data.decode("latin-1"))
+
+
+def docx_file(chance: random.Random, _root: Path) -> None:
+    words = [
+        "<w:tbl>",
+        "<w:tr>",
+        "<w:tc>",
+        "</w:tc>",
+        "<w:r>",
+        "</w:r>",
+        "<w:t>x</w:t>",
+        "<w:hyperlink r:id='x'>",
+        "<w:drawing/>",
+        "&#0;",
+    ]
+    data = bytearray(docx(("", "".join(chance.choices(words, k=20)))))
+    if chance.random() < 0.5:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    read_as("x.docx", data.decode("latin-1"))
+
+
+def read_as(name: str, text: str) -> None:
+    with suppress(DocumentRejected):
+        assert isinstance(markdown_of(name, text), str)
+
+
 def pbi_json(chance: random.Random, root: Path) -> None:
     options = file_options(name="x", type="json", root=root, paths=("*.json",))
     text = text_of(chance, PBI)
@@ -189,7 +247,10 @@ def made_of(make: Callable[[], Document | None]) -> None:
         assert "takes more" not in str(error), error  # noqa: PT017
 
 
-TARGETS = (front_matter, markdown, storage_format, pbi_json, envelope)
+TARGETS = (
+    front_matter, markdown, storage_format, pbi_json, envelope,
+    html_page, restructured_text, asciidoc, pdf_file, docx_file,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)

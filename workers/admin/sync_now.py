@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from connectors.files.formats import READERS
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
 from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources, work
@@ -233,10 +234,28 @@ def exit_code(report_: Json) -> int:
 
 # A folder that no source names --------------------------------------------------------------------
 
-SUFFIXES = {"markdown": (".md", ".markdown"), "text": (".txt",), "json": (".json",)}
+SUFFIXES = {"markdown": (".md", ".markdown", *READERS), "text": (".txt",), "json": (".json",)}
 """Type of source -> ends of the names of its files."""
-_LEFT_OUT = frozenset({"node_modules", ".git", ".venv"})
-"""Folders of other people's files, wherever they lie."""
+_LEFT_OUT = frozenset(
+    {
+        "node_modules",
+        ".git",
+        ".venv",
+        "venv",
+        ".tox",
+        "site-packages",
+        "__pycache__",
+        "vendor",
+        "third_party",
+        "htmlcov",
+    }
+)
+"""Folders of other people's files and of what tools make, wherever they lie."""
+_NO_DOCUMENTS = (
+    "package.json", "package-lock.json", "npm-shrinkwrap.json", "tsconfig*.json", "*.min.html",
+    "CMakeLists.txt", "requirements*.txt", "constraints*.txt", "robots.txt", "SOURCES.txt",
+)  # fmt: skip
+"""Files for tools, whose names end as those of documents."""
 
 
 def sources_of_folder(parts: Runtime, folder: Path) -> list[Configured]:
@@ -253,7 +272,7 @@ def sources_of_folder(parts: Runtime, folder: Path) -> list[Configured]:
                 "type": kind,
                 "root": str(folder),
                 "paths": [f"**/*{ending}" for ending in SUFFIXES[kind]],
-                "exclude": [f"**/{name}/**" for name in sorted(_LEFT_OUT)],
+                "exclude": [*_NO_DOCUMENTS, *(f"**/{name}/**" for name in sorted(_LEFT_OUT))],
                 "autoIndex": False,
             },
         )

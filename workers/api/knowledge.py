@@ -168,7 +168,10 @@ def upload_files(
     parts: Parts,
     caller: Writer,
     project_id: Annotated[UUID, Form()],
-    files: Annotated[list[UploadFile], File(description=".md, .txt and .json", min_length=1)],
+    files: Annotated[
+        list[UploadFile],
+        File(description="Markdown, text, JSON, HTML, RST, AsciiDoc, PDF and DOCX", min_length=1),
+    ],
 ) -> UploadResponse:
     """Take files in; a file of the same name is replaced, one that is the same costs nothing."""
     read = [(clean(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]

@@ -152,7 +152,12 @@ def _not_empty(folder: str) -> Path:
 @command(answer_timeout=LONG_ANSWER_TIMEOUT)
 def ingest(
     context: CommandContext,
-    folder: Annotated[Path, Argument(parser=_not_empty, help="Every .md, .txt and .json below it.")],
+    folder: Annotated[
+        Path,
+        Argument(
+            parser=_not_empty, help="Its Markdown, text, JSON, HTML, RST, AsciiDoc, PDF and DOCX files."
+        ),
+    ],
     force: ForceOption = False,
 ) -> None:
     """Index a folder that no source names; run it again to take in what changed."""
@@ -171,7 +176,8 @@ def ingest(
         raise ConfigurationError(what, fix=f"larder index {same[0]}")
     wanted = sync_now.sources_of_folder(context.parts, folder.resolve())
     if not wanted:
-        raise ConfigurationError(f"{folder} holds no .md, .txt or .json file", fix=fix)
+        endings = ", ".join(end for ends in sync_now.SUFFIXES.values() for end in ends)
+        raise ConfigurationError(f"{folder} holds no file that ends with one of {endings}", fix=fix)
     context.ping()
     sync_now.register_folder(context.parts, wanted)
     _run(context, wanted, force=force)
