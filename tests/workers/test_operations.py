@@ -318,6 +318,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "dead": 0,
         "held": 0,
         "left_out": {},
+        "problems": [],
         "documents": 3,
         "pending": 0,
         "last_error": None,
@@ -330,6 +331,7 @@ def calm(**changes: Any) -> dict[str, Any]:
         "sources": [{**source, **changes}],
         "backlog": {"pending": 0, "oldest_due_seconds": None},
         "workers": [worker],
+        "canaries": {},
         "broker": "ok",
         "broker_error": "",
         "database_seconds": 0.001,
@@ -341,6 +343,10 @@ def calm(**changes: Any) -> dict[str, Any]:
 
 ADVICE: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": (calm(), ""),
+    "failed files": (
+        calm(problems=[{"item": "a.md", "reason": "it is not UTF-8", "outcome": "failed"}]),
+        "1 of docs could not be taken in: mend what `larder runs docs` names",
+    ),
     "nothing stored of what is shown": (
         calm(documents=0, left_out={"not open to everybody": 2, "restrictions unreadable": 300}),
         "docs shows items and none is stored, 302 left out: restrictions unreadable: 300; not open to everybody: 2",

@@ -188,6 +188,8 @@ def worker(
 @command(answer_timeout=None, without={"as_json"})
 def serve(context: CommandContext) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
+    # Forks lose it with the rest of this environment, and what they count is of one command.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     from workers.cli import SERVED, commands, served
     from workers.runtime import Addresses, Runtime, preload
 

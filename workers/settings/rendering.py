@@ -154,8 +154,8 @@ _PAGE_HEAD = """\
 # Configuration
 
 This page is generated from the sections in `workers/settings` and the `options.py` of each connector.
-`larder config init` writes a commented file with every key, `larder config check` reports all mistakes of a file at
-once with their lines, and `larder config show` prints the values in force with secrets masked.
+`larder config init --full` writes a commented file with every key, `larder config check` reports all mistakes of a
+file at once with their lines, and `larder config show` prints the values in force with secrets masked.
 
 ## The file
 """

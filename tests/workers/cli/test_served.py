@@ -31,7 +31,11 @@ def harbour(make_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert site.larder("index").code == 0
     with (site.root / "serve.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "workers.cli", "serve"], cwd=site.root, env=clean(), stdout=log, stderr=log
+            [sys.executable, "-m", "workers.cli", "serve"],
+            cwd=site.root,
+            env=clean(PROMETHEUS_MULTIPROC_DIR=str(site.root)),
+            stdout=log,
+            stderr=log,
         )
     end = time.monotonic() + 60
     while not (site.data / "commands.sock").exists():
