@@ -41,7 +41,8 @@ CONFIG = (
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Run:
     """`run("status", LARDER_BROKER_URL=...)`: any command on this test's servers."""
-    (tmp_path / "a.txt").write_text("A text.")
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "a.txt").write_text("A text.")
     return runner(tmp_path, monkeypatch, {**environment, "COLUMNS": "1000"}, CONFIG)
 
 
@@ -51,7 +52,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("doctor",),
     ("search", "kestrel"),
-    ("ingest", "."),
+    ("ingest", "inbox"),
     ("index",),
     ("sources", "list"),
 )
