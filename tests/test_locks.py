@@ -21,7 +21,7 @@ LOCKS = ("deploy/requirements.lock", "deploy/dev.lock")
 def locked(name: str) -> dict[str, str]:
     """Package -> version."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    found = (re.match(r"([\w.-]+)==([^ ]+) \\$", line) for line in lines)
+    found = (re.match(r"([\w.-]+)(?:\[[\w,-]+])?==([^ ]+) \\$", line) for line in lines)
     return {canonicalize_name(one[1]): one[2] for one in found if one}
 
 
@@ -65,6 +65,24 @@ def test_nothing_is_missing_or_of_another_version(lock: str, python: str) -> Non
             version = versions.get(canonicalize_name(wanted.name))
             if version is None or not wanted.specifier.contains(version, prereleases=True):
                 lacking.append(f"{one.name}: {text} ({version})")
+    assert not lacking
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_what_is_asked_for_with_extras_is_pinned_with_them(lock: str) -> None:
+    """Or pip looks at the newest release for the extra, which has no hash here, as soon as there is a newer one."""
+    lines = (ROOT / lock).read_text(encoding="utf-8")
+    pinned = {
+        canonicalize_name(name): {canonicalize_name(extra) for extra in extras.split(",")}
+        for name, extras in re.findall(r"^([\w.-]+)\[([\w,-]+)]==", lines, flags=re.MULTILINE)
+    }
+    wanted = (Requirement(text) for one in installed(lock) for text in one.requires or [])
+    lacking = {
+        str(one)
+        for one in wanted
+        if one.extras - pinned.get(canonicalize_name(one.name), set())
+        and (one.marker is None or one.marker.evaluate(environment("3.11.0")))
+    }
     assert not lacking
 
 
