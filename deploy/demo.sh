@@ -2,7 +2,7 @@
 # The main job on this machine: start, index the sample product, ask three questions, stop.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH="$PWD/.venv/bin:$PATH"
+PATH="${LARDER_BIN:-$PWD/.venv/bin}:$PATH"
 export LARDER_CONFIG=deploy/sample/larder.yaml
 LARDER_DATA=$(mktemp -d "${TMPDIR:-/tmp}/larder-demo.XXXXXX")
 export LARDER_DATA
