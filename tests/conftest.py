@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.ledger import project_id, sources, tenant_id
+from tests import forked, template
 from workers import embedded
 from workers.processes import supervisor
 
@@ -31,6 +31,25 @@ settings.register_profile("home", deadline=None, suppress_health_check=[HealthCh
 # A change lands or not by what it does, not by what was drawn that day; at home new examples are drawn each time.
 settings.register_profile("ci", settings.get_profile("home"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "home")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Thousands of tests are collected, and all that is made on the way stays."""
+    gc.disable()
+    if not hasattr(config, "workerinput"):
+        template.choose()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        template.remove()
+
+
+def pytest_collection_finish() -> None:
+    """From here on rubbish is looked for again, among what tests make."""
+    gc.freeze()
+    gc.enable()
+
 
 TEMPLATE = "larder_template"
 _counter = itertools.count(1)
@@ -53,6 +72,8 @@ def server_folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def servers(server_folder: Path) -> embedded.Servers:
     """PostgreSQL and Valkey, running. A server that does not start fails the run; nothing is skipped."""
+    server_folder.rmdir()
+    template.prepare(server_folder)
     return embedded.ensure(server_folder)
 
 
@@ -71,19 +92,15 @@ def superuser(servers: embedded.Servers, server_folder: Path) -> Callable[[str],
 
 
 @pytest.fixture(scope="session")
-def template(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> str:
+def pristine(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> str:
     """A database with the current schema, copied for each test."""
     with superuser("postgres") as connection:
         # What these servers hold is thrown away; crashes are tested on servers with fsync on.
         for setting in ("fsync", "full_page_writes", "synchronous_commit"):
             connection.execute(f"alter system set {setting} = off")
         connection.execute("select pg_reload_conf()")
-        connection.execute(f"create database {TEMPLATE} owner larder_owner")
-    with superuser(TEMPLATE) as connection:
-        connection.execute("create extension vector")
-        connection.execute("grant create on schema public to larder_owner")
-    migrations.upgrade(with_database(servers.admin_url, TEMPLATE))
-    return TEMPLATE
+        connection.execute("alter database larder rename to larder_pristine")
+    return "larder_pristine"
 
 
 @dataclass(frozen=True)
@@ -96,21 +113,37 @@ class Addresses:
     admin: str
 
 
+Copy = Callable[[str], AbstractContextManager[Addresses]]
+
+
+@pytest.fixture(scope="session")
+def copy_of(servers: embedded.Servers, superuser: Callable[[str], psycopg.Connection[Any]]) -> Copy:
+    """Makes a database, for a block, that is a copy of the named one; to that nobody may be connected meanwhile."""
+
+    @contextmanager
+    def copied(name: str) -> Iterator[Addresses]:
+        made = f"test_{os.getpid()}_{next(_counter)}"
+        with superuser("postgres") as connection:
+            # By files: through the log, as is usual, takes five times as long.
+            connection.execute(
+                f"create database {made} template {name} strategy file_copy owner larder_owner"
+            )
+        yield Addresses(
+            name=made,
+            app=with_database(servers.database_url, made),
+            control=with_database(servers.control_url, made),
+            admin=with_database(servers.admin_url, made),
+        )
+        with superuser("postgres") as connection:
+            connection.execute(f"drop database if exists {made} with (force)")
+
+    return copied
+
+
 @pytest.fixture
-def addresses(
-    servers: embedded.Servers, template: str, superuser: Callable[[str], psycopg.Connection[Any]]
-) -> Iterator[Addresses]:
-    name = f"test_{os.getpid()}_{next(_counter)}"
-    with superuser("postgres") as connection:
-        connection.execute(f"create database {name} template {template} owner larder_owner")
-    yield Addresses(
-        name=name,
-        app=with_database(servers.database_url, name),
-        control=with_database(servers.control_url, name),
-        admin=with_database(servers.admin_url, name),
-    )
-    with superuser("postgres") as connection:
-        connection.execute(f"drop database if exists {name} with (force)")
+def addresses(copy_of: Copy, pristine: str) -> Iterator[Addresses]:
+    with copy_of(pristine) as made:
+        yield made
 
 
 @pytest.fixture
@@ -122,24 +155,10 @@ def database(addresses: Addresses) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def shared_addresses(
-    request: pytest.FixtureRequest,
-    servers: embedded.Servers,
-    template: str,
-    superuser: Callable[[str], psycopg.Connection[Any]],
-) -> Iterator[Addresses]:
-    """One database for the tests of a file: copying the template costs more than most of them."""
-    name = f"shared_{os.getpid()}_{abs(hash(request.node.nodeid))}"
-    with superuser("postgres") as connection:
-        connection.execute(f"create database {name} template {template} owner larder_owner")
-    yield Addresses(
-        name=name,
-        app=with_database(servers.database_url, name),
-        control=with_database(servers.control_url, name),
-        admin=with_database(servers.admin_url, name),
-    )
-    with superuser("postgres") as connection:
-        connection.execute(f"drop database if exists {name} with (force)")
+def shared_addresses(copy_of: Copy, pristine: str) -> Iterator[Addresses]:
+    """One database for the tests of a file: copying it costs more than most of them."""
+    with copy_of(pristine) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +207,9 @@ class Answer:
         return json.loads(self.out)
 
 
+INDEX = Path(__file__).with_name("index_process.py")
+
+
 @dataclass
 class Site:
     """A folder with a configuration and embedded servers of its own, driven by the real command line."""
@@ -198,6 +220,15 @@ class Site:
     def data(self) -> Path:
         return self.root / ".larder"
 
+    def prepare(self) -> None:
+        """Make its data folder; without, the first command does, and takes a few seconds for it."""
+        template.prepare(self.data)
+
+    def index(self) -> None:
+        """Read the configured sources and make all searchable, in one process and without a queue."""
+        done = forked.run([], cwd=self.root, env=forked.environment(), script=INDEX)
+        assert done.returncode == 0, done.stderr
+
     def write(self, relative: str, content: str | bytes) -> Path:
         path = self.root / relative
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,22 +236,8 @@ class Site:
         return path
 
     def larder(self, *args: str, timeout: float = 120, env: dict[str, str] | None = None) -> Answer:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-        # Files, not pipes: a detached process that inherits a pipe would keep it open.
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            done = subprocess.run(
-                [sys.executable, "-m", "workers.cli", *args],
-                cwd=self.root,
-                env={**clean, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[1]), **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                timeout=timeout,
-                check=False,
-            )
-            out.seek(0)
-            err.seek(0)
-            return Answer(done.returncode, out.read().decode(), err.read().decode())
+        done = forked.run(args, cwd=self.root, env=forked.environment(**(env or {})), seconds=timeout)
+        return Answer(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
+from pipeline.embedding import Embedder, EmbeddingOptions, Vectors, open_embedder
 from tests.fakes.faults import Fault
 from tests.fakes.gemini_embedding import FakeGeminiEmbedding
 from tests.fakes.gemini_errors import retry_info
@@ -55,6 +56,26 @@ class Running:
     def open(self, **changes: object) -> Embedder:
         """A new embedder."""
         return open_embedder(replace(self.options, **changes))  # type: ignore[arg-type]
+
+
+def vectors_of(options: EmbeddingOptions, texts: Sequence[str]) -> Vectors:
+    """Of an embedder that is opened for it."""
+    return open_embedder(options).embed_documents(texts)
+
+
+def used_before_and_after_a_fork(options: EmbeddingOptions) -> tuple[int, float]:
+    """How a child ended that compared its vectors with its parent's, and how far the parent's own have moved."""
+    embedder = open_embedder(options)
+
+    def moved() -> float:
+        return float(abs(embedder.embed_documents(["one", "two"]) - before).max())
+
+    before = embedder.embed_documents(["one", "two"])
+    child = os.fork()
+    if not child:
+        os._exit(0 if moved() < 1e-4 else 1)
+    after = moved()
+    return os.waitpid(child, 0)[1], after
 
 
 @contextmanager

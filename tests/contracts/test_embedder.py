@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -16,7 +13,16 @@ import pytest
 from pipeline.embedding import Embedder, EmbedderLimits, Vectors
 from pipeline.embedding.calls import embed_checked, embed_query_checked
 from pipeline.errors import TextRejected, TextTooLong
-from tests.contracts.embedders import CANDIDATES, Running, running
+from tests.contracts.embedders import (
+    CANDIDATES,
+    Running,
+    running,
+    used_before_and_after_a_fork,
+    vectors_of,
+)
+from tests.forked import FORKS
+
+T = TypeVar("T")
 
 TEXTS = (
     "The login page answers with error 500 after the update.",
@@ -231,38 +237,20 @@ def test_another_process_gives_the_same_vectors(
     setting: Running, embedder: Embedder, texts: list[str], same: float
 ) -> None:
     """Python's own `hash` differs per process; nothing of it may be in a vector that is stored."""
-    code = (
-        "import json, sys; from pipeline.embedding import EmbeddingOptions, open_embedder\n"
-        "options, texts = json.load(sys.stdin)\n"
-        "embedder = open_embedder(EmbeddingOptions(**options))\n"
-        "print(json.dumps(embedder.embed_documents(texts).tolist()))"
-    )
-    there = in_another_process(code, [asdict(setting.options), texts])
-    assert far(np.array(there, dtype=np.float32), embedder.embed_documents(texts)) <= same
+    there = in_another_process(vectors_of, setting.options, texts)
+    assert far(there, embedder.embed_documents(texts)) <= same
 
 
 def test_an_embedder_that_was_used_can_be_used_after_a_fork(setting: Running) -> None:
     """Parent and child must not talk over one connection."""
-    code = (
-        "import json, os, sys; from pipeline.embedding import EmbeddingOptions, open_embedder\n"
-        "embedder = open_embedder(EmbeddingOptions(**json.load(sys.stdin)))\n"
-        "before = embedder.embed_documents(['one', 'two'])\n"
-        "child = os.fork()\n"
-        "if not child:\n"
-        "    os._exit(0 if abs(embedder.embed_documents(['one', 'two']) - before).max() < 1e-4 else 1)\n"
-        "after = embedder.embed_documents(['one', 'two'])\n"
-        "print(json.dumps([os.waitpid(child, 0)[1], float(abs(after - before).max())]))"
-    )
-    status, difference = in_another_process(code, asdict(setting.options))
+    status, difference = in_another_process(used_before_and_after_a_fork, setting.options)
     assert status == 0
     assert difference < 1e-4
 
 
-def in_another_process(code: str, given: Any) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(given), capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+def in_another_process(function: Callable[..., T], *given: object) -> T:
+    with ProcessPoolExecutor(1, mp_context=FORKS) as pool:
+        return pool.submit(function, *given).result()
 
 
 def test_what_is_paid_for_is_not_lost_with_a_refused_text(embedder: Embedder, texts: Sequence[str]) -> None:

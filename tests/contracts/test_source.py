@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -144,8 +144,22 @@ WORLDS: dict[str, Callable[[], Callable[[Path, ExitStack], World]]] = {
 
 @pytest.fixture(params=sorted(WORLDS))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """One that a test may change."""
     with ExitStack() as stack:
         yield WORLDS[request.param]()(tmp_path / "world", stack)
+
+
+@pytest.fixture(scope="module", params=sorted(WORLDS))
+def still(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for all tests that only read."""
+    with ExitStack() as stack:
+        yield WORLDS[request.param]()(tmp_path_factory.mktemp("still") / "world", stack)
+
+
+@pytest.fixture(scope="module")
+def walked(still: World) -> list[Page]:
+    """The pages of its first walk."""
+    return list(_walk(still.source()))
 
 
 def _walk(source: Source) -> Iterator[Page]:
@@ -153,7 +167,11 @@ def _walk(source: Source) -> Iterator[Page]:
 
 
 def _documents(source: Source) -> dict[str, Document]:
-    found = [document for page in _walk(source) for document in page.documents]
+    return _of(_walk(source))
+
+
+def _of(pages: Iterable[Page]) -> dict[str, Document]:
+    found = [document for page in pages for document in page.documents]
     assert len({d.external_id for d in found}) == len(found), "an id came twice in one walk"
     return {document.external_id: document for document in found}
 
@@ -164,8 +182,8 @@ def test_every_connector_has_a_world() -> None:
 
 
 @pytest.mark.req("001-009")
-def test_documents_are_valid(world: World) -> None:
-    documents = _documents(world.source())
+def test_documents_are_valid(walked: list[Page]) -> None:
+    documents = _of(walked)
 
     assert len(documents) == ITEMS
     for document in documents.values():
@@ -181,17 +199,16 @@ def test_documents_are_valid(world: World) -> None:
             assert moment.utcoffset() is not None
 
 
-def test_two_walks_find_the_same(world: World) -> None:
-    first, second = _documents(world.source()), _documents(world.source())
+def test_two_walks_find_the_same(still: World, walked: list[Page]) -> None:
+    first, second = _of(walked), _documents(still.source())
 
     assert first == second
     assert list(first) == list(second), "the order changed"
     assert {i: d.content_hash for i, d in first.items()} == {i: d.content_hash for i, d in second.items()}
 
 
-def test_pages_are_bounded_and_each_has_a_cursor(world: World) -> None:
-    source = world.source()
-    pages = list(_walk(source))
+def test_pages_are_bounded_and_each_has_a_cursor(still: World, walked: list[Page]) -> None:
+    source, pages = still.source(), walked
 
     assert len(pages) >= 3
     assert all(len(page.documents) <= 100 for page in pages)
@@ -201,18 +218,16 @@ def test_pages_are_bounded_and_each_has_a_cursor(world: World) -> None:
     assert bool(pages[-1].cursor) is not source.walks_all
 
 
-def test_what_follows_a_finished_walk(world: World) -> None:
-    source = world.source()
-    end = list(_walk(source))[-1].cursor
+def test_what_follows_a_finished_walk(still: World, walked: list[Page]) -> None:
+    source = still.source()
 
-    again = {d.external_id: d for page in world.source().pages(end) for d in page.documents}
+    again = {d.external_id: d for page in source.pages(walked[-1].cursor) for d in page.documents}
 
     if source.walks_all:
         assert len(again) == ITEMS
     else:
         # Windows overlap, so some items may come again, but they are the same and not nearly all.
-        before = _documents(world.source())
-        assert again.items() <= before.items()
+        assert again.items() <= _of(walked).items()
         assert len(again) < ITEMS / 2
 
 
@@ -226,9 +241,8 @@ def test_after_a_finished_walk_only_the_cursor_leads_to_an_edit(world: World) ->
     assert "thereafter" in again[edited].text
 
 
-def test_the_end_of_a_quiet_sync_is_its_beginning(world: World) -> None:
-    source = world.source()
-    end = list(_walk(source))[-1].cursor
+def test_the_end_of_a_quiet_sync_is_its_beginning(still: World, walked: list[Page]) -> None:
+    source, end = still.source(), walked[-1].cursor
     if source.walks_all:
         assert end == {}
         return
@@ -268,16 +282,14 @@ def test_the_walk_shows_the_fingerprints_that_documents_carry(world: World) -> N
     assert {i for i in after if after[i] != listing.versions[i]} == {edited}
 
 
-def test_a_walk_broken_off_after_any_page_loses_nothing(world: World) -> None:
-    everything = set(_documents(world.source()))
-
+def test_a_walk_broken_off_after_any_page_loses_nothing(still: World, walked: list[Page]) -> None:
     for kept in range(1, 3):
-        pages = list(itertools.islice(_walk(world.source()), kept))
+        pages = list(itertools.islice(_walk(still.source()), kept))
         cursor = json.loads(json.dumps(pages[-1].cursor))
-        rest = list(world.source().pages(cursor))
+        rest = list(still.source().pages(cursor))
         seen = [d.external_id for page in (*pages, *rest) for d in page.documents]
-        assert set(seen) == everything
-        assert len(rest) < len(list(_walk(world.source()))), "the cursor was not used"
+        assert set(seen) == set(_of(walked))
+        assert len(rest) < len(walked), "the cursor was not used"
 
 
 def test_an_item_that_came_while_a_walk_stood_still_is_found(world: World) -> None:
@@ -289,15 +301,15 @@ def test_an_item_that_came_while_a_walk_stood_still_is_found(world: World) -> No
     assert added in rest
 
 
-def test_ids_hold_everything_that_pages_bring(world: World) -> None:
-    source = world.source()
+def test_ids_hold_everything_that_pages_bring(still: World, walked: list[Page]) -> None:
+    source = still.source()
 
     listing = source.ids()
 
     assert listing.complete
-    assert listing.ids == set(_documents(source))
+    assert listing.ids == set(_of(walked))
     assert source.ids() == listing
-    assert world.source().ids() == listing
+    assert still.source().ids() == listing
 
 
 def test_a_removed_item_is_gone_from_ids(world: World) -> None:
@@ -345,8 +357,8 @@ def test_stamp_stands_still_and_moves_with_every_change(world: World) -> None:
     assert len(set(stamps)) == 4
 
 
-def test_check_is_content(world: World) -> None:
-    findings = world.source().check()
+def test_check_is_content(still: World) -> None:
+    findings = still.source().check()
 
     assert findings
     for finding in findings:
@@ -369,15 +381,15 @@ def test_a_source_out_of_reach_raises_our_errors_and_deletes_nothing(world: Worl
         assert caught.value.fix
 
 
-def test_the_extractor_is_named_and_versioned(world: World) -> None:
-    name, _, version = world.source().extractor.rpartition("-")
+def test_the_extractor_is_named_and_versioned(still: World) -> None:
+    name, _, version = still.source().extractor.rpartition("-")
 
     assert name
     assert version.isdecimal()
 
 
-def test_a_walk_leaves_no_file_open(world: World) -> None:
-    source = world.source()
+def test_a_walk_leaves_no_file_open(still: World) -> None:
+    source = still.source()
     _documents(source)  # a service's connection stays open, and is used again
     source.ids()
     before = len(list(Path("/proc/self/fd").iterdir()))

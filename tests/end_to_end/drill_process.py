@@ -1,8 +1,10 @@
-"""The ordinary command line, with two things real life has: documents that kill, and a slow model.
+"""The ordinary command line, with what real life has: documents that kill, a slow model, and children that stop.
 
-While the file `held-texts` exists, the model takes for ever over texts in which its words are.
+While the file `held-texts` exists, the model takes for ever over texts in which its words are. A file `stall` in the
+folder named by `DRILL_STALLS` names a place in the middle of a transaction; the first child that comes there renames it to
+`stalled` and waits for a file `go`.
 
-Started by the drill in place of `larder`; everything else is the product's own code.
+Started by the drills in place of `larder`; everything else is the product's own code.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,24 @@ from pipeline.chunking import Chunker, ChunkingOptions
 from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
+from pipeline.ingest import work_in_progress
+from pipeline.ledger import admission, jobs, work
 from workers.cli import main
 from workers.control import steps
 
 HELD = Path("held-texts")
 SECONDS_PER_TEXT = float(os.environ.get("DRILL_SECONDS_PER_TEXT", "0.004"))
+STALLS = os.environ.get("DRILL_STALLS")
+PLACES: dict[str, tuple[Any, str]] = {
+    "pump": (work, "pump_once"),
+    "walk": (admission, "admit"),
+    "cut": (work_in_progress, "stage_chunks"),
+    "embed": (work_in_progress, "cache_vectors"),
+    "write": (work, "finish"),
+    "answer": (jobs, "claim"),
+}
+"""What each has locked when it returns: the pump, a source, documents, vectors, documents and chunks, a job."""
+FIRST = os.getpid()
 
 
 class Deadly:
@@ -61,8 +77,26 @@ def slow_embed(self: HashingEmbedder, texts: Sequence[str]) -> Vectors:
     return _embed(self, texts)
 
 
+def stalling(place: str, inner: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    found = inner(*args, **options)
+    if STALLS is None or os.getpid() == FIRST:
+        return found
+    asked = Path(STALLS, "stall")
+    try:
+        if asked.read_text() != place:
+            return found
+        asked.rename(Path(STALLS, "stalled"))
+    except FileNotFoundError:
+        return found
+    while not Path(STALLS, "go").exists():
+        time.sleep(0.05)
+    return found
+
+
 vars(steps)["open_chunker"] = deadly_chunker
 HashingEmbedder.embed_documents = slow_embed  # type: ignore[method-assign]
+for name, (module, function) in PLACES.items():
+    setattr(module, function, partial(stalling, name, getattr(module, function)))
 
 if __name__ == "__main__":
     main()

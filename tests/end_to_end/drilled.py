@@ -24,6 +24,7 @@ from uuid import uuid4
 import psutil
 
 from pipeline.step4 import EnrichContextStep, Outcome
+from tests.conftest import Site
 from tests.end_to_end.fleet import ENRICHING, Fleet
 from tests.fakes.tcp_proxy import TcpProxy
 from workers.client import Client
@@ -208,8 +209,7 @@ def installed(*more: str) -> Iterator[Drill]:
     counted.mkdir()
     fleet = Fleet.started(root, Path(__file__).parent / "enrich_process.py")
     try:
-        indexed = fleet.larder("index", "--json")
-        assert indexed.returncode == 0, indexed.stderr
+        Site(root).index()
         s = fleet.servers
         with TcpProxy.to(s.database_url) as store, TcpProxy.to(s.broker_url) as broker:
             fleet.env |= {

@@ -137,6 +137,7 @@ def watched(make_site: Callable[[Path], Any]) -> Iterator[Watched]:
         for name, content in PAGES.items():
             site.write(f"docs/{name}", content)
         watched = Watched(site=site, settings=load(file, {"LARDER_DATA": str(site.data)}))
+        site.prepare()
         started = site.larder("up", "--detach", "--no-flower", "--json")
         assert started.code == 0, started.err
         state = json.loads((site.data / "state.json").read_text())

@@ -32,8 +32,6 @@ def fleet() -> Iterator[Fleet]:
     (root / "larder.yaml").write_text(CONFIG)
     made = Fleet.started(root, Path(__file__).parent / "deaf_process.py")
     try:
-        migrated = made.larder("migrate")
-        assert migrated.returncode == 0, migrated.stderr
         s = made.servers
         made.env |= {
             "LARDER_DATABASE_URL": s.database_url,

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
+from tests import forked
 from tests.conftest import Addresses
+from tests.end_to_end.fleet import Processes
 from tests.fakes.messages import Answer
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.fakes.server import Fault
 from workers import embedded
 
-HERE = Path(__file__).parent
 CALL = 8
 """Texts of one call."""
 CEILING = 100_000_000
@@ -76,47 +73,19 @@ class Service(FakeOpenAI):
         return super()._vectors(body, texts)
 
 
-@dataclass
-class Fleet:
+@dataclass(kw_only=True)
+class Paying(Processes):
     """Workers and beat on a database of their own, driven by files and SQL."""
 
-    root: Path
-    env: dict[str, str]
     service: Service
     connect: Callable[[], psycopg.Connection[Any]]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(self, *names: str, **env: str) -> None:
-        """Start these, or start them again with another environment."""
+    def start_with(self, *names: str, **env: str) -> None:
+        """Start these anew with another environment."""
         self.env.update(env)
         for name in names:
             self.kill(name)
-            command = ["beat"] if name == "beat" else ["worker", name]
-            more = ["--concurrency", "4"] if name == "embed" else []
-            with (self.root / f"{name}.log").open("ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "workers.cli", *command, *more],
-                    cwd=self.root,
-                    env=self.env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-
-    def children(self, name: str) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.Error):
-            return psutil.Process(self.processes[name].pid).children(recursive=True)
-        return []
-
-    def kill(self, name: str) -> None:
-        process = self.processes.get(name)
-        if process is None:
-            return
-        for one in [*self.children(name), psutil.Process(process.pid)]:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
-        process.wait()
+        self.revive()
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection:
@@ -153,18 +122,6 @@ class Fleet:
             )
             time.sleep(0.05)
 
-    def larder(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """A command on this installation."""
-        return subprocess.run(
-            [sys.executable, "-m", "workers.cli", *args],
-            cwd=self.root,
-            env=self.env,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
     def status(self) -> Any:
         done = self.larder("status", "--json")
         assert done.returncode == 0, done.stderr
@@ -188,30 +145,36 @@ def fleet(
     servers: embedded.Servers,
     superuser: Callable[[str], psycopg.Connection[Any]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Fleet]:
+) -> Iterator[Paying]:
     root = tmp_path_factory.mktemp("paid")
     (root / "larder.yaml").write_text(CONFIG)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
     with Service() as service:
-        env = {
-            **clean,
-            "PYTHONPATH": str(HERE.parents[1]),
-            "LARDER_CONFIG": str(root / "larder.yaml"),
-            "LARDER_DATABASE_URL": shared_addresses.app,
-            "LARDER_CONTROL_DATABASE_URL": shared_addresses.control,
-            "LARDER_BROKER_URL": f"{servers.broker_url.rpartition('/')[0]}/7",
-            "TEST_ADDRESS": service.address,
-            "TEST_KEY": "sk-wrong",
-        }
-        made = Fleet(root, env, service, lambda: superuser(shared_addresses.name))
-        made.run("control", "ingest", "embed", "beat")
+        made = Paying(
+            root=root,
+            env=forked.environment(
+                LARDER_CONFIG=str(root / "larder.yaml"),
+                LARDER_DATABASE_URL=shared_addresses.app,
+                LARDER_CONTROL_DATABASE_URL=shared_addresses.control,
+                LARDER_BROKER_URL=f"{servers.broker_url.rpartition('/')[0]}/7",
+                TEST_ADDRESS=service.address,
+                TEST_KEY="sk-wrong",
+            ),
+            commands={
+                "control": ["worker", "control"],
+                "ingest": ["worker", "ingest"],
+                "embed": ["worker", "embed", "--concurrency", "4"],
+                "beat": ["beat"],
+            },
+            service=service,
+            connect=lambda: superuser(shared_addresses.name),
+        )
+        made.revive()
         yield made
-        for name in made.processes:
-            made.kill(name)
+        made.stop()
 
 
 @pytest.fixture(autouse=True)
-def _fresh(fleet: Fleet) -> None:
+def _fresh(fleet: Paying) -> None:
     fleet.service.bill.clear()
     fleet.service.seconds = 0.0
 
@@ -227,7 +190,7 @@ def pages(prefix: str, count: int, sections: int = 4) -> dict[str, str]:
     }
 
 
-def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Fleet) -> None:
+def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Paying) -> None:
     fleet.publish(pages("key", 30))
     fleet.until(lambda: fleet.sql("select count(*) from embedding_hold") == [(1,)])
     chunked = "select count(*) from document where state = 'pending' and stage = 'chunked' and waits > 0"
@@ -238,7 +201,7 @@ def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Fleet) -> None:
     assert "embedding.apiKey" in found["next"]
     asked = fleet.larder("index", "--json")
     assert (asked.returncode, "nothing is embedded" in asked.stderr) == (1, True)
-    fleet.run("control", "embed", TEST_KEY=KEY)
+    fleet.start_with("control", "embed", TEST_KEY=KEY)
     fleet.until(fleet.settled)
     assert fleet.status()["embedding"]["state"] == "ok"
     assert fleet.innocent
@@ -246,7 +209,7 @@ def test_a_wrong_key_stops_embedding_until_it_is_mended(fleet: Fleet) -> None:
 
 
 @pytest.mark.req("001-020", "001-097")
-def test_a_text_of_fifty_documents_is_paid_once(fleet: Fleet) -> None:
+def test_a_text_of_fifty_documents_is_paid_once(fleet: Paying) -> None:
     fleet.service.seconds = 0.2
     (body,) = pages("same", 1, sections=12).values()
     fleet.publish({f"copy-{n}": body for n in range(50)})
@@ -257,7 +220,7 @@ def test_a_text_of_fifty_documents_is_paid_once(fleet: Fleet) -> None:
 
 
 @pytest.mark.req("001-099", "ORD-03")
-def test_a_storm_and_an_outage_kill_nothing_and_cost_few_calls(fleet: Fleet) -> None:
+def test_a_storm_and_an_outage_kill_nothing_and_cost_few_calls(fleet: Paying) -> None:
     service = fleet.service
     service.faults.next(Fault.status(429, headers={"Retry-After": "1"}), times=4)
     service.faults.next(Fault.status(503), times=None)
@@ -274,14 +237,14 @@ def test_a_storm_and_an_outage_kill_nothing_and_cost_few_calls(fleet: Fleet) -> 
     assert fleet.paid_twice == 0
 
 
-def test_a_killed_worker_costs_one_call_at_most(fleet: Fleet) -> None:
+def test_a_killed_worker_costs_one_call_at_most(fleet: Paying) -> None:
     service = fleet.service
     service.seconds = 0.5
     fleet.publish(pages("killed", 12, sections=8))
     for _ in range(2):
         service.arrived.clear()
         assert service.arrived.wait(30)
-        for child in fleet.children("embed"):
+        for child in fleet.family("embed")[1:]:
             with contextlib.suppress(psutil.Error):
                 child.send_signal(signal.SIGKILL)
     service.seconds = 0.0
@@ -291,7 +254,7 @@ def test_a_killed_worker_costs_one_call_at_most(fleet: Fleet) -> None:
     assert sum(service.bill.values()) >= 12 * 8
 
 
-def test_a_spent_day_waits_for_the_next(fleet: Fleet) -> None:
+def test_a_spent_day_waits_for_the_next(fleet: Paying) -> None:
     fleet.sql(f"update embedding_usage set tokens = {CEILING} - 3000 returning day")
     fleet.publish(pages("day", 20))
     going = "select count(*) from document where state = 'pending' and due_at < now() + interval '30 seconds'"

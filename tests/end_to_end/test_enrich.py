@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from pipeline.step4 import EnrichContextStep
+from tests.conftest import Site
 from tests.end_to_end.fleet import Fleet
 from workers.client import EnrichmentExpired, EnrichmentFailed
 
@@ -61,8 +62,7 @@ def running() -> Iterator[Fleet]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     fleet = Fleet.started(root, HERE / "enrich_process.py")
-    indexed = fleet.larder("index", "--json")
-    assert indexed.returncode == 0, indexed.stderr
+    Site(root).index()
     fleet.revive()
     yield fleet
     fleet.stop()
@@ -89,7 +89,7 @@ def pbi(title: str) -> dict[str, Any]:
     return {"id": f"PBI-{uuid4().hex[:8]}", "title": title, "description": "Shallow water at the bar."}
 
 
-@pytest.mark.req("001-036", "001-085", "001-090", "001-001", "001-002")
+@pytest.mark.req("001-036", "001-085", "001-090", "001-001", "001-002", "001-139")
 def test_a_file_of_step_3_becomes_one_of_step_4(fleet: Fleet) -> None:
     items = [{"pbi": pbi(f"Shallow water warning {n}"), "scores": {"overall": n}} for n in range(3)]
     (fleet.root / "step-3.json").write_text(json.dumps({"scored_pbis": items}))

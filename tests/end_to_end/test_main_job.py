@@ -22,6 +22,7 @@ from prometheus_client import REGISTRY
 from workers.client import Client
 from workers.enrichment.remote_actions import register_remote_actions
 from workers.processes import metrics
+from workers.queue.celeryconfig import QUEUES
 from workers.settings.monitoring import ALERTS
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +189,8 @@ def test_flower_asks_for_a_password_and_shows_ids_only(harbour: Any, until: Unti
         assert fetch(found["flower_url"] + page)[0] == 401, page
         assert fetch(found["flower_url"] + page, auth)[0] == 200, page
         assert fetch(found["flower_url"] + page, auth, host="evil.example")[0] == 421, page
+    page = fetch(found["flower_url"] + "/broker", auth)[1]
+    assert [name for name in QUEUES if f">{name}<" not in re.sub(r"\s", "", page)] == []
     harbour.write("docs/secret.md", "# Secret\n\nThe halyard word is MARMALADE.\n")
     assert harbour.larder("index", "docs", "--json").code == 0
     status, tasks = fetch(found["flower_url"] + "/api/tasks", auth)
@@ -219,7 +222,7 @@ def queries() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.req("001-122", "001-123", "001-124")
+@pytest.mark.req("001-122", "001-123", "001-124", "001-139")
 def test_all_that_dashboard_and_rules_ask_for_is_shown(harbour: Any, until: Until) -> None:
     assert until(lambda: 'larder_task_duration_seconds_count{task="larder.upsert"}' in shown_by(harbour), 40)
     shown = shown_by(harbour)

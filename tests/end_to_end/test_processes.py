@@ -7,10 +7,12 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ import pytest
 import redis
 from celery import Celery
 
+from tests import forked
+from tests.conftest import Site
+from tests.forked import Forked
 from workers import embedded
 
 CONFIG = """
@@ -31,7 +36,21 @@ rag:
 """
 
 
-def query(site: Any, statement: str) -> list[tuple[Any, ...]]:
+@pytest.fixture(scope="module")
+def harbour(make_site: Callable[[Path], Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An installation without a process, with one page and a file that is none."""
+    site = make_site(tmp_path_factory.mktemp("processes"))
+    site.prepare()
+    site.write("larder.yaml", CONFIG)
+    site.write("docs/a.md", "# A\n\nOne.\n")
+    site.write("docs/blob.md", b"\x00\x01\x02" * 50)
+    assert site.larder("migrate").code == 0
+    yield site
+    embedded.stop(site.data)
+    shutil.rmtree(site.data, ignore_errors=True)
+
+
+def query(site: Site, statement: str) -> list[tuple[Any, ...]]:
     password = embedded.Credentials.of(site.data).postgres
     port = urlsplit(embedded.ensure(site.data).database_url).port
     with psycopg.connect(
@@ -40,16 +59,13 @@ def query(site: Any, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(site: Any) -> None:
-    site.write("larder.yaml", CONFIG)
-    site.write("docs/a.md", "# A\n\nOne.\n")
-    assert site.larder("migrate").code == 0
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
+def test_a_control_worker_alone_registers_the_sources_and_takes_its_leave(harbour: Site) -> None:
+    site = harbour
     with (site.root / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "workers.cli", "worker", "control"],
             cwd=site.root,
-            env={**env, "PYTHONPATH": str(Path(__file__).parents[2]), "REMAP_SIGTERM": "SIGQUIT"},
+            env=forked.environment(REMAP_SIGTERM="SIGQUIT"),
             stdout=log,
             stderr=log,
         )
@@ -97,19 +113,11 @@ def strange_messages(envelope: dict[str, Any]) -> list[bytes]:
     return [b"garbage", b"[1]", b"{}", *(json.dumps(one).encode() for one in made)]
 
 
-def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(site: Any) -> None:
-    site.write("larder.yaml", CONFIG)
-    assert site.larder("migrate").code == 0
+def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(harbour: Site) -> None:
+    site = harbour
     client = redis.Redis.from_url(embedded.ensure(site.data).broker_url)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    with (site.root / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "workers.cli", "worker", "control", "--concurrency", "1"],
-            cwd=site.root,
-            env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stdout=log,
-            stderr=log,
-        )
+    command = ["worker", "control", "--concurrency", "1"]
+    worker = Forked(command, cwd=site.root, env=forked.environment(), out=site.root / "strange.log")
     try:
         sender = Celery(broker=str(embedded.ensure(site.data).broker_url))
         sender.send_task("larder.upkeep.canary", args=["before"], queue="prepared")
@@ -120,9 +128,9 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(site: An
         sender.send_task("larder.upkeep.canary", args=["after"], queue="control")
         end = time.monotonic() + 25
         while not query(site, "select 1 from canary where queue = 'after'") and time.monotonic() < end:
-            assert worker.poll() is None, (site.root / "worker.log").read_text()[-3000:]
+            assert worker.poll() is None, (site.root / "strange.log").read_text()[-3000:]
             time.sleep(0.2)
-        said = (site.root / "worker.log").read_text()[-3000:]
+        said = (site.root / "strange.log").read_text()[-3000:]
         assert query(site, "select 1 from canary where queue = 'after'"), said
         backlog = json.loads(site.larder("status", "--json").out)["backlog"]
         assert backlog["set_aside"] >= len(strange) - 4  # tasks that began and failed are none of these
@@ -133,7 +141,7 @@ def test_messages_that_are_none_are_set_aside_once_and_the_worker_lives(site: An
         assert worker.wait(40) == 0
 
 
-def test_an_unknown_queue_is_refused_before_anything_starts(site: Any) -> None:
+def test_an_unknown_queue_is_refused_before_anything_starts(site: Site) -> None:
     site.write("larder.yaml", CONFIG)
     answer = site.larder("worker", "nope")
     assert answer.code == 2
@@ -141,7 +149,7 @@ def test_an_unknown_queue_is_refused_before_anything_starts(site: Any) -> None:
     assert not site.data.exists()
 
 
-def test_servers_that_are_away_are_a_sentence(site: Any) -> None:
+def test_servers_that_are_away_are_a_sentence(site: Site) -> None:
     site.write("larder.yaml", CONFIG)
     away = {
         "LARDER_DATABASE_URL": "postgresql://larder_app:x@127.0.0.1:1/larder",
@@ -154,16 +162,11 @@ def test_servers_that_are_away_are_a_sentence(site: Any) -> None:
         assert "Traceback" not in answer.err + answer.out, command
 
 
-def on_a_terminal(site: Any, *args: str) -> tuple[int, str]:
+def on_a_terminal(site: Site, *args: str) -> tuple[int, str]:
     """Run a command as a person does: its output goes to a terminal of 80 columns."""
     ours, theirs = pty.openpty()
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    env |= {
-        "TERM": "xterm-256color",
-        "COLUMNS": "80",
-        "LINES": "24",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
+    env = forked.environment(TERM="xterm-256color", COLUMNS="80", LINES="24")
+    del env["NO_COLOR"]
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.cli", *args],
         cwd=site.root,
@@ -183,10 +186,8 @@ def on_a_terminal(site: Any, *args: str) -> tuple[int, str]:
 
 
 @pytest.mark.req("001-091")
-def test_a_person_without_workers_sees_progress_a_summary_and_a_status(site: Any) -> None:
-    site.write("larder.yaml", CONFIG)
-    site.write("docs/a.md", "# A\n\nOne.\n")
-    site.write("docs/blob.md", b"\x00\x01\x02" * 50)
+def test_a_person_without_workers_sees_progress_a_summary_and_a_status(harbour: Site) -> None:
+    site = harbour
     code, screen = on_a_terminal(site, "index")
     assert code == 3, screen
     assert "Traceback" not in screen

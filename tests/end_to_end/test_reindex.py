@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
 from pipeline.search import SearchRequest
-from tests.end_to_end.test_drill import Fleet
-from workers import embedded, search
+from tests.end_to_end.fleet import Fleet, indexers
+from workers import search
 from workers.embedded.locating import open_runtime
 from workers.settings import load
 
@@ -40,9 +35,11 @@ LIKE = 0.5
 class Installation:
     """Workers and beat of the drill, whose hashing is slow enough to be killed in the middle."""
 
-    root: Path
     fleet: Fleet
-    database_url: str
+
+    @property
+    def root(self) -> Path:
+        return self.fleet.root
 
     def page(self, name: str, words: str) -> None:
         path = self.root / name
@@ -50,28 +47,12 @@ class Installation:
         path.write_text(f"# {path.stem}\n\n{words}\n")
 
     def larder(self, *args: str, code: int = 0) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "workers.cli", *args, "--json"],
-            cwd=self.root,
-            env=self.fleet.env,
-            capture_output=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == code, done.stderr.decode()
+        done = self.fleet.larder(*args, "--json")
+        assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
-        password = embedded.Credentials.of(self.root / ".larder").postgres
-        with psycopg.connect(
-            host="127.0.0.1",
-            port=urlsplit(self.database_url).port,
-            user="postgres",
-            password=password,
-            dbname="larder",
-            autocommit=True,
-        ) as connection:
-            return connection.execute(query).fetchall()
+        return self.fleet.sql(query)
 
     def until(self, query: str, seconds: float = 240) -> None:
         """Wait for a query that gives true; workers that are gone are started again."""
@@ -94,21 +75,12 @@ class Installation:
 
 
 @pytest.fixture
-def here(site: Any) -> Iterator[Installation]:
-    root = site.root
-    site.write("larder.yaml", CONFIG)
-    servers = embedded.ensure(site.data)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LARDER_", "RAG_"))}
-    env = {
-        **clean,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "LARDER_CONFIG": str(root / "larder.yaml"),
-        "DRILL_SECONDS_PER_TEXT": "0.3",
-    }
-    made = Installation(root, Fleet(root, env), servers.database_url)
-    yield made
-    made.fleet.stop()
-    embedded.stop(site.data)
+def here(tmp_path: Path) -> Iterator[Installation]:
+    (tmp_path / "larder.yaml").write_text(CONFIG)
+    fleet = Fleet.started(tmp_path, Path(__file__).with_name("drill_process.py"), indexers())
+    fleet.env["DRILL_SECONDS_PER_TEXT"] = "0.3"
+    yield Installation(fleet)
+    fleet.stop()
 
 
 @dataclass
@@ -151,7 +123,7 @@ def test_there_and_back_while_searches_run_workers_die_and_documents_change(here
     for number in range(THEIRS):
         here.page(f"theirs/page-{number}.md", f"Of guests: {words_of(number)}")
     here.larder("index", "--no-wait")
-    here.fleet.start()
+    here.fleet.revive()
     here.until(f"select count(*) = {PAGES + THEIRS} from document where state = 'done'")
     parts = open_runtime(load(here.root / "larder.yaml", {}))
     question = SearchRequest(text=words_of(5), explain=True)

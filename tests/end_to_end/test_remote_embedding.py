@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.conftest import Site
+from tests.end_to_end.fleet import indexing
 from tests.fakes.openai_server import KEY, FakeOpenAI
 from tests.fakes.server import Fault, Seen
 
@@ -28,23 +28,19 @@ rag:
 class Office:
     """An installation, and the service it pays."""
 
-    site: Any
+    site: Site
     service: FakeOpenAI
 
 
 @pytest.fixture(scope="module")
-def office(make_site: Callable[[Path], Any]) -> Iterator[Office]:
-    root = Path(tempfile.mkdtemp(prefix="larder-office-"))
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    site = Site(tmp_path_factory.mktemp("office"))
     with FakeOpenAI() as service:
-        site = make_site(root)
         site.write("larder.yaml", CONFIG.format(url=service.address, key=KEY))
         for folder in ("api", "adr"):
-            shutil.copytree(ROOT / "deploy" / "sample" / "docs" / folder, root / "docs" / folder)
-        started = site.larder("up", "--detach", "--no-api", "--json")
-        assert started.code == 0, started.err
-        yield Office(site=site, service=service)
-        site.larder("down")
-    shutil.rmtree(root, ignore_errors=True)
+            shutil.copytree(ROOT / "deploy" / "sample" / "docs" / folder, site.root / "docs" / folder)
+        with indexing(site.root):
+            yield Office(site=site, service=service)
 
 
 def of_documents(seen: Seen) -> bool:
@@ -95,7 +91,7 @@ def test_without_the_service_words_still_find(office: Office) -> None:
 
 def test_the_key_is_in_no_log_and_no_state(office: Office) -> None:
     said = [
-        path for path in office.site.data.rglob("*") if path.is_file() and path.suffix in {".log", ".json"}
+        path for path in office.site.root.rglob("*") if path.is_file() and path.suffix in {".log", ".json"}
     ]
     assert said
     for path in said:

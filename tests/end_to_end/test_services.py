@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
+from tests.conftest import Site
+from tests.end_to_end.fleet import Fleet, indexing
 from tests.fakes.azure_devops import FakeAzureDevOps
 from tests.fakes.confluence import FakeConfluence
 from tests.fakes.server import FakeServer, Fault, Seen
-from workers import embedded
 
 PAGES, ITEMS = 120, 250
 CONFIG = """
@@ -52,19 +48,15 @@ rag:
 class Town:
     """An installation beside both services, and what is where."""
 
-    site: Any
+    site: Site
+    fleet: Fleet
     wiki: FakeConfluence
     boards: FakeAzureDevOps
     pages: list[str]
     items: list[int]
 
     def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
-        password = embedded.Credentials.of(self.site.data).postgres
-        port = urlsplit(embedded.ensure(self.site.data).database_url).port
-        with psycopg.connect(
-            host="127.0.0.1", port=port, user="postgres", password=password, dbname="larder", autocommit=True
-        ) as connection:
-            return connection.execute(query, args or None).fetchall()
+        return self.fleet.sql(query, *args)
 
     def index(self, *args: str) -> dict[str, Any]:
         answer = self.site.larder("index", *args, "--json", timeout=240)
@@ -112,9 +104,8 @@ def word_of(body: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def town(make_site: Callable[[Path], Any]) -> Iterator[Town]:
-    root = Path(tempfile.mkdtemp(prefix="larder-town-"))
-    site = make_site(root)
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    site = Site(tmp_path_factory.mktemp("town"))
     with FakeConfluence("cloud") as wiki, FakeAzureDevOps() as boards:
         wiki.add_space("ENG")
         pages = []
@@ -127,11 +118,8 @@ def town(make_site: Callable[[Path], Any]) -> Iterator[Town]:
             wiki=wiki.base, user=wiki.email, token=wiki.token, boards=boards.url, pat=boards.pat
         )
         site.write("larder.yaml", config)
-        started = site.larder("up", "--detach", "--no-api", "--json")
-        assert started.code == 0, started.err
-        yield Town(site, wiki, boards, pages, items)
-        site.larder("down")
-    shutil.rmtree(root, ignore_errors=True)
+        with indexing(site.root) as fleet:
+            yield Town(site, fleet, wiki, boards, pages, items)
 
 
 def is_data(seen: Seen) -> bool:
@@ -291,7 +279,9 @@ def test_check_says_who_reads_what(town: Town) -> None:
 
 
 def test_no_secret_lies_in_the_broker_the_logs_or_the_database(town: Town) -> None:
-    for path in (town.site.data / "logs").glob("*.log"):
+    logs = list(town.fleet.root.glob("*.log"))
+    assert len(logs) == len(town.fleet.processes)
+    for path in logs:
         text = path.read_text(errors="replace")
         assert town.wiki.token not in text, path
         assert town.boards.pat not in text, path

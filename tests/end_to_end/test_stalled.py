@@ -130,7 +130,7 @@ def pair() -> Iterator[Pair]:
     root.chmod(0o755)
     (root / "docs").mkdir()
     (root / "larder.yaml").write_text(CONFIG)
-    well = Fleet.started(root, Path(__file__).parent / "stall_process.py")
+    well = Fleet.started(root, Path(__file__).parent / "drill_process.py")
     s = well.servers
     with (
         TcpProxy.to(s.database_url) as store,
@@ -146,8 +146,6 @@ def pair() -> Iterator[Pair]:
         }
         made = Pair(well, replace(well, env=well.env | by_proxy, processes={}), store, broker, client)
         try:
-            migrated = well.larder("migrate")
-            assert migrated.returncode == 0, migrated.stderr
             well.commands = EVERY
             well.revive()
             made.until(lambda: well.sql("select 1 from source"), 60)

@@ -181,7 +181,7 @@ def test_in_one_batch_a_stale_document_does_not_stop_the_others(store: InLedger)
 
 
 def broken(of: Replacement, change: Callable[[Vectors], Vectors]) -> Replacement:
-    return replace(of, vectors=change(of.vectors.copy()))
+    return replace(of, vectors=change(np.array(of.vectors)))
 
 
 def set_to(value: float) -> Callable[[Vectors], Vectors]:
