@@ -138,7 +138,7 @@ def _name(value: str) -> str:
     return value
 
 
-def zone(value: str) -> str:
+def time_zone(value: str) -> str:
     """The name of a time zone, if it is one.
 
     Raises:
@@ -194,7 +194,7 @@ def no_metadata_service(url: str) -> str:
     return url
 
 
-def masked(address: str) -> str:
+def without_secrets(address: str) -> str:
     """A URL without its password and the values of its options: host and database help in the search for errors."""
     url = urlsplit(address)
     user, at, host = url.netloc.rpartition("@")
@@ -212,13 +212,15 @@ Flag = Annotated[bool, Expected("true or false")]
 Text = Annotated[str, annotated_types.MinLen(1), Expected("text")]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(listed), Expected("a list of texts, or text with commas")]
 Name = Annotated[Text, AfterValidator(_name), Expected("a name of letters, digits and _ . -")]
-Zone = Annotated[Text, AfterValidator(zone), Expected("the name of a time zone such as UTC or Europe/Berlin")]
+Zone = Annotated[
+    Text, AfterValidator(time_zone), Expected("the name of a time zone such as UTC or Europe/Berlin")
+]
 Size = Annotated[int, BeforeValidator(_size), Expected("a size such as 500k or 10m")]
 Folder = Annotated[Path, Expected("a path")]
 WebUrl = Annotated[
     Text,
     AfterValidator(_web),
-    PlainSerializer(masked, when_used="json"),
+    PlainSerializer(without_secrets, when_used="json"),
     Expected("an address such as https://example.com without a password in it"),
 ]
 Secret = Annotated[
@@ -240,6 +242,6 @@ def secrets_in(value: object) -> Iterator[str]:
         yield from secrets_in(one)
 
 
-def revealed(secret: SecretStr | None) -> str:
+def secret_value(secret: SecretStr | None) -> str:
     """The secret itself; empty if there is none."""
     return secret.get_secret_value() if secret else ""

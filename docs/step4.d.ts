@@ -36,6 +36,8 @@ export interface EnrichedContext {
   citations: Citation[];
   /** 0 is everything, 4 nothing could be looked up, 5 switched off. */
   degradation_level: number;
+  /** While documents are loaded, how many are found by words alone; empty if all are found by meaning, too. */
+  partial: string;
   /** The project that was searched for it. */
   project: string;
   /** Kind and sources of each of `suggestions`, in the same order. */

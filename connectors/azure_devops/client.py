@@ -13,7 +13,7 @@ from connectors.azure_devops.document import BoardsComment, Relation, WorkItem, 
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import TooManyHits, open_library, sdk_models, translated
 from connectors.documents.values import parse_time, scalar_text
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from connectors.web.answers import LASTS
 from pipeline.errors import SourceUnavailable
 
@@ -136,7 +136,7 @@ class BoardsClient:
 
     @cached_property
     def _library(self) -> Any:
-        return open_library(self._options.organization, revealed(self._options.pat), self._options.access)
+        return open_library(self._options.organization, secret_value(self._options.pat), self._options.access)
 
     def _call(self, doing: str, method: str, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -11,7 +11,7 @@ from connectors.azure_devops.client import BATCH, BoardsClient, id_in, quoted, s
 from connectors.azure_devops.document import BoardsComment, WorkItem, document_of
 from connectors.azure_devops.options import PRODUCT, AzureDevOpsOptions
 from connectors.azure_devops.sdk import WorkItemMissing
-from connectors.documents.values import made
+from connectors.documents.values import build_document
 from connectors.web.answers import AnswerTooLarge
 from pipeline.documents import Document, Problem
 from pipeline.errors import DocumentRejected
@@ -55,7 +55,7 @@ class WorkItemReader:
     def _result(self, item: WorkItem, others: Mapping[int, WorkItem]) -> WorkItemResult:
         try:
             comments = self._comments(item)
-            document = made(
+            document = build_document(
                 lambda: document_of(item, self._options, others, comments), f"work item {item.id}"
             )
         except DocumentRejected as error:  # one item must not stop all others

@@ -19,7 +19,7 @@ from requests.auth import HTTPBasicAuth
 
 from connectors.confluence.document import Content
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from connectors.web.answers import ServerFault, is_html, json_of, results_of
 from connectors.web.session import GuardedSession
 from pipeline.documents import Json
@@ -101,7 +101,7 @@ class ConfluenceClient:
         if options.username:
             # As bytes: text would have to be Latin-1.
             self._session.auth = HTTPBasicAuth(
-                options.username.encode(), revealed(options.api_token).encode()
+                options.username.encode(), secret_value(options.api_token).encode()
             )
         self._libraries: dict[str, Any] = {}
         self._told: datetime | None = None
@@ -247,7 +247,7 @@ class ConfluenceClient:
     def _get(self, base: str, path: str, **more: Any) -> requests.Response:
         if base not in self._libraries:
             # The class for Server: of the library's classes the only one that finds v1 on Cloud as well.
-            token = revealed(self._options.token)
+            token = secret_value(self._options.token)
             credentials = {"token": token} if token else {}
             library: Any = ConfluenceServer
             self._libraries[base] = library(

@@ -34,7 +34,7 @@ from connectors.confluence.document import (
     readers_of,
 )
 from connectors.confluence.options import MOST_PER_PAGE, PRODUCT, ConfluenceOptions
-from connectors.documents.values import made
+from connectors.documents.values import build_document
 from connectors.files.source import Unreadable, decode
 from connectors.web.answers import AnswerTooLarge, ServerFault
 from pipeline.documents import Cursor, Document, Page, Problem
@@ -247,7 +247,9 @@ class PageReader:
         try:
             if broken:
                 raise DocumentRejected(f"{name} {broken}")  # noqa: TRY301 (as every other reason)
-            document = made(lambda: page_document(self._options, self.base, page, layers, attached), name)
+            document = build_document(
+                lambda: page_document(self._options, self.base, page, layers, attached), name
+            )
         except DocumentRejected as error:
             result.failed.append(Problem(external_id=page.id, reason=str(error), url=url))
             return
@@ -274,7 +276,7 @@ class PageReader:
             if len(data) > self._options.attachment_max_bytes:
                 raise AnswerTooLarge  # noqa: TRY301 (ditto)
             text, _ = decode(data)
-            document = made(
+            document = build_document(
                 lambda: file_document(self._options, self.base, file, page, layers, text), file.title
             )
         except AnswerTooLarge:

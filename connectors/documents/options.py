@@ -67,6 +67,11 @@ class Pattern:
         """The folders before the first wildcard, as a relative path; the last part is never among them."""
         return "/".join(takewhile(lambda part: not _wild(part), self.parts[:-1]))
 
+    @property
+    def any_ending(self) -> bool:
+        """True if it says of no file how its name ends: `docs/**/*`."""
+        return not self.parts[-1].rpartition(".")[2].strip("*?")
+
     def matches(self, relative: str) -> bool:
         """True if the whole relative path matches."""
         return len(self.parts) in _reached(self.parts, unicodedata.normalize("NFC", relative))
@@ -119,6 +124,15 @@ def exclude_pattern(text: str) -> Pattern:
     return Pattern(text=text, parts=parts, folders_only=text.endswith("/"))
 
 
+_ENDINGS = (
+    ".asm .bash .bat .c .cc .cjs .class .cmake .cpp .cs .css .cxx .dart .ex .exs .go .gradle .groovy .h .hh .hpp .hs "
+    ".ipynb .java .jl .js .jsx .kt .less .lock .lua .map .mjs .mk .ml .php .pl .pm .ps1 .py .pyc .pyi .pyx .r .rb .rs "
+    ".sass .scala .scss .sh .so .sql .svelte .svg .swift .tcl .tf .ts .tsx .vb .vue .zsh"
+)
+_PROGRAMS = tuple(_ENDINGS.split())
+"""Ends of files for machines, whose comments are no prose: read only by a pattern that names the ending."""
+
+
 class Globs:
     """The include and exclude patterns of one source, asked about one path after the other of a walk.
 
@@ -134,7 +148,9 @@ class Globs:
         """Indices of the include patterns a file matches that lies in no excluded folder; none if it is excluded."""
         if any(p.matches(file) and not p.folders_only for p in self.exclude):
             return ()
-        return tuple(index for index, p in enumerate(self.include) if p.matches(file))
+        program = file.lower().endswith(_PROGRAMS)
+        wanted = enumerate(self.include)
+        return tuple(index for index, p in wanted if not (program and p.any_ending) and p.matches(file))
 
     def may_hold(self, folder: str) -> bool:
         """True if a folder that lies in no excluded one can hold something to read."""
@@ -318,7 +334,7 @@ class SourceContext:
     """Added to the fixed metadata of every document."""
     limiter: Callable[[], RequestLimiter] = _no_limiter
     """Asked for by services only."""
-    patience: float = 0.0
+    max_pause: float = 0.0
     """Seconds of pauses a service may ask for in all before its reader goes away."""
 
 
@@ -444,7 +460,7 @@ class ServiceOptions(SourceOptions):
             limits=RequestLimits(per_minute=self.requests_per_minute, at_once=self.max_concurrency),
             connect_timeout=self.connect_timeout,
             read_timeout=self.read_timeout,
-            patience=self._context.patience,
+            max_pause=self._context.max_pause,
             product=self.product,
         )
 

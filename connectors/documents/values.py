@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import signal
 import threading
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +298,7 @@ def bounded(name: str) -> Iterator[None]:
         ) from None
 
 
-def made(make: Callable[[], Document | None], name: str) -> Document | None:
+def build_document(make: Callable[[], Document | None], name: str) -> Document | None:
     """The document that `make` makes within the bounds, with the hash that the ledger will ask for.
 
     Raises:
@@ -316,6 +318,9 @@ def fault_of(error: BaseException) -> str:
     return type(error).__name__ + place
 
 
+_process = cache(psutil.Process)  # asking for the first time takes as long as reading a small file
+
+
 @contextmanager
 def _alarm() -> Iterator[None]:
     """Raise `_TooMuch` inside of the block once it has used up its time or memory."""
@@ -323,7 +328,7 @@ def _alarm() -> Iterator[None]:
     if busy or threading.current_thread() is not threading.main_thread():
         yield
         return
-    process = psutil.Process()
+    process = _process(os.getpid())
     begun, before = time.thread_time(), process.memory_info().rss
 
     def look(*_: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from connectors.documents.decisions import Evidence, kind_and_facts
 from connectors.documents.options import Globs
-from connectors.documents.values import from_epoch, made
+from connectors.documents.values import build_document, from_epoch
 from connectors.files.formats import BINARY, markdown_of
 from connectors.files.options import FileOptions
 from connectors.files.walk import FileListing, FoundFile, Skipped, list_files
@@ -315,7 +315,7 @@ class FileSource:
         if not isinstance(file, FileText):
             return file
         try:
-            document = made(lambda: self._convert(_as_markdown(file)), file.external_id)
+            document = build_document(lambda: self._convert(_as_markdown(file)), file.external_id)
             return document or blank(file.external_id, file.url)
         except DocumentRejected as error:
             return Problem(external_id=file.external_id, reason=str(error), url=file.url)

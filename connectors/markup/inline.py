@@ -201,12 +201,12 @@ def around(sign: str) -> Wrap:
     return lambda body: f"{sign}{body}{sign}"
 
 
-def raised(body: str) -> str:
+def superscript(body: str) -> str:
     """A power: `10^5`; more than a word is held together by brackets."""
     return f"^{body}" if body.isalnum() else f"^({body})"
 
 
-def lowered(body: str) -> str:
+def subscript(body: str) -> str:
     """An index: digits as in `H2O`, words as in `x_max`."""
     return body if body.isdigit() or " " in body else f"_{body}"
 

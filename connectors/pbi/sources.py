@@ -15,8 +15,8 @@ from urllib.parse import quote
 from connectors.documents.decisions import Evidence, plain_text
 from connectors.documents.values import (
     bounded,
+    build_document,
     json_text,
-    made,
     parse_json,
     parse_time,
     scalar_text,
@@ -236,7 +236,7 @@ class PbiJsonSource(FileSource):
         yield from gathering.plain
         for pbi_id in gathering.ids:
             try:
-                if document := made(partial(self._document, gathering, pbi_id), f"PBI {pbi_id}"):
+                if document := build_document(partial(self._document, gathering, pbi_id), f"PBI {pbi_id}"):
                     yield document
             except DocumentRejected as error:
                 yield Problem(external_id=pbi_id, reason=str(error))

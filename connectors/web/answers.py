@@ -221,7 +221,7 @@ _DOWNLOAD = re.compile(r"/download/|/attachments?/", re.IGNORECASE)
 _PAGE_START = re.compile(rb"\s*(<!--.*?-->\s*)*<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 
 
-def judge(response: requests.Response, origin: Origin, product: str, pause: float | None) -> None:
+def check_response(response: requests.Response, origin: Origin, product: str, pause: float | None) -> None:
     """Let a usable answer pass; 2xx, and the 4xx other than 401, 407, 408 and 429, are the caller's to read.
 
     Args:
@@ -273,10 +273,10 @@ def _judge_redirect(response: requests.Response, origin: Origin, product: str) -
         said = f"{product} answered {response.status_code} and leads to a sign-in page"
         raise SourceDenied(said, fix=CREDENTIALS)
     if leaving:
-        raise elsewhere(target, origin, product)
+        raise other_host(target, origin, product)
 
 
-def elsewhere(url: str, origin: Origin, product: str) -> SourceDenied:
+def other_host(url: str, origin: Origin, product: str) -> SourceDenied:
     """The refusal of an address that is not the configured host."""
     try:
         there = str(Origin.of(url))  # paths and queries may hold secrets

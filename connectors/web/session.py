@@ -15,7 +15,15 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util.retry import Retry
 
-from connectors.web.answers import FOREIGN, LASTS, AnswerTooLarge, Origin, elsewhere, judge, translate
+from connectors.web.answers import (
+    FOREIGN,
+    LASTS,
+    AnswerTooLarge,
+    Origin,
+    check_response,
+    other_host,
+    translate,
+)
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.documents import leads_to_keys
 from pipeline.errors import RateLimited, SourceDenied, SourceUnavailable, pause_of
@@ -41,7 +49,7 @@ class Access:
     connect_timeout: float = 10.0
     """Seconds, like `read_timeout`; whatever an SDK asks for is replaced by these."""
     read_timeout: float = 60.0
-    patience: float = 0.0
+    max_pause: float = 0.0
     """Seconds of pauses that are waited out where they are met, in all; a longer one is the caller's to wait for."""
     most_bytes: int = 64 * 1024 * 1024
     """Of one answer, unpacked."""
@@ -92,7 +100,7 @@ class GuardedAdapter(HTTPAdapter):
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._patience = access.patience
+        self._max_pause = access.max_pause
         super().__init__(max_retries=0, pool_maxsize=max(1, access.limits.at_once))
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -118,7 +126,7 @@ class GuardedAdapter(HTTPAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,  # noqa: ARG002 (the host is contacted directly)
     ) -> requests.Response:
-        """The answer with its body read, if it is one; see `judge` for what is not.
+        """The answer with its body read, if it is one; see `check_response` for what is not.
 
         Raises:
             SourceDenied: the request would go to another host; nothing was sent.
@@ -127,14 +135,14 @@ class GuardedAdapter(HTTPAdapter):
             AnswerTooLarge: the answer is larger than the limit.
         """
         if not self.access.origin.holds(request.url or ""):
-            raise elsewhere(request.url or "", self.access.origin, self.access.product)
+            raise other_host(request.url or "", self.access.origin, self.access.product)
         while True:
             try:
                 return self._answer(request, cert)
             except RateLimited as error:
-                if error.retry_after is None or error.retry_after > self._patience:
+                if error.retry_after is None or error.retry_after > self._max_pause:
                     raise
-                self._patience -= error.retry_after
+                self._max_pause -= error.retry_after
                 time.sleep(error.retry_after)
 
     def _answer(self, request: requests.PreparedRequest, cert: Any) -> requests.Response:
@@ -149,7 +157,7 @@ class GuardedAdapter(HTTPAdapter):
                     access.limiter.pause(origin.key, pause)
         finally:
             access.limiter.release(origin.key, ticket)
-        judge(response, origin, access.product, pause)
+        check_response(response, origin, access.product, pause)
         return response
 
     def _fetch(self, request: requests.PreparedRequest, cert: Any) -> requests.Response:

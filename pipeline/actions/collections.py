@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from pipeline.actions.filters import Condition, matches
 from pipeline.documents import Json
 from pipeline.errors import StoreRejected
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def name_of(value: object, what: str) -> str:
             f"{what} is no text of 1 to {LONGEST_NAME} characters ({type(value).__name__})",
             fix="give a short text that is not empty",
         )
-    return str(clean(value))
+    return str(storable(value))
 
 
 def entry(
@@ -171,7 +171,7 @@ def text_of(value: object, number: int) -> str:
     """`value`, if it is a text; raises as `entry` does."""
     if not isinstance(value, str):
         raise StoreRejected(f"text no. {number} is a {type(value).__name__}", fix="give texts")
-    return str(clean(value))
+    return str(storable(value))
 
 
 def metadata_of(value: object, number: int) -> Json:
@@ -181,7 +181,7 @@ def metadata_of(value: object, number: int) -> Json:
             f"metadata no. {number} is a {type(value).__name__}", fix="give a mapping of names to values"
         )
     try:
-        plain: Json = clean(json.loads(json.dumps(value or {}, default=_plain)))
+        plain: Json = storable(json.loads(json.dumps(value or {}, default=_plain)))
     except (TypeError, ValueError, RecursionError) as error:
         raise StoreRejected(
             f"metadata no. {number} is no JSON: {error}",

@@ -10,7 +10,7 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 from pipeline.errors import SearchError
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 OPERATORS = ("eq", "ne", "gte", "gt", "lte", "lt", "in", "contains")
 """Suffixes of a key, each behind an underscore; a key without one asks for equality."""
@@ -51,7 +51,7 @@ def parse(wanted: object) -> tuple[Condition, ...]:
 def _condition(key: object, value: object) -> Condition:
     if not isinstance(key, str) or not key.strip() or key.startswith("$"):
         raise SearchError(f"the filter has the key {key!r}", fix=_FORM)
-    name, operator = _split(str(clean(key)))
+    name, operator = _split(str(storable(key)))
     if operator == "in":
         if not isinstance(value, list | tuple):
             raise SearchError(
@@ -85,7 +85,7 @@ def _scalar(key: str, value: object) -> str | int | float | bool:
     if isinstance(value, float) and not math.isfinite(value):
         raise SearchError(f"the filter's {key} is no finite number", fix="give a finite number")
     if isinstance(value, str | int | float):
-        return clean(value)  # type: ignore[no-any-return]
+        return storable(value)  # type: ignore[no-any-return]
     raise SearchError(
         f"the filter's {key} has a {type(value).__name__} for a value",
         fix="give a text, a number or a truth value; only key_in takes a list",

@@ -172,6 +172,8 @@ class _BlockScanner:
 
     def _is_marked(self, line: str, body: str) -> bool:
         """Whether the line's marks said where it belongs, and it was put there."""
+        if body[0].isalpha() and "|" not in line:
+            return False
         item = _ITEM.match(line)
         if self._opens_fence(line):
             self._begin(BlockKind.CODE, line)

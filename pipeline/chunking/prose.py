@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 from itertools import groupby
 from operator import itemgetter
 
@@ -16,7 +17,7 @@ _GONE = "\0"
 
 _BLANK = f"{_GONE} \t\r\n"
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+_LINE_END = re.compile(r"\r\n?|\n|\Z")
 _FENCE = re.compile(r"[ \t]*(?:>[ \t]?)*(?:[-*+][ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
 _CODE = re.compile(
     r"\{(code|noformat)(?::[^{}\n]*)?\}|<(pre)\b[^<>\n]*>|\{\{[<%]\s*(highlight)\b[^{}\n]*\}\}", re.IGNORECASE
@@ -144,10 +145,10 @@ class _Lines:
                 bare = line.strip(" \t\r\n>")
                 fence = "" if bare.startswith(fence) and not bare.strip(fence[0]) else fence
                 yield line, True
-            elif mark := _FENCE.match(line):
+            elif ("```" in line or "~~~" in line) and (mark := _FENCE.match(line)):
                 fence = mark[1]
                 yield line, True
-            elif code := self._code(begin, end):
+            elif ("{" in line or "<" in line) and (code := self._code(begin, end)):
                 yield from code
             elif "<!--" in line:
                 yield self._without_comments(begin, end), False
@@ -155,7 +156,7 @@ class _Lines:
                 yield line, False
 
     def _end(self, at: int) -> int:
-        match = _LINE.match(self._text, at)
+        match = _LINE_END.search(self._text, at)
         return match.end() if match else len(self._text)
 
     def _closed(self, name: str, at: int) -> re.Match[str] | None:
@@ -198,7 +199,7 @@ class _Lines:
 
 def _read(text: str, *, links: bool) -> Iterator[Line]:
     """The lines of a text without code; of one that is left out `_GONE` remains."""
-    lines = [match[0] for match in _LINE.finditer(_MARKUP.sub(_words, text))]
+    lines = list(StringIO(_MARKUP.sub(_words, text), newline=""))
     above = ""
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         kept = _kept(line, above, below, links=links)
@@ -211,7 +212,7 @@ def _kept(line: str, above: str, below: str, *, links: bool) -> str:
     core = _MARK.sub("", bare, count=1).strip("*_ ")
     if _GONE in line and "|" not in bare and not any(map(str.isalnum, core)):
         return f"{_GONE}\n"
-    link = _LINKS.fullmatch(core)
+    link = "://" in core and _LINKS.fullmatch(core)
     noise = not core or NOISE.fullmatch(core) or (link and not links)
     if bare.strip(">") and noise and not _goes_on(above, core, below.strip()):
         named = dict.fromkeys(_NAMED.findall(core)) if link else ()
@@ -246,16 +247,20 @@ def _quoted(attribute: re.Pattern[str], markup: str) -> str:
     return (found[1] or found[2] or "") if found else ""
 
 
-def _without_licence(lines: Iterable[Line]) -> Iterator[Line]:
+def _without_licence(lines: Sequence[Line]) -> Iterator[Line]:
     """Paragraphs of licences go as long as nothing but them and headings has been seen."""
-    seen = False
+    looked = 0
     for (verbatim, filled), run in groupby(lines, key=lambda line: (line[1], bool(line[0].strip(_BLANK)))):
+        if verbatim:
+            break
         paragraph: Sequence[Line] = list(run)
-        if filled and not verbatim and not seen:
+        looked += len(paragraph)
+        if filled:
             paragraph = _own_lines(paragraph)
-            seen = any(not _HEADING.match(line) for line, _ in paragraph)
-        seen = seen or verbatim
         yield from paragraph or [(_GONE, False)]
+        if filled and any(not _HEADING.match(line) for line, _ in paragraph):
+            break
+    yield from lines[looked:]
 
 
 def _own_lines(paragraph: Sequence[Line]) -> Sequence[Line]:
@@ -299,6 +304,8 @@ def _levels(lines: Iterable[Line]) -> Iterator[tuple[str, int, int]]:
 
 def _label_place(line: str) -> int:
     """How deep a label stands, a plain one deeper than a bold one; -1 for any other line."""
+    if ":" not in line:
+        return -1
     bare = line.strip(_BLANK)
     label = _MARK.sub("", bare, count=1)
     return 2 * (len(line) - len(line.lstrip())) + (label[0] not in "*_") if is_label(label) else -1

@@ -1,6 +1,6 @@
-"""Why a connection to PostgreSQL could not be made, told from what the driver says of it.
+"""Why a connection to PostgreSQL could not be made, or is of no use, told from what the driver says of it.
 
-The driver gives no code for that, only words. The server's own come after its severity and two blanks, in whatever
+The driver gives no code for the first, only words. The server's own come after its severity and two blanks, in whatever
 language it speaks; those of the client are English. None holds a password or the whole address.
 """
 
@@ -10,7 +10,7 @@ import re
 
 import psycopg
 
-from pipeline.errors import StoreError, StoreRefused, StoreUnavailable
+from pipeline.errors import StoreDamaged, StoreError, StoreHindered, StoreRefused, StoreUnavailable
 
 _SERVER_SAYS = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
 _PARAMETER = re.compile(r'invalid (?:(\w+) value:|URI query parameter:|connection option) "(\w*)')
@@ -86,3 +86,12 @@ def no_answer(error: BaseException | None) -> str:
     """Why nobody answers, in words; empty if the driver's tell nothing."""
     said = str(error)
     return next((why for words, why in _NO_ANSWER if words in said), "")
+
+
+def hindrance(state: str, said: str) -> StoreHindered:
+    """The error of ours for a state of the server in which it can do nothing, or nothing with some of its rows."""
+    kind = StoreDamaged if state.startswith("XX") else StoreHindered
+    return kind(
+        f"the database cannot do this now: {said} ({state})",
+        fix="see its log, its disk and `larder doctor`; the work is kept and tried again",
+    )

@@ -90,7 +90,7 @@ _REPLACE = text("""
     update document d set metadata = fresh.new from fresh where d.id = fresh.id""")
 
 
-def look_through(
+def count_by_key(
     connection: Connection, keyring: Keyring, after: UUID, *, rotate: bool = False
 ) -> tuple[UUID | None, Counter[str]]:
     """The next documents of a tenant behind `after`, counted by the name of their key; None: these were the last.

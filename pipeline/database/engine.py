@@ -11,17 +11,15 @@ from typing import Any, Self
 from uuid import UUID
 
 import psycopg
-from pgvector.psycopg.halfvec import register_halfvec_info
-from pgvector.psycopg.vector import register_vector_info
 from psycopg.pq import TransactionStatus
-from psycopg.types import TypeInfo
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.connect_errors import KEPT, no_answer, refusal
-from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.database.connect_errors import KEPT, hindrance, no_answer, refusal
+from pipeline.database.vector_types import register_vectors
+from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
@@ -29,11 +27,11 @@ CONTROL_ROLE = "larder_control"
 EF_SEARCH = 100
 """Nearest neighbours that one step of the vector index looks for, unless a question sets more."""
 MORE = 4
-"""Connections of a pool beyond those that are kept; closed after their use."""
+"""Connections of a pool beyond those that were asked for; kept as well, for a new one costs as much as a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class ServerTimeouts:
     """How many seconds the server bears with one of our connections, so that a stalled one keeps no lock for ever.
 
     The defaults fit those of the queue, whose leases are 120 and 15 seconds.
@@ -44,7 +42,7 @@ class Patience:
     lock: float = 30.0
     """For a lock that somebody else has."""
     statement: float = 120.0
-    """For one statement, in which a client may stall, too; `take_long` lifts it."""
+    """For one statement, in which a client may stall, too; `lift_statement_timeout` lifts it."""
 
     @classmethod
     def within(cls, *leases: float) -> Self:
@@ -76,7 +74,7 @@ KEEPALIVES = {
 _SERVER_KEEPALIVES = " -c tcp_keepalives_idle=15 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 
 
-def take_long(connection: Connection) -> None:
+def lift_statement_timeout(connection: Connection) -> None:
     """Let the statements of this transaction take as long as they need: those that touch every row of a table."""
     connection.exec_driver_sql("set local statement_timeout = 0")
 
@@ -95,7 +93,7 @@ def open_engine(
     role: str,
     pool_size: int = 2,
     answer_timeout: float | None = None,
-    patience: Patience = Patience(),
+    timeouts: ServerTimeouts = ServerTimeouts(),
     ping: bool = True,
     asking: bool = False,
 ) -> Engine:
@@ -114,12 +112,12 @@ def open_engine(
         use_native_hstore=False,  # nobody asks for its type then, which takes round trips
         connect_args={
             **KEEPALIVES,
-            "options": f"{_OPTIONS.format(plans=plans)}{patience.options} -c role={role}",
+            "options": f"{_OPTIONS.format(plans=plans)}{timeouts.options} -c role={role}",
             "connect_timeout": 20,  # four answers of a server that is slow and not gone
             "application_name": role.replace("_", "-"),
         },
-        pool_size=pool_size,
-        max_overflow=MORE,
+        pool_size=pool_size + MORE,
+        max_overflow=0,
         **({"isolation_level": "AUTOCOMMIT"} if asking else {}),
     )
 
@@ -150,14 +148,14 @@ class Database:
         *,
         pool_size: int = 2,
         answer_timeout: float | None = None,
-        patience: Patience = Patience(),
+        timeouts: ServerTimeouts = ServerTimeouts(),
     ) -> None:
         """`answer_timeout` is for those who must answer in time: seconds of silence after which the server is gone.
 
-        Work on many rows needs longer than a person waits, so by default nobody gives up. `patience` is the server's.
+        Work on many rows needs longer than a person waits, so by default nobody gives up. `timeouts` is the server's.
         """
-        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout, patience=patience)
-        self._patience = patience
+        opened = partial(open_engine, pool_size=pool_size, answer_timeout=answer_timeout, timeouts=timeouts)
+        self._timeouts = timeouts
         self.app = opened(app_url, role=APP_ROLE, ping=False)
         self.asker = opened(app_url, role=APP_ROLE, ping=False, asking=True)
         self.controller = opened(control_url or app_url, role=CONTROL_ROLE)
@@ -274,7 +272,7 @@ class Database:
               and state = 'active' and wait_event in ('ClientRead', 'ClientWrite')
               and query_start < clock_timestamp() - make_interval(secs => :seconds)""")
         with translated(), self.app.begin() as connection:
-            connection.execute(stalled, {"seconds": self._patience.statement})
+            connection.execute(stalled, {"seconds": self._timeouts.statement})
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections to the parent."""
@@ -344,7 +342,6 @@ def _said(error: BaseException | None) -> str:
     return type(error).__name__ if wrong_data or not said else str(said)
 
 
-HINDERED = "see its log, its disk and `larder doctor`; the work is kept and tried again"
 # Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
 # refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
 _OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
@@ -371,7 +368,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     what = _said(original)
     if not state or state.startswith(_OF_THE_VALUE):
         return StoreRejected(f"the database refuses: {what}")
-    return StoreHindered(f"the database cannot do this now: {what} ({state})", fix=HINDERED)
+    return hindrance(state, what)
 
 
 class AnswerTimeout(psycopg.OperationalError):
@@ -442,35 +439,14 @@ def _timed(steps: Generator[Any, Any, Any], answer_timeout: float) -> Generator[
         ready = yield wanted
 
 
-_TYPES = (
-    "select typname, oid, typarray from pg_type where oid in (to_regtype('vector'), to_regtype('halfvec'))"
-)
-
-
-def register_vectors(connection: psycopg.Connection[Any]) -> None:
-    """Let a new connection speak of vectors; nothing happens in a database without the extension.
-
-    In one round trip: the library takes three for each type, and each connection pays for them.
-    """
-    before, connection.autocommit = connection.autocommit, True
-    try:
-        found = connection.execute(_TYPES).fetchall()
-    finally:
-        connection.autocommit = before
-    for name, oid, array_oid in found:
-        register = register_vector_info if name == "vector" else register_halfvec_info
-        register(connection, TypeInfo(name, oid, array_oid))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """A temporary table, its columns, and the statement that moves its rows on."""
+    """Columns, and the statement that takes their rows."""
 
-    table: str
     columns: str
     """Names and types, as PostgreSQL declares them."""
     insert: str
-    """`insert into ... select ... from <table>`."""
+    """`insert into ... select ... from {incoming}`."""
 
 
 @contextmanager
@@ -483,14 +459,15 @@ def driver_of(connection: Connection) -> Iterator[Any]:
 
 
 def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]]) -> None:
-    """Send `rows` (tuples in column order) through `how`, inside the caller's transaction."""
-    with driver_of(connection) as driver, driver.cursor() as cursor:
-        cursor.execute(
-            f"create temporary table if not exists {how.table} ({how.columns}) on commit delete rows"
-        )
-        cursor.execute(f"truncate {how.table}")
-        with cursor.copy(f"copy {how.table} from stdin (format binary)") as copy:
-            copy.set_types([column.split()[1] for column in how.columns.split(",")])
-            for row in rows:
-                copy.write_row(row)
-        cursor.execute(how.insert)
+    """Send `rows` (tuples in column order) through `how` in one round trip, inside the caller's transaction.
+
+    As arrays, since COPY does not write to tables with row-level security, and a temporary table on the way to them
+    costs as much as they do.
+    """
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    if columns:
+        names, types = zip(*(column.split() for column in how.columns.split(",")), strict=True)
+        arrays = ", ".join(f"%b::{kind}[]" for kind in types)
+        statement = how.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
+        with driver_of(connection) as driver:
+            driver.execute(statement, columns)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,8 @@ def open_session(model_file: Path, reader: str) -> Any:
     # One thread: processes are the unit of work here, and two threads were slower than two processes.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
+    # It would remember a layout of memory for each length of a text, and keep the memory of all: 100 MB.
+    options.enable_mem_pattern = False
     options.log_severity_level = 4  # failures come as exceptions; its own lines on stderr say the same
     try:
         session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
@@ -68,6 +72,19 @@ def open_session(model_file: Path, reader: str) -> Any:
             fix=f"use a {reader} that takes {', '.join(sorted(INPUTS))}",
         )
     return session
+
+
+_CORES = BoundedSemaphore(os.cpu_count() or 1)
+
+
+def run(session: Any, feed: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    """The first output of a model for these inputs; raises what onnxruntime raises.
+
+    No more than the cores at once: each takes its memory, which the model keeps, and none is sooner done for it.
+    """
+    with _CORES:
+        found: NDArray[np.float32] = session.run(None, dict(feed))[0]
+    return found
 
 
 def open_tokenizer(tokenizer_file: Path) -> tuple[Any, int]:

@@ -213,6 +213,8 @@ class EnrichedContext:
     """The sources, by number."""
     degradation_level: int = 0
     """0 is everything, 4 nothing could be looked up, 5 switched off."""
+    partial: str = ""
+    """While documents are loaded, how many are found by words alone; empty if all are found by meaning, too."""
     project: str = ""
     """The project that was searched for it."""
 

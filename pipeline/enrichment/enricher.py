@@ -130,7 +130,9 @@ class Enricher:
             kind: [FoundDocument(one, texts.get(one.hit.document.id), question) for one in ones]
             for kind, ones in best.items()
         }
-        return _Answer(request, self.now(), answers[Kind.WORK].model).made(documents, most, level)
+        partial = next((str(found.partial) for found in answers.values() if found.partial), "")
+        made = _Answer(request, self.now(), answers[Kind.WORK].model).made(documents, most, level)
+        return replace(made, partial=partial)
 
 
 class _Answer:

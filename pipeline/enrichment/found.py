@@ -108,18 +108,20 @@ def likely(found: SearchResults, kind: Kind, question: frozenset[str]) -> list[L
         question: its words, as `pipeline.enrichment.text.stems` gives them.
     """
     hits, by_model = found.hits, CALIBRATED.get(model_of(found.model))
-    told = all(hit.explanation is not None and hit.explanation.similarity is not None for hit in hits)
-    by, model = ("meaning", by_model[kind]) if by_model and told else ("words", BY_WORDS[kind])
+    told = [hit.explanation is not None and hit.explanation.similarity is not None for hit in hits]
     meanings = [_meaning(hit) for hit in hits]
     shared = [word_similarity(stems(f"{h.document.title} {h.chunk.content}"), question) for h in hits]
-    others = sorted(meanings, reverse=True)[_SHOWN:CANDIDATES]
+    others = sorted((m for m, of in zip(meanings, told, strict=True) if of), reverse=True)[_SHOWN:CANDIDATES]
     usual = (sum(others) + _USUAL_WEIGHT * _USUAL) / (len(others) + _USUAL_WEIGHT)
     ranked = []
-    for hit, meaning, words in zip(hits, meanings, shared, strict=True):
+    for hit, compared, meaning, words in zip(hits, told, meanings, shared, strict=True):
+        by, model = ("meaning", by_model[kind]) if by_model and compared else ("words", BY_WORDS[kind])
         e = hit.explanation
         overlap = (e.overlap if e else None) or 0.0
         if e and e.similarity is not None and e.similarity < e.min_similarity and overlap < _RARE:
             continue  # below the configured least similarity, and without the question's rarest words
+        if hit.weak:
+            continue
         odds = (
             model.meaning * meaning
             + model.lead * (meaning - usual)

@@ -235,7 +235,8 @@ def _trouble(found: Json) -> str:
     level = found.get("degradation_level") or 0
     if found.get("error"):
         return f"**Refused:** {_safe(found['error'])}"
-    return f"**Level {level}:** {LEVELS[level].says}" if level else ""
+    said = [f"**Level {level}:** {LEVELS[level].says}"] if level else []
+    return " ".join([*said, *(f"**Partial:** {_safe(p)}" for p in [found.get("partial")] if p)])
 
 
 def _title(item: Json) -> str:

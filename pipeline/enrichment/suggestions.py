@@ -22,7 +22,7 @@ from pipeline.enrichment.text import (
     stems,
     word_similarity,
 )
-from pipeline.search.validity import remark
+from pipeline.search.validity import validity_note
 
 MOST = 5
 """In one answer."""
@@ -185,5 +185,5 @@ def _shown_for(found: FoundDocument) -> Sentence:
 def named(found: FoundDocument) -> str:
     """Title, id and how it stands, such as `“Export as CSV” (PBI-7, closed as duplicate of PBI-2)`."""
     ended = (found.outcome or found.status) if found.abandoned else None
-    stands = ended or remark(found.document) or found.status
+    stands = ended or validity_note(found.document) or found.status
     return f"“{found.title}” ({found.external_id}{f', {stands}' if stands else ''})"

@@ -279,10 +279,11 @@ _NOT_SHOWN = re.compile(
 def passage(content: str, question: str, *, length: int) -> Passage:
     """At most `length` characters of `content` with as many different words of the question as possible.
 
-    White space is brought to single blanks, comments and marks of headings are left out, and three dots stand where
-    the text goes on.
+    White space is brought to single blanks, comments, marks of headings and the places that links lead to are left
+    out, and three dots stand where the text goes on.
     """
-    line, wanted = flat(_NOT_SHOWN.sub("", content)), stems(question)
+    shown = _LINK.sub(_words_of_link, _NOT_SHOWN.sub("", content))
+    line, wanted = flat(shown), stems(question)
     hits = [(m.start(), m.end(), form) for m in WORD.finditer(line) if (form := stem(m.group())) in wanted]
     if len(line) <= length:
         return Passage(text=line, marks=[(start, end) for start, end, _ in hits])
@@ -295,6 +296,14 @@ def passage(content: str, question: str, *, length: int) -> Passage:
     shift = len(head) - begin
     marks = [(s + shift, e + shift) for s, e, _ in hits if s >= begin and e <= end]
     return Passage(text=head + line[begin:end].rstrip() + (" ..." if end < len(line) else ""), marks=marks)
+
+
+def _words_of_link(link: re.Match[str]) -> str:
+    """Its words; `handlers[name](event)` is none."""
+    called = link.start() and (
+        link.string[link.start() - 1].isalnum() or link.string[link.start() - 1] in "_)]"
+    )
+    return link[0] if called else link[1] or link[2] or ""
 
 
 def _richest(line: str, hits: Sequence[tuple[int, int, str]], room: int) -> int:

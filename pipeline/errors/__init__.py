@@ -7,6 +7,8 @@
     |  |  |- StoreSilent                      transient   ... or keeps connections open and says nothing
     |  |  |- StoreRefused                     transient   ... or answers and does not let us in
     |  |  `- StoreHindered                    transient   ... or lacks disk, memory, a table or the right to write
+    |  |     `- StoreDamaged                  transient   ... or fails in itself, over every document or over one
+    |  |- DocumentDamaged                    transient   it fails in itself over this document alone
     |  `- StoreRejected                      permanent   the store refuses what we gave it
     |- EmbeddingError                  E002
     |  |- EmbedderUnavailable                transient   the provider is down, slow or busy
@@ -119,6 +121,16 @@ class StoreRefused(StoreUnavailable):
 
 class StoreHindered(StoreUnavailable):
     """The database cannot do this now, whatever it is given: its disk is full, or it only reads."""
+
+
+class StoreDamaged(StoreHindered):
+    """The database fails in itself: an internal error, or rows that cannot be read."""
+
+
+class DocumentDamaged(StoreError):
+    """The database fails in itself over this document alone: there is no use in trying for ever."""
+
+    transient = True
 
 
 class StoreRejected(StoreError):

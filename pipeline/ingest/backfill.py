@@ -19,12 +19,21 @@ from pipeline.errors import (
     EmbedderUnavailable,
     LarderError,
     ModelMissing,
+    StoreDamaged,
+    StoreHindered,
     StoreUnavailable,
     TextRejected,
 )
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.steps import Decide, cut, held_of
-from pipeline.ingest.work_in_progress import SHARED_SECONDS, embed_missing, giving_back, missing, write_each
+from pipeline.ingest.work_in_progress import (
+    SHARED_SECONDS,
+    blamed,
+    embed_missing,
+    giving_back,
+    missing,
+    write_each,
+)
 from pipeline.ledger import Item, embedding_use, fills
 from pipeline.ledger.fills import FillClaim
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex
@@ -74,16 +83,38 @@ class Filler:
     """Claim each text before it is embedded, so that nobody pays for it twice; not worth it for a free model."""
 
     def fill(self, tenant: UUID, items: Sequence[Item]) -> list[Item]:
-        """Fill in what this index lacks of these documents; returns those to send a message about once more."""
-        ids, index = [i.document_id for i in items], self.index
+        """Fill in what this index lacks of these documents; returns those to send a message about once more.
+
+        If the database fails at that, each for itself, so that the others get in.
+        """
+        try:
+            return self._fill(tenant, items)
+        except StoreHindered as error:
+            if len(items) > 1:
+                return [again for item in items for again in self.fill(tenant, [item])]
+            with self.database.tenant(tenant, durable=False) as connection:
+                claim = self._claim(connection, tenant, items, bodies=False)
+            self._fault(claim, claim.ids, error)
+            return []
+
+    def _fill(self, tenant: UUID, items: Sequence[Item]) -> list[Item]:
         with self.database.tenant(tenant, durable=False) as connection:
-            claim = fills.claim(connection, tenant, index.id, index.strategy, ids, lease=self.lease)
+            claim = self._claim(connection, tenant, items)
             copied = fills.copied(connection, claim)
         try:
             return self._filled(claim, copied) if claim.ids else []
         except StoreUnavailable as error:
+            if isinstance(error, StoreDamaged) and len(claim.ids) > 1:
+                self._postpone(claim, claim.ids, str(error), delay=0.0, tried=False, release=True)
+                raise
             self._fault(claim, claim.ids, error)
             return []
+
+    def _claim(
+        self, connection: Connection, tenant: UUID, items: Sequence[Item], *, bodies: bool = True
+    ) -> FillClaim:
+        ids, index = [i.document_id for i in items], self.index
+        return fills.claim(connection, tenant, index.id, index.strategy, ids, lease=self.lease, bodies=bodies)
 
     def _filled(self, claim: FillClaim, copied: Mapping[UUID, list[Chunk]]) -> list[Item]:
         work = _Work()
@@ -91,6 +122,8 @@ class Filler:
         try:
             self._embed(claim, work)
         except LarderError as error:
+            if isinstance(error, StoreDamaged) and len(claim.ids) > 1:
+                raise
             self._wait(claim, list(work.pieces), error)
             return again
         return again + self._settle(claim, work)
@@ -213,6 +246,7 @@ class Filler:
         for attempt in giving_back(self.lease):
             with attempt, self.database.tenant(claim.tenant_id, durable=False) as connection:
                 fills.hold_documents(connection, ids)
+                error = blamed(connection, ids, error, index=self.index.id)
                 for document in ids:
                     decision = self.decide(error, claim.wanted[document].attempts + 1)
                     if decision.dead:

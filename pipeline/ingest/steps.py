@@ -18,11 +18,19 @@ from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import BudgetedEmbedder
-from pipeline.errors import DocumentRejected, LarderError, StoreUnavailable, TextRejected
+from pipeline.errors import (
+    DocumentRejected,
+    LarderError,
+    StoreDamaged,
+    StoreHindered,
+    StoreUnavailable,
+    TextRejected,
+)
 from pipeline.ingest import work_in_progress
 from pipeline.ingest.work_in_progress import (
     SHARED_SECONDS,
     Terms,
+    blamed,
     embed_missing,
     giving_back,
     missing,
@@ -65,6 +73,17 @@ class Step:
     """Chunks per document, for cutting messages of even weight."""
     indexed: int = 0
     """Documents that became searchable in it."""
+
+    @classmethod
+    def joined(cls, steps: Sequence[Step]) -> Step:
+        """What several, of one or more documents each, leave together."""
+        return cls(
+            ready=[item for step in steps for item in step.ready],
+            stage=next((step.stage for step in steps if step.ready), Stage.DONE),
+            again=[item for step in steps for item in step.again],
+            sizes={i: size for step in steps for i, size in step.sizes.items()},
+            indexed=sum(step.indexed for step in steps),
+        )
 
 
 @dataclass(kw_only=True)
@@ -115,6 +134,27 @@ class Indexer:
 
     def chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Cut documents into staged chunks."""
+        return self._apart(self._chunk, Stage.FETCHED, tenant, items)
+
+    def _apart(
+        self,
+        step: Callable[[UUID, Sequence[Item]], Step],
+        stage: Stage,
+        tenant: UUID,
+        items: Sequence[Item],
+    ) -> Step:
+        """All in one step; if the database fails at that, each for itself, so that the others get on."""
+        try:
+            return step(tenant, items)
+        except StoreHindered as error:
+            if len(items) > 1:
+                return Step.joined([self._apart(step, stage, tenant, [item]) for item in items])
+            with self.database.tenant(tenant, durable=False) as connection:
+                claim = self._claim(connection, tenant, stage, items)
+            self._fault(claim, claim.ids, error)
+            return Step()
+
+    def _chunk(self, tenant: UUID, items: Sequence[Item]) -> Step:
         with self.database.tenant(tenant, durable=False) as connection:
             claim = self._claim(connection, tenant, Stage.FETCHED, items)
             bodies = work_in_progress.bodies(connection, claim.ids)
@@ -136,17 +176,28 @@ class Indexer:
     def _stage(
         self, claim: work.Claim, ids: Sequence[UUID], pieces: Mapping[UUID, list[Chunk]]
     ) -> list[Item]:
-        """One transaction: stage what is still ours; what was cut for an index that is no longer read waits again."""
+        """One transaction: stage what is still ours; what was cut for an index that is no longer read waits again.
+
+        What was never indexed is found by its words from here on. Of what was, the last version is found whole until
+        the new one has its vectors: it goes before all else, and an answer never mixes two versions.
+        """
         with self.database.tenant(claim.tenant_id, durable=False) as connection:
-            search_indexes.stay(connection)
+            search_indexes.lock_active(connection)
             mine = [i for i in work.still_ours(connection, claim) if i in ids]
-            if self.index(connection).strategy != self.strategy:
-                work.wait(connection, claim, mine, delay=0.0, reason=None)
+            index = self.index(connection)
+            if index.strategy != self.strategy:
+                work.postpone(connection, claim, mine, delay=0.0, reason=None)
                 return []
             versions = {i: claim.documents[i].version for i in mine}
             staged = {i: pieces[i] for i in mine}
             work_in_progress.stage_chunks(connection, claim.tenant_id, staged, versions)
-            return work.advance(connection, claim, mine, Stage.CHUNKED)
+            fresh: list[UUID] = []
+            if not search_indexes.is_being_built(connection, index.id):  # else it would wait for that
+                fresh = search_indexes.never_indexed(connection, mine)
+            store = PgVectorStore(connection, index, claim.tenant_id)
+            words = [Replacement(document=claim.documents[i], chunks=pieces[i], vectors=None) for i in fresh]
+            store.replace(words, newest=True)
+            return work.advance(connection, claim, mine, Stage.CHUNKED, {i: len(pieces[i]) for i in fresh})
 
     def _fault(self, claim: work.Claim, ids: Sequence[UUID], error: LarderError) -> None:
         """Give documents back with their error."""
@@ -161,12 +212,13 @@ class Indexer:
         self, connection: Connection, claim: work.Claim, ids: Sequence[UUID], error: LarderError
     ) -> None:
         """Wait or fail; documents that have been tried differently often are decided about one by one."""
+        error = blamed(connection, ids, error)
         tried = claim.waits if error.waits else claim.attempts
         for count in sorted({tried[i] for i in ids}):
             same = [i for i in ids if tried[i] == count]
             decision = self.decide(error, count + 1)
             if error.waits:
-                work.wait(connection, claim, same, delay=decision.delay, reason=str(error))
+                work.postpone(connection, claim, same, delay=decision.delay, reason=str(error))
             else:
                 work.fail(connection, claim, same, error, delay=decision.delay, dead=decision.dead)
                 told = {"code": error.code, "error": str(error), "attempt": count + 1, "dead": decision.dead}
@@ -176,6 +228,9 @@ class Indexer:
 
     def embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make the vectors that the cache lacks: documents whose texts all have one go on, the others wait or fail."""
+        return self._apart(self._embed, Stage.CHUNKED, tenant, items)
+
+    def _embed(self, tenant: UUID, items: Sequence[Item]) -> Step:
         with self.database.tenant(tenant, durable=False) as connection:
             claim = self._claim(connection, tenant, Stage.CHUNKED, items)
             if not claim.ids:
@@ -184,10 +239,21 @@ class Indexer:
             held = self._held(connection) if todo.texts else None
         error = self._embed_all(todo) if todo.texts and held is None else None
         try:
+            if isinstance(error, StoreDamaged):
+                raise error
             return self._embedded(todo, error, held)
         except StoreUnavailable as lost:
+            if isinstance(lost, StoreDamaged) and len(claim.ids) > 1:
+                self._give_back(claim)
+                raise
             self._fault(claim, claim.ids, lost)
             return Step()
+
+    def _give_back(self, claim: work.Claim) -> None:
+        with self.database.tenant(claim.tenant_id, durable=False) as connection:
+            if self.terms.budget:
+                embedding_use.release_texts(connection, claim)
+            work.put_back(connection, claim, claim.ids)
 
     def _todo(self, connection: Connection, claim: work.Claim) -> _Todo:
         hashes = work_in_progress.staged_hashes(connection, claim.ids)
@@ -281,20 +347,20 @@ class Indexer:
     ) -> list[Item]:
         """What has texts without vectors waits, fails, or is looked at again at once; returns the last."""
         claim = todo.claim
-        if held is not None or (error is not None and embedding_use.concerns_configuration(error)):
+        if held is not None or (error is not None and embedding_use.is_configuration_error(error)):
             said = held.error if held is not None else str(error)
-            work.wait(connection, claim, slow, delay=HELD_SECONDS, reason=said)
+            work.postpone(connection, claim, slow, delay=HELD_SECONDS, reason=said)
             return []
         if error is not None:
             self._decided(connection, claim, slow, error)
             return []
         shared = todo.of(todo.wanted - set(todo.texts), slow)
-        work.wait(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
+        work.postpone(connection, claim, shared, delay=SHARED_SECONDS, reason=None)
         return work.put_back(connection, claim, [i for i in slow if i not in shared])
 
     def _note_health(self, connection: Connection, todo: _Todo, error: LarderError | None) -> None:
         """A refused configuration is held; one that was held and works now is not any more."""
-        if error is not None and embedding_use.concerns_configuration(error):
+        if error is not None and embedding_use.is_configuration_error(error):
             embedding_use.hold(
                 connection, self.terms.fingerprint, error, probe_seconds=self.terms.probe_seconds
             )
@@ -305,6 +371,9 @@ class Indexer:
 
     def upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         """Make documents searchable in their wanted version."""
+        return self._apart(self._upsert, Stage.EMBEDDED, tenant, items)
+
+    def _upsert(self, tenant: UUID, items: Sequence[Item]) -> Step:
         with self.database.tenant(tenant, durable=False) as connection:
             claim = self._claim(connection, tenant, Stage.EMBEDDED, items)
             staged = work_in_progress.staged(connection, tenant, self.model, claim.ids)
@@ -333,7 +402,7 @@ class Indexer:
             if index.model != self.model:
                 return work.put_back(connection, claim, ids, Stage.CHUNKED)
             if search_indexes.is_being_built(connection, index.id):
-                work.wait(
+                work.postpone(
                     connection, claim, ids, delay=BUILT_SECONDS, reason="its search index is being built"
                 )
                 return []
@@ -348,7 +417,7 @@ class Indexer:
                 if i in mine
             ]
             results = PgVectorStore(connection, index, claim.tenant_id).replace(batch, newest=True)
-            search_indexes.note(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
+            search_indexes.record_indexed(connection, claim.tenant_id, index.id, [held_of(r) for r in batch])
             indexed = [
                 work.Indexed(document_id=r.document.id, chunks=len(r.chunks), written=n.written, kept=n.kept)
                 for r, n in zip(batch, results, strict=True)
@@ -379,9 +448,9 @@ def _attributed(
     return embedded, reused
 
 
-def held_of(replacement: Replacement) -> search_indexes.Held:
+def held_of(replacement: Replacement) -> search_indexes.IndexedDocument:
     """What an index holds of a document once this was written."""
-    return search_indexes.Held(
+    return search_indexes.IndexedDocument(
         document_id=replacement.document.id,
         version=replacement.document.version,
         chunks=len(replacement.chunks),
@@ -421,9 +490,9 @@ def cut(chunker: Chunker, stored: StoredDocument, body: str | None) -> list[Chun
         raise DocumentRejected(f"the chunker failed with {type(error).__name__}") from None
 
 
-def centroid(vectors: Vectors) -> HalfVector | None:
+def centroid(vectors: Vectors | None) -> HalfVector | None:
     """The mean of a document's vectors, length 1; None without vectors or if they cancel out."""
-    if len(vectors) == 0:
+    if vectors is None or len(vectors) == 0:
         return None
     mean = vectors.mean(axis=0)
     norm = float(np.linalg.norm(mean))

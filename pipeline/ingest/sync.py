@@ -73,7 +73,7 @@ class Syncer:
             if since is None and not run.walk:
                 # What is read from its very start may have lost items since the last time it was.
                 with self.database.tenant(where.tenant_id) as connection:
-                    runs.demand_walk(connection, where.run_id)
+                    runs.require_walk(connection, where.run_id)
             if not self._walk(source, where, token, since):
                 return False
             walk = run.walk or source.walks_all or since is None
@@ -134,7 +134,7 @@ class Syncer:
                 runs.add(connection, where.run_id, pruned)
                 if listing.left_out is not None:
                     runs.note_left_out(connection, where.run_id, listing.left_out, anew=True)
-            runs.discovered(connection, where.run_id)
+            runs.finish_walk(connection, where.run_id)
             run = runs.get(connection, where.run_id)
             when = schedule()
             sources.completed(

@@ -13,29 +13,34 @@ from pgvector import HalfVector
 from sqlalchemy import Connection, text
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipeline.database.engine import Database, Transfer, driver_of, take_long, transfer
+from pipeline.database.engine import Database, Transfer, driver_of, lift_statement_timeout, transfer
 from pipeline.documents import Chunk
 from pipeline.embedding import Embedder, Vectors
 from pipeline.embedding.budget import Budget
 from pipeline.embedding.calls import TextsRejected, embed_checked
-from pipeline.errors import LarderError, StoreHindered, StoreRejected, StoreUnavailable
-from pipeline.ledger import Item, embedding_use
+from pipeline.errors import (
+    DocumentDamaged,
+    LarderError,
+    StoreDamaged,
+    StoreHindered,
+    StoreRejected,
+    StoreUnavailable,
+)
+from pipeline.ledger import Item, dead, embedding_use
 from pipeline.ledger.leases import Lease, renewed
 from pipeline.search.chunk_store import SearchIndex
 
 _STAGE = Transfer(
-    table="incoming_stage",
     columns="document_id uuid, tenant_id uuid, version int4, ord int4, content text, context text, hash bytea",
     insert="""
         insert into chunk_stage (document_id, tenant_id, version, ord, content, context, hash)
-        select * from incoming_stage""",
+        select * from {incoming}""",
 )
 _CACHE = Transfer(
-    table="incoming_vector",
     columns="tenant_id uuid, model text, hash bytea, vector halfvec",
     insert="""
         insert into embedding_cache (tenant_id, model, hash, vector)
-        select distinct on (hash) tenant_id, model, hash, vector from incoming_vector order by hash
+        select distinct on (hash) tenant_id, model, hash, vector from {incoming} order by hash
         on conflict do nothing""",
 )
 
@@ -71,13 +76,12 @@ def stage_chunks(
 ) -> None:
     """Replace what is staged of these documents."""
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": list(chunks)})
-    rows = [
+    rows = (
         (i, tenant_id, versions[i], c.ord, c.content, c.context, bytes.fromhex(c.hash))
         for i, pieces in chunks.items()
         for c in pieces
-    ]
-    if rows:
-        transfer(connection, _STAGE, rows)
+    )
+    transfer(connection, _STAGE, rows)
 
 
 def staged_hashes(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, list[bytes]]:
@@ -105,7 +109,7 @@ def refill(
         from chunk c where c.index_id = any(array(
             select id from search_index
             where provider = :provider and model = :model and dimensions = :dimensions))
-          and c.document_id = any(:ids) and c.hash = any(:hashes) order by c.hash
+          and c.document_id = any(:ids) and c.hash = any(:hashes) and c.embedding is not null order by c.hash
         on conflict do nothing""")
     values = {"provider": index.provider, "model": index.model, "dimensions": index.dimensions}
     connection.execute(statement, {**values, "tenant": tenant_id, "ids": list(ids), "hashes": list(hashes)})
@@ -127,8 +131,9 @@ def uncached(connection: Connection, tenant_id: UUID, model: str, hashes: Sequen
     """Which of these texts have no vector yet."""
     statement = text("""
         select h from unnest(cast(:hashes as bytea[])) as h
-        where not exists (select from embedding_cache e
-                          where e.tenant_id = :tenant and e.model = :model and e.hash = h)""")
+        left join lateral (select true as there from embedding_cache e
+                           where e.tenant_id = :tenant and e.model = :model and e.hash = h limit 1) e on true
+        where e.there is null""")
     rows = connection.execute(statement, {"tenant": tenant_id, "model": model, "hashes": list(hashes)})
     return {bytes(row.h) for row in rows}
 
@@ -149,7 +154,7 @@ def cache_vectors(
     connection: Connection, tenant_id: UUID, model: str, hashes: Sequence[bytes], vectors: Vectors
 ) -> None:
     """Keep vectors under their hashes; one that is there already stays."""
-    rows = [(tenant_id, model, h, HalfVector(v)) for h, v in zip(hashes, vectors, strict=True)]
+    rows = ((tenant_id, model, h, HalfVector(v)) for h, v in zip(hashes, vectors, strict=True))
     transfer(connection, _CACHE, rows)
 
 
@@ -187,7 +192,7 @@ def trim_cache(connection: Connection, *, megabytes: int, batch: int = 10_000) -
 
     A vector that a staged chunk waits for may go too: its document is then embedded again.
     """
-    take_long(connection)
+    lift_statement_timeout(connection)
     statement = text("select coalesce(sum(pg_column_size(e.*)), 0) from embedding_cache e")
     size = int(connection.execute(statement).scalar_one())
     dropped = 0
@@ -327,3 +332,18 @@ def write_each(
             return [item for i in ids for item in write_each([i], write, fault)]
         fault(ids, error)
         return []
+
+
+def blamed(
+    connection: Connection, ids: Sequence[UUID], error: LarderError, *, index: int | None = None
+) -> LarderError:
+    """The error as one of this document, where the database fails in itself over it and hardly any other."""
+    if (
+        isinstance(error, StoreDamaged)
+        and len(ids) == 1
+        and dead.damaged_alone(connection, ids[0], index=index)
+    ):
+        return DocumentDamaged(
+            error.message, fix="mend its rows as the log of the database says, then replay it"
+        )
+    return error

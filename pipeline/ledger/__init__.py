@@ -60,14 +60,14 @@ def document_id(source: UUID, external_id: str) -> UUID:
     return uuid5(source, external_id)
 
 
-def clean(value: Any, nul: str = "") -> Any:
+def storable(value: Any, nul: str = "") -> Any:
     """`value` without NUL characters, lone surrogates and numbers that JSON lacks, at any depth of JSON."""
     if isinstance(value, str):
         return value.replace("\x00", nul).encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
-        return {clean(str(k), nul): clean(v, nul) for k, v in value.items()}
+        return {storable(str(k), nul): storable(v, nul) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(v, nul) for v in value]
+        return [storable(v, nul) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -104,7 +104,7 @@ def project_id(tenant: UUID, text: str) -> UUID:
     return _id(SHARED if text.strip() == "shared" else text, prefix=f"project:{tenant}:")
 
 
-def searched(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | None:
+def visible_projects(tenant: UUID, own: UUID, more: Iterable[str] = ()) -> tuple[UUID, ...] | None:
     """The projects that a request of `own` looks into: that one, what all share, and `more` of them; None is all.
 
     Raises:

@@ -11,8 +11,9 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.database.encryption import Keyring
+from pipeline.database.engine import Transfer, transfer
 from pipeline.documents import Document, Listing, Page, Problem
-from pipeline.ledger import clean, dead, document_id, runs
+from pipeline.ledger import dead, document_id, runs, storable
 from pipeline.ledger.leases import RESTARTED
 from pipeline.ledger.runs import Counts
 
@@ -58,6 +59,7 @@ _UPSERT = text(f"""
     order by id
     on conflict (id) do update set {", ".join(f"{name} = excluded.{name}" for name in _FIELDS.split(", "))},
         state = 'pending', stage = 'fetched', hidden = false, deleted = false, last_error = null, {RESTARTED},
+        chunk_count = case when document.indexed_version is not null then document.chunk_count else 0 end,
         -- The text that is searchable keeps its level and readers until the new one takes its place.
         served_level = case when document.indexed_version is not null
                             then coalesce(document.served_level, document.security_level) end,
@@ -65,16 +67,28 @@ _UPSERT = text(f"""
                           then coalesce(document.served_acl, document.acl) end
     where document.desired_version < excluded.desired_version""")
 
+_BODIES = Transfer(
+    columns="document_id uuid, tenant_id uuid, version int4, body text",
+    insert="insert into document_body (document_id, tenant_id, version, body) select * from {incoming}",
+)
+
+
+_WORDS_GO = text("""
+    delete from chunk c using document d, search_index i
+    where d.id = any(cast(:ids as uuid[])) and d.indexed_version is null
+      and c.index_id = i.id and c.document_id = d.id""")
+"""By the key of the chunks, whose first part is the index."""
+
 
 def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     """Take one page: upsert what changed, note every item in the run, move nothing else.
 
     The caller proves in the same transaction that the sync is still its own (`sources.renew`) and keeps the cursor.
     """
-    named = {clean(d.external_id): d for d in page.documents}
+    named = {storable(d.external_id): d for d in page.documents}
     documents = {e: d for e, d in named.items() if len(e.encode()) <= LONGEST_ID}
     failed = [*page.failed, *(_too_long(e) for e in named if e not in documents)]
-    gone = [clean(e) for e in page.deleted]
+    gone = [storable(e) for e in page.deleted]
     # Those that go are locked here too: locks are taken once, in the order of ids.
     values = {"source": where.source_id, "ids": [*documents, *gone], "run": where.run_id}
     rows = connection.execute(text(f"{_KNOWN} order by d.id for no key update of d"), values)
@@ -84,7 +98,7 @@ def admit(connection: Connection, where: Admission, page: Page) -> Counts:
     back: list[UUID] = []
     unchanged = restored = 0
     for external_id, document in documents.items():
-        row, mark = known.get(external_id), clean(document.fingerprint)
+        row, mark = known.get(external_id), storable(document.fingerprint)
         verdict = _verdict(row, document, where)
         if row is None or verdict == "changed":
             changed.append((document, row.desired_version + 1 if row else 1))
@@ -132,7 +146,7 @@ def _too_long(external_id: str) -> Problem:
 
 def verdicts(connection: Connection, where: Admission, page: Page) -> dict[str, str]:
     """What `admit` would make of each document, without a write; external id -> verdict."""
-    documents = {clean(d.external_id): d for d in page.documents}
+    documents = {storable(d.external_id): d for d in page.documents}
     values = {"source": where.source_id, "ids": list(documents), "run": where.run_id}
     known = {row.external_id: row for row in connection.execute(text(_KNOWN), values)}
     return {e: _verdict(known.get(e), d, where) for e, d in documents.items()}
@@ -175,21 +189,22 @@ def _write(
     }
     connection.execute(_UPSERT, {**values, "rows": json.dumps(rows, default=str)})
     ids = [row["id"] for row in rows]
+    # What was found by its words alone had the level and the readers of the text that goes.
+    if again := [row["id"] for row in rows if row["version"] > 1]:
+        connection.execute(_WORDS_GO, {"ids": again})
     for table in ("document_body", "chunk_stage"):
         statement = text(f"delete from {table} where document_id = any(cast(:ids as uuid[]))")
         connection.execute(statement, {"ids": ids})
-    statement = text("""
-        insert into document_body (document_id, tenant_id, version, body) values (:id, :tenant, :version, :body)""")
-    bodies = [
-        {"id": i, "tenant": where.tenant_id, "version": version, "body": clean(document.text)}
+    bodies = (
+        (i, where.tenant_id, version, storable(document.text))
         for i, (document, version) in zip(ids, changed, strict=True)
-    ]
-    connection.execute(statement, bodies)
+    )
+    transfer(connection, _BODIES, bodies)
     return [(row["id"], row["version"]) for row in rows]
 
 
 def _row(where: Admission, document: Document, version: int) -> dict[str, Any]:
-    row = clean({name: value for name, value in vars(document).items() if name != "text"})
+    row = storable({name: value for name, value in vars(document).items() if name != "text"})
     row["title"] = row["title"] or row["external_id"]
     row["tags"] = list(dict.fromkeys(tag[:LONGEST_TAG] for tag in row["tags"]))
     row["metadata"] = where.keyring.seal(row["metadata"])
@@ -292,7 +307,9 @@ def prune(connection: Connection, source_id: UUID, listing: Listing, guard: Dele
         select d.id, d.hidden, w.id is null as absent from document d
         left join (select distinct unnest(cast(:here as text[])) as id) w on w.id = d.external_id
         where d.source_id = :source and not d.deleted and (w.id is null or d.hidden)""")
-    rows = connection.execute(statement, {"source": source_id, "here": [clean(i) for i in listing.ids]}).all()
+    rows = connection.execute(
+        statement, {"source": source_id, "here": [storable(i) for i in listing.ids]}
+    ).all()
     back = [row.id for row in rows if not row.absent]
     newly = [row.id for row in rows if row.absent and not row.hidden]
     again = [row.id for row in rows if row.absent and row.hidden]
@@ -331,8 +348,8 @@ def differing(connection: Connection, source_id: UUID, listing: Listing, after: 
         statement,
         {
             "source": source_id,
-            "ids": [clean(i) for i in listing.versions],
-            "marks": [clean(mark) for mark in listing.versions.values()],
+            "ids": [storable(i) for i in listing.versions],
+            "marks": [storable(mark) for mark in listing.versions.values()],
             "after": after,
         },
     )

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.database.engine import Database, take_long
+from pipeline.database.engine import Database, lift_statement_timeout
 from pipeline.documents import Json
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 SEARCH = "rag_search"
 MOST_QUERY = 100
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _APPEND = text("select audit_append(:tenant, :by, :action, :subject, cast(:detail as jsonb))")
 
 
-def note(
+def append(
     connection: Connection, tenant: UUID, action: str, subject: str, detail: Json | None = None, *, by: str
 ) -> None:
     """Write an entry into the chain of a tenant, in the transaction of what was done and as the last thing in it.
@@ -45,8 +45,8 @@ def note(
 
 
 def _values(tenant: UUID, action: str, subject: str, detail: Json, by: str) -> dict[str, Any]:
-    told = {"by": clean(by), "action": action, "subject": clean(subject)}
-    return {"tenant": tenant, **told, "detail": json.dumps(clean(detail))}
+    told = {"by": storable(by), "action": action, "subject": storable(subject)}
+    return {"tenant": tenant, **told, "detail": json.dumps(storable(detail))}
 
 
 class AuditLog:
@@ -116,16 +116,22 @@ class Chain:
     problems: tuple[Damage, ...]
 
 
-# The same text that audit_append hashes. Before the first entry stands what the last pruning says, else nothing.
+# The same text that audit_append hashes. Before the first entry stands what the last pruning says, else nothing. What
+# it names goes in parts: as long as some entries of it are there, they lead to the hash that it names.
 _VERIFY = text("""
     with start as (
         select case when through ~ '^[0-9]{1,18}$' then through::bigint else -1 end as seq, coalesce(hash, '') as hash
         from (select detail ->> 'through' as through, detail ->> 'hash' as hash from audit
               where action = 'audit.prune' order by seq desc limit 1) pruned),
+    oldest as (select seq, prev_hash from audit order by seq limit 1),
+    begun as (
+        select case when s.seq is null then 0 else least(s.seq, o.seq - 1) end as seq,
+               case when s.seq >= o.seq then o.prev_hash else coalesce(s.hash, '') end as hash
+        from oldest o left join start s on true),
     entry as (
         select seq, hash, prev_hash,
-               lag(seq, 1, coalesce((select seq from start), 0)) over (order by seq) as before,
-               lag(hash, 1, coalesce((select hash from start), '')) over (order by seq) as before_hash,
+               lag(seq, 1, (select seq from begun)) over (order by seq) as before,
+               lag(hash, 1, (select hash from begun)) over (order by seq) as before_hash,
                encode(sha256(convert_to(jsonb_build_array(prev_hash, tenant_id, seq, extract(epoch from at), actor,
                                                           action, subject, detail)::text, 'UTF8')), 'hex') as again
         from audit),
@@ -149,7 +155,7 @@ def verify(connection: Connection, noted: str | None = None) -> Chain:
 
     One statement that keeps nothing but its counts, however many entries there are.
     """
-    take_long(connection)
+    lift_statement_timeout(connection)
     found = connection.execute(_VERIFY, {"noted": noted}).one()._asdict()
     problems = [Damage(seq=seq, problem=said) for seq, said in _problems(found)]
     if noted and not found["noted"]:
@@ -190,7 +196,11 @@ def listed(connection: Connection, most: int, action: str | None = None) -> list
     return [{**row, "at": row["at"].isoformat()} for row in rows]
 
 
-def prune(connection: Connection, *, days: int) -> None:
-    """Remove the tenant's entries that are older; a new one tells where the chain begins from then on."""
-    take_long(connection)
-    connection.execute(text("select audit_prune(:days)"), {"days": days})
+def prune(connection: Connection, *, days: int) -> bool:
+    """Remove some of the tenant's entries that are older; True as long as there may be more, for a transaction each.
+
+    The first one writes an entry that tells where the chain begins from then on, and removes nothing. Whoever notes
+    something waits for that one only.
+    """
+    lift_statement_timeout(connection)
+    return bool(connection.execute(text("select audit_prune(:days)"), {"days": days}).scalar())

@@ -96,12 +96,28 @@ def count(connection: Connection) -> int:
     return int(row.scalar_one())
 
 
-def in_a_row(connection: Connection) -> int:
+def count_since_success(connection: Connection) -> int:
     """How many documents were given up on since any became searchable."""
     statement = text(f"""
         select count(distinct l.document_id) {_FROM} where {_OPEN}
           and l.created_at > coalesce((select max(at) from document_count where state = 'done'), '-infinity')""")
     return int(connection.execute(statement).scalar_one())
+
+
+MOST_DAMAGED = 10
+"""If so many documents met an error of the database itself, it is no matter of each of them."""
+
+
+def damaged_alone(connection: Connection, document: UUID, *, index: int | None = None) -> bool:
+    """True if the database fails in itself over few documents besides this one: on their way, or into an index."""
+    where = "document where state in ('pending', 'dead') and id <> :id"
+    if index is not None:
+        where = "index_document where index_id = :index and document_id <> :id"
+    statement = text(rf"""
+        select count(*) < :most
+        from (select from {where} and last_error ~ '[(]XX...[)]' limit :most) others""")
+    values = {"id": document, "index": index, "most": MOST_DAMAGED}
+    return bool(connection.execute(statement, values).scalar_one())
 
 
 def _letters(connection: Connection, where: str, values: Json) -> list[DeadLetter]:
@@ -151,7 +167,7 @@ def resolve(
     return connection.execute(statement, {"ids": list(document_ids), "how": how, "index": index}).rowcount
 
 
-def bury(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
+def record(connection: Connection, ids: Sequence[UUID], *, code: str, reason: str) -> None:
     """Write dead letters for documents in state dead, and settle them in their runs.
 
     What was said of versions before is settled, too: nobody can act on it any more.

@@ -136,7 +136,7 @@ def similarities(connection: Connection, index: int, vector: Vectors, ids: Seque
     """Of each of these documents, the cosine similarity of its nearest chunk."""
     statement = text("""
         select 1 - min(embedding <=> cast(:vector as halfvec)) as similarity
-        from searchable_chunk where index_id = :index and document_id = any(:ids)
+        from searchable_chunk where index_id = :index and document_id = any(:ids) and embedding is not null
         group by document_id""")
     rows = connection.execute(
         statement, {"vector": HalfVector(vector).to_text(), "index": index, "ids": list(ids)}

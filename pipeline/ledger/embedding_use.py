@@ -41,7 +41,7 @@ class Used:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ceiling:
+class DailyLimit:
     """The most of a tenant's day, over all models; None: no ceiling."""
 
     tokens: int | None = None
@@ -69,7 +69,7 @@ def add_usage(connection: Connection, meter: Meter, used: Used, day: date | None
     return made
 
 
-def reserve(connection: Connection, meter: Meter, used: Used, ceiling: Ceiling) -> date | None:
+def reserve(connection: Connection, meter: Meter, used: Used, ceiling: DailyLimit) -> date | None:
     """Count use before the call is made, so that a killed process cannot forget it; None if the day has no room."""
     if ceiling.any:
         statement = text("select pg_advisory_xact_lock(hashtext('larder.usage'), hashtext(:tenant))")
@@ -130,7 +130,7 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
 
 
-def concerns_configuration(error: LarderError) -> bool:
+def is_configuration_error(error: LarderError) -> bool:
     """True if the error speaks of the configuration: whatever text is sent, it will come again."""
     if error.transient or isinstance(error, TextRejected):
         return False

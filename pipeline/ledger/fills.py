@@ -14,12 +14,14 @@ from sqlalchemy import Connection, Row, text
 from pipeline.documents import Chunk
 from pipeline.ledger import Item, Limits, dead
 from pipeline.ledger.leases import SENDABLE, UNCOUNTED, Lease, Leased
-from pipeline.ledger.search_indexes import Held, compare, note, stay
+from pipeline.ledger.search_indexes import IndexedDocument, compare, lock_active, record_indexed
 from pipeline.ledger.work import STORED
 from pipeline.search.records import StoredDocument
 
 IN_FLIGHT = 1024
 """Most documents of an index that are sent to be filled and not done."""
+SHARE = 32
+"""So many of them each tenant may have in any case, the longest due first."""
 
 _LEASED = Leased(
     table="index_document",
@@ -45,15 +47,22 @@ class DueFill:
     """Chunks per document, as far as they are known."""
 
 
+_WANTING = """
+    index_id = :index and tenant_id = t.id and wanted > version and dead_version is distinct from wanted"""
 # The version that is searchable may be newer than the one that was noted, or gone.
 _NEXT = text(f"""
-    with due as materialized (
-        select x.tenant_id, d.id, d.indexed_version, d.chunk_count
-        from (select tenant_id, document_id, version, dead_version, due_at from index_document
-              where index_id = :index and wanted > version and dead_version is distinct from wanted and {SENDABLE}) x
-        join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
-            and x.dead_version is distinct from d.indexed_version
-        order by x.due_at limit :room
+    with wanting as materialized (
+        select id from tenant t where exists (select from index_document where {_WANTING})
+    ), due as materialized (
+        select w.* from wanting t cross join lateral (
+            select x.tenant_id, d.id, d.indexed_version, d.chunk_count, x.due_at,
+                   row_number() over (order by x.due_at) as place
+            from (select tenant_id, document_id, version, dead_version, due_at from index_document
+                  where {_WANTING} and {SENDABLE}) x
+            join document d on d.id = x.document_id and not d.deleted and d.indexed_version > x.version
+                and x.dead_version is distinct from d.indexed_version
+            order by x.due_at limit greatest({SHARE}, :room / (select count(*) from wanting))) w
+        order by w.place, w.due_at limit :room
     ), free as materialized (
         -- Not those that somebody writes just now: to wait for one while others are held here may be a deadlock.
         select x.tenant_id, x.document_id from due join index_document x
@@ -160,7 +169,7 @@ _CLAIM = _LEASED.claim(
 _WANTED = text(f"""
     select {STORED}, indexed_version as version, x.attempts, other.index_id as copy_from,
            coalesce(other.chunk_count, 0) as copy_chunks,
-           case when other.index_id is null then b.body end as body
+           case when other.index_id is null and :bodies then b.body end as body
     from document
     join index_document x on x.index_id = :index and x.document_id = document.id
     left join document_body b on b.document_id = document.id and b.version = indexed_version
@@ -173,16 +182,26 @@ _WANTED = text(f"""
 
 
 def claim(
-    connection: Connection, tenant_id: UUID, index: int, strategy: str, ids: Sequence[UUID], *, lease: float
+    connection: Connection,
+    tenant_id: UUID,
+    index: int,
+    strategy: str,
+    ids: Sequence[UUID],
+    *,
+    lease: float,
+    bodies: bool = True,
 ) -> FillClaim:
     """Take those of the documents that this index still lacks and nobody fills.
 
-    `strategy` is the index's way of cutting: one that cuts in the same way can be copied from.
+    `strategy` is the index's way of cutting: one that cuts in the same way can be copied from. `bodies` False reads no
+    text: for whoever gives them back at once.
     """
     token = uuid4()
     values = {"index": index, "ids": list(ids), "token": token, "lease": lease}
     ours = list(connection.execute(_CLAIM, values).scalars())
-    rows = connection.execute(_WANTED, {"index": index, "ids": ours, "strategy": strategy}).mappings()
+    rows = connection.execute(
+        _WANTED, {"index": index, "ids": ours, "strategy": strategy, "bodies": bodies}
+    ).mappings()
     wanted = {row["id"]: _LACKED.validate_python(dict(row)) for row in rows}
     return FillClaim(tenant_id=tenant_id, index=index, token=token, wanted=wanted)
 
@@ -216,16 +235,16 @@ def still_ours(connection: Connection, claimed: FillClaim) -> list[UUID]:
 
     Whoever deletes a document deletes its row here before its chunks: so nothing is filled behind its back.
     """
-    stay(connection)
+    lock_active(connection)
     active = text("select exists (select from search_index where id = :index and status = 'active')")
     if connection.execute(active, {"index": claimed.index}).scalar():
         hold_documents(connection, claimed.ids)  # `finish` writes to them, and the ordinary way writes here
     return [row.document_id for row in connection.execute(_HELD, claimed.mine(claimed.ids))]
 
 
-def finish(connection: Connection, claimed: FillClaim, held: Sequence[Held]) -> None:
+def finish(connection: Connection, claimed: FillClaim, held: Sequence[IndexedDocument]) -> None:
     """These documents are in the index now; the caller holds their rows."""
-    note(connection, claimed.tenant_id, claimed.index, held)
+    record_indexed(connection, claimed.tenant_id, claimed.index, held)
     ids = [h.document_id for h in held]
     dead.resolve(connection, ids, "indexed", index=claimed.index)
     # If it is the one that is read, answers that were kept from before no longer hold, nor does the number of chunks.

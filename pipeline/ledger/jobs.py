@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from pipeline.documents import Json
 from pipeline.errors import LarderError, LeaseLost
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 from pipeline.ledger.leases import RESTARTED, Leased
 
 CHANNEL = "larder_enriched"
@@ -46,7 +46,7 @@ class JobLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Submission:
     """What became of a submission."""
 
     id: UUID
@@ -57,7 +57,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claimed:
+class ClaimedJob:
     """A job that is ours, under one token."""
 
     id: UUID
@@ -161,7 +161,7 @@ def submit(
     priority: int = INTERACTIVE,
     seconds: float | None = None,
     sends: bool = True,
-) -> Asked:
+) -> Submission:
     """Write a job down; the same question while it waits, runs, or has an answer that still holds is the same job.
 
     Of another `task` than enrichment every job is a new one: what it does may be wanted twice. `seconds` is how long
@@ -170,21 +170,21 @@ def submit(
     """
     key = submission_key(project, request) if task == ENRICH else None
     how = {"key": key, "task": task, "priority": priority, "seconds": seconds, "sends": sends}
-    asked = {"tenant": tenant, "project": project, "request": json.dumps(clean(request), default=str)}
+    asked = {"tenant": tenant, "project": project, "request": json.dumps(storable(request), default=str)}
     while True:
         made = connection.execute(_INSERT, {**asked, **how, "id": uuid4(), "share": SHARE}).one_or_none()
         if made is not None:
-            return Asked(id=made.id, new=True, sends=made.sends)
+            return Submission(id=made.id, new=True, sends=made.sends)
         found = connection.execute(_REUSABLE, {"key": key}).one_or_none()
         if found and found.good:
             connection.execute(_JOIN, {**how, "id": found.id})
-            return Asked(id=found.id, new=False)
+            return Submission(id=found.id, new=False)
         if found:
             statement = text("update enrichment_job set submission = null where id = :id")
             connection.execute(statement, {"id": found.id})
 
 
-def note_way(connection: Connection, way: str) -> None:
+def record_answer_version(connection: Connection, way: str) -> None:
     """From now on answers are made in the way that `way` names: those of another way are not given again.
 
     On the control role that holds for all tenants, else for the one of the transaction. Noted before a job is claimed,
@@ -211,11 +211,12 @@ def requests_naming(connection: Connection, item: str) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"item": item}).all()
 
 
-def ended(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
-    """Those that need not be waited for any longer: they have ended, or are gone."""
-    statement = text("select id from enrichment_job where id = any(:ids) and state in ('queued', 'running')")
-    rows = connection.execute(statement, {"ids": list(ids)})
-    return set(ids) - {row.id for row in rows}
+def states(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, State]:
+    """How each of these stands; what is gone is left out."""
+    rows = connection.execute(
+        text("select id, state from enrichment_job where id = any(:ids)"), {"ids": list(ids)}
+    )
+    return {row.id: row.state for row in rows}
 
 
 _LEASED = Leased(table="enrichment_job", rows="id = :id")
@@ -250,45 +251,45 @@ def unsent(connection: Connection, job_id: UUID) -> None:
     connection.execute(_UNSENT, {"id": job_id})
 
 
-def claim(connection: Connection, job_id: UUID, *, lease: float) -> Claimed | None:
+def claim(connection: Connection, job_id: UUID, *, lease: float) -> ClaimedJob | None:
     """Take a job that waits; None if it is somebody else's, has ended, or came too late for its asker."""
     token = uuid4()
     row = connection.execute(_CLAIM, {"id": job_id, "token": token, "lease": lease}).mappings().one_or_none()
-    return None if row is None else Claimed(token=token, **row)
+    return None if row is None else ClaimedJob(token=token, **row)
 
 
-def renew(connection: Connection, claimed: Claimed, *, lease: float) -> bool:
+def renew(connection: Connection, claimed: ClaimedJob, *, lease: float) -> bool:
     """Keep the claim for another lease; False if it is no longer ours."""
     done = connection.execute(_RENEW, {"id": claimed.id, "token": claimed.token, "lease": lease})
     return done.first() is not None
 
 
-def finish(connection: Connection, claimed: Claimed, result: Json, level: int | None) -> None:
+def finish(connection: Connection, claimed: ClaimedJob, result: Json, level: int | None) -> None:
     """Write the answer and wake whoever waits.
 
     Raises:
         LeaseLost: the job is no longer ours; roll back.
     """
-    _end(connection, _DONE, claimed, {"result": json.dumps(clean(result), default=str), "level": level})
+    _end(connection, _DONE, claimed, {"result": json.dumps(storable(result), default=str), "level": level})
 
 
-def fail(connection: Connection, claimed: Claimed, error: LarderError) -> None:
+def fail(connection: Connection, claimed: ClaimedJob, error: LarderError) -> None:
     """End a job without an answer; raises as `finish` does."""
     _end(connection, _FAILED, claimed, {"code": error.code, "error": str(error)})
 
 
-def _end(connection: Connection, statement: TextClause, claimed: Claimed, values: Json) -> None:
+def _end(connection: Connection, statement: TextClause, claimed: ClaimedJob, values: Json) -> None:
     if connection.execute(statement, {"id": claimed.id, "token": claimed.token, **values}).first() is None:
         raise LeaseLost(f"enrichment job {claimed.id} is no longer ours")
 
 
-def put_back(connection: Connection, claimed: Claimed, error: LarderError, *, delay: float) -> None:
+def put_back(connection: Connection, claimed: ClaimedJob, error: LarderError, *, delay: float) -> None:
     """Try again in `delay` seconds, after an error that may pass; nothing happens if it is no longer ours."""
     said = {"code": error.code, "error": str(error)}
     connection.execute(_PUT_BACK, {"id": claimed.id, "token": claimed.token, "delay": delay, **said})
 
 
-def wait_for_the_pump(connection: Connection) -> bool:
+def has_unsent(connection: Connection) -> bool:
     """True if the tenant has jobs without a message that could be sent now."""
     statement = text("""
         select exists (select from enrichment_job

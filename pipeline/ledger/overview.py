@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,10 @@ DEAD_SHOWN = 20
 """How many dead letters a source names, newest first; `dead` counts them all."""
 TURN_SECONDS = 30
 """While something is embedded, a message is sent in each such time; one that waits longer tells that nobody embeds."""
+SHOWN_SECONDS = 2.0
+"""A shorter wait is part of ordinary work."""
+WAITING_COUNTED = 1000
+"""Documents of a source and stage; how many more wait is in its own figures."""
 WORKERS_SECONDS = 300
 """A worker that was silent for longer is no longer listed: machines come and go."""
 
@@ -154,8 +159,54 @@ def backlog(connection: Connection, *, resend: float) -> Json:
         **row.one(),
         "by_stage": by_stage,
         "dead": dead.count(connection),
-        "dead_in_a_row": dead.in_a_row(connection),
+        "dead_in_a_row": dead.count_since_success(connection),
     }
+
+
+def waiting(connection: Connection) -> Row[Any] | None:
+    """What waits for the embedder or the database over all tenants, put back with a reason and not due yet, if any.
+
+    documents: how many, of a source and stage WAITING_COUNTED at most; until: when the first of them goes on; reason:
+    its own.
+    """
+    statement = text("""
+        select count(*) as documents, min(due_at) as until,
+               (array_agg(d.last_error order by due_at))[1] as reason
+        from source s cross join unnest(cast(:stages as text[])) as q(stage) cross join lateral (
+            select due_at, last_error from document
+            where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null and waits > 0
+              and last_error is not null and due_at > now() + make_interval(secs => :shown)
+            order by due_at limit :most) d having count(*) > 0""")
+    values = {"stages": list(Stage), "shown": SHOWN_SECONDS, "most": WAITING_COUNTED}
+    return connection.execute(statement, values).one_or_none()
+
+
+PARTIAL = """
+    select cast(coalesce(sum(documents), 0) as bigint) as documents,
+           cast(coalesce(sum(documents) filter (where state = 'pending' and not indexed), 0) as bigint)
+               as without_vectors
+    from document_count where not hidden"""
+"""Of whom may be seen: all documents, and those that are found by words alone, or not at all yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """While documents are loaded: how many are not found by meaning yet."""
+
+    without_vectors: int | None = None
+    documents: int | None = None
+    """Of all; None for whoever may not see all."""
+
+    def __str__(self) -> str:
+        if self.documents is None:
+            return "some documents have no vectors yet"
+        return f"{self.without_vectors:,} of {self.documents:,} documents have no vectors yet"
+
+
+def partial(connection: Connection) -> Partial | None:
+    """Over all tenants; None if every document is found by meaning."""
+    row = connection.execute(text(PARTIAL)).mappings().one()
+    return Partial(**row) if row["without_vectors"] else None
 
 
 def add_up(connection: Connection) -> None:
@@ -173,7 +224,7 @@ def add_up(connection: Connection) -> None:
 _FIGURES: tuple[tuple[str, Sequence[str], Mapping[str, str], str], ...] = (
     (
         "document_count",
-        ("tenant_id", "source_id", "state", "stage", "hidden"),
+        ("tenant_id", "source_id", "state", "stage", "hidden", "indexed"),
         {"documents": "sum(documents)", "chunks": "sum(chunks)", "at": "max(at)"},
         "sum(documents) <> 0 or state = 'done'",  # when the last one went is still to be known
     ),

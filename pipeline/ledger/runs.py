@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from pipeline.documents import Cursor, Json, Listing, Problem
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 MOST_PROBLEMS = 200
 """How many problems a run names; the counts go on."""
@@ -159,18 +159,18 @@ def add(
     its id walk has read again.
     """
     values = {name: getattr(counts, name) for name in COUNTED}
-    stands = {"cursor": None if cursor is None else json.dumps(clean(cursor)), "after": walk_after}
+    stands = {"cursor": None if cursor is None else json.dumps(storable(cursor)), "after": walk_after}
     connection.execute(_ADD, {"id": run_id, **values, **stands})
 
 
-def demand_walk(connection: Connection, run_id: int) -> None:
+def require_walk(connection: Connection, run_id: int) -> None:
     """The run is to end with an id walk, whoever finishes it."""
     connection.execute(text("update sync_run set walk = true where id = :id"), {"id": run_id})
 
 
 def add_piece(connection: Connection, run_id: int, number: int, piece: Listing) -> None:
     """Keep a piece of a run's list of ids; that is progress, so tries count anew."""
-    found = clean({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
+    found = storable({**vars(piece), "ids": sorted(piece.ids), "cursor": dict(piece.cursor)})
     statement = text("""
         insert into walk_piece (run_id, tenant_id, number, found)
         select id, tenant_id, :number, cast(:found as jsonb) from sync_run where id = :id""")
@@ -188,7 +188,7 @@ def add_late(connection: Connection, run_id: int, ids: Sequence[str]) -> None:
                                            'left_out', null)
         from walk_piece where run_id = :id order by number desc limit 1""")
     if ids:
-        connection.execute(statement, {"id": run_id, "ids": json.dumps(clean(ids))})
+        connection.execute(statement, {"id": run_id, "ids": json.dumps(storable(ids))})
 
 
 def pieces(connection: Connection, run_id: int) -> list[Listing]:
@@ -222,12 +222,14 @@ def note_left_out(
                       union all select * from jsonb_each_text(cast(:counts as jsonb))) e group by key) r)
         where id = :id""")
     if counts or anew:
-        connection.execute(statement, {"id": run_id, "counts": json.dumps(clean(dict(counts))), "anew": anew})
+        connection.execute(
+            statement, {"id": run_id, "counts": json.dumps(storable(dict(counts))), "anew": anew}
+        )
 
 
 def note_problems(connection: Connection, run_id: int, outcome: str, problems: Iterable[Problem]) -> None:
     """Name items that could not be read or were left out, up to the limit of a run."""
-    rows = [clean({**problem.to_json(), "outcome": outcome}) for problem in problems]
+    rows = [storable({**problem.to_json(), "outcome": outcome}) for problem in problems]
     if rows:
         statement = text("""
             update sync_run set problems = problems || (
@@ -240,7 +242,7 @@ def note_problems(connection: Connection, run_id: int, outcome: str, problems: I
         )
 
 
-def discovered(connection: Connection, run_id: int) -> None:
+def finish_walk(connection: Connection, run_id: int) -> None:
     """The walk is over; the run closes when its documents are settled."""
     statement = text("update sync_run set state = 'processing' where id = :id and state = 'discovering'")
     connection.execute(statement, {"id": run_id})
@@ -303,7 +305,7 @@ _THROUGH = """
     not exists (select from run_count c where c.run_id = r.id and c.outcome is null having sum(items) > 0)"""
 
 
-def settled(connection: Connection) -> Sequence[Row[Any]]:
+def list_settled(connection: Connection) -> Sequence[Row[Any]]:
     """Runs whose walk is over and whose documents are all settled, not yet closed: id, tenant_id, changed, uncounted.
 
     `changed` is true of those that changed anything that search sees, `uncounted` while the words of what they changed

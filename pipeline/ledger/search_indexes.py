@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from pipeline.database.engine import take_long
+from pipeline.database.engine import Transfer, lift_statement_timeout, transfer
 from pipeline.errors import StoreRejected
 from pipeline.ledger.leases import Leased
 from pipeline.search.chunk_store import SearchIndex, indexes
@@ -53,7 +53,7 @@ def begin_index(connection: Connection, wanted: WantedIndex, *, chunker: str) ->
     return next(index for index in indexes(connection) if index.id == made)
 
 
-def stay(connection: Connection) -> None:
+def lock_active(connection: Connection) -> None:
     """Until this transaction ends no other index becomes the one that is read."""
     connection.execute(text("select pg_advisory_xact_lock_shared(hashtext('larder.switch'))"))
 
@@ -95,7 +95,7 @@ def retired_before(connection: Connection, *, days: float) -> list[SearchIndex]:
     return [index for index in indexes(connection) if index.id in old]
 
 
-def forget_words(connection: Connection, index: int) -> None:
+def delete_statistics(connection: Connection, index: int) -> None:
     """Remove what was counted for an index that is gone, for this tenant."""
     for table in ("lexeme_stat", "index_stat"):
         connection.execute(text(f"delete from {table} where index_id = :i"), {"i": index})
@@ -108,8 +108,14 @@ _BEHIND = """
     where not d.deleted and d.indexed_version is not null and coalesce(x.version, 0) < d.indexed_version"""
 
 
+def never_indexed(connection: Connection, ids: Sequence[UUID]) -> list[UUID]:
+    """Those of the documents of which no version was ever searchable by meaning."""
+    statement = text("select id from document where id = any(:ids) and indexed_version is null order by id")
+    return list(connection.execute(statement, {"ids": list(ids)}).scalars())
+
+
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class IndexedDocument:
     """What an index holds of one document now."""
 
     document_id: UUID
@@ -118,34 +124,25 @@ class Held:
     centroid: Any = None
 
 
-_NOTE = text("""
+_NOTE = Transfer(
+    columns="tenant_id uuid, index_id int4, document_id uuid, version int4, chunk_count int4, centroid halfvec",
+    insert="""
     insert into index_document as x (tenant_id, index_id, document_id, version, chunk_count, centroid)
-    values (:tenant, :index, :document_id, :version, :chunks, cast(:centroid as halfvec))
+    select * from {incoming} order by document_id
     on conflict (tenant_id, index_id, document_id) do update set
         version = excluded.version, chunk_count = excluded.chunk_count, centroid = excluded.centroid,
         dead_version = null, last_error = null, attempts = 0, crash_count = 0, enqueued_at = null,
         lease_token = null, lease_until = null
-    where x.version <= excluded.version""")
+    where x.version <= excluded.version""",
+)
 
 
-def note(connection: Connection, tenant_id: UUID, index: int, held: Sequence[Held]) -> None:
+def record_indexed(
+    connection: Connection, tenant_id: UUID, index: int, held: Sequence[IndexedDocument]
+) -> None:
     """Write down what was just made searchable; an older version never replaces a newer one."""
-    rows = [
-        {
-            "tenant": tenant_id,
-            "index": index,
-            **vars(h),
-            "centroid": None if h.centroid is None else _literal(h.centroid),
-        }
-        for h in sorted(held, key=lambda h: h.document_id)
-    ]
-    if rows:
-        connection.execute(_NOTE, rows)
-
-
-def _literal(vector: Any) -> str:
-    """A halfvec as text; five decimals are more than its halves hold, and short numbers are quick to write."""
-    return str(vector.to_numpy().astype(float).round(5).tolist())
+    rows = ((tenant_id, index, h.document_id, h.version, h.chunks, h.centroid) for h in held)
+    transfer(connection, _NOTE, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +198,7 @@ _WANT_OF = text(f"""
     order by 1, 2, 3 {_WANT}""")
 
 
-def want(connection: Connection, ids: Sequence[UUID]) -> None:
+def enqueue_lacking(connection: Connection, ids: Sequence[UUID]) -> None:
     """Note these documents, which became searchable, for each index that lacks them."""
     connection.execute(_WANT_OF, {"ids": list(ids)})
 
@@ -261,7 +258,7 @@ def compare(connection: Connection, index: int, *, most: int) -> int:
     return int(seen.lacking)
 
 
-def compare_anew(connection: Connection, index: int) -> None:
+def restart_comparison(connection: Connection, index: int) -> None:
     """Have all documents compared with what the index holds; on the control role."""
     statement = text("""
         update search_index set walk_tenant = null, walk_document = null, walked_at = null
@@ -277,7 +274,7 @@ def adopt_counts(connection: Connection, index: int) -> None:
             where x.index_id = :index and x.version = d.indexed_version and d.chunk_count <> x.chunk_count
             order by d.id for no key update of d)
         update document d set chunk_count = other.chunk_count from other where d.id = other.id""")
-    take_long(connection)
+    lift_statement_timeout(connection)
     connection.execute(statement, {"index": index})
 
 
@@ -327,7 +324,7 @@ def renew_build(connection: Connection, build: Build, *, lease: float) -> bool:
     return connection.execute(_RENEW_BUILD, values).first() is not None
 
 
-def built(connection: Connection, build: Build) -> None:
+def finish_build(connection: Connection, build: Build) -> None:
     """It was looked at, and nobody is at it any more; what was asked for meanwhile is looked at next."""
     connection.execute(_BUILT, vars(build))
 

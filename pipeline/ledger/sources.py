@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from pipeline.documents import Cursor, Json
 from pipeline.errors import LeaseLost
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 from pipeline.ledger.leases import Leased
 
 # Another configuration: read everything again, from the start. A walk under way loses its lease, or its next page would
@@ -89,7 +89,7 @@ def ensure_tenant(
     connection.execute(statement, {"i": project_id, "t": tenant_id, "n": project})
 
 
-def retire_others(connection: Connection, ids: Sequence[UUID]) -> None:
+def retire_unconfigured(connection: Connection, ids: Sequence[UUID]) -> None:
     """Mark the tenant's sources that the configuration no longer names; what they brought stays searchable."""
     statement = text("""
         update source set removed_at = now()
@@ -218,7 +218,7 @@ def renew(
     Raises:
         LeaseLost: somebody else took it over; the caller's transaction must end without a commit.
     """
-    moved = None if cursor is None else json.dumps(clean(cursor))
+    moved = None if cursor is None else json.dumps(storable(cursor))
     values = {"id": source_id, "token": token, "lease": lease, "cursor": moved}
     if connection.execute(_RENEW, values).first() is None:
         raise LeaseLost(f"the sync of source {source_id} was taken over")
@@ -257,6 +257,12 @@ def completed(
         statement,
         {**named, "next": next_sync_at, "walk": next_walk_at, "left_out": json.dumps(left_out or {})},
     )
+
+
+def plan(connection: Connection, source_id: UUID, due: datetime) -> None:
+    """Make it due at this time, if it would be later or never; on the control role."""
+    statement = text("update source set next_sync_at = least(next_sync_at, :due) where id = :id")
+    connection.execute(statement, {"id": source_id, "due": due})
 
 
 def failed(connection: Connection, source_id: UUID, error: str, next_sync_at: datetime | None) -> None:

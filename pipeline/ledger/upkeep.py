@@ -11,9 +11,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from pipeline.database.engine import take_long
+from pipeline.database.engine import lift_statement_timeout
 from pipeline.documents import Json
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 USAGE_DAYS = 400
 """A bill of a year ago can still be checked."""
@@ -39,7 +39,7 @@ _FEW = (
 
 def trim(connection: Connection, table: str, *, runs_days: int, dead_days: int, answers_hours: float) -> bool:
     """Remove some of the old rows of one of the AGED tables; True if there may be more. On the control role."""
-    take_long(connection)
+    lift_statement_timeout(connection)
     values = {"runs": runs_days, "dead": dead_days, "answers": answers_hours * 3600}
     # Locked, so that a document which comes back at this moment is looked at once more.
     which = f"select id from {table} where {AGED[table]} limit :most for update skip locked"
@@ -67,10 +67,22 @@ def tenants_to_count(connection: Connection) -> list[UUID]:
         select d.tenant_id from document_count d
         left join (select s.tenant_id, s.refreshed_at as at from index_stat s
                    join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-        where d.state = 'done' group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')
+        where d.state = 'done' or not d.indexed and d.chunks > 0
+        group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')
         order by sum(d.chunks), d.tenant_id""")
     rows = connection.execute(statement)
     return list(rows.scalars())
+
+
+def have_outgrown_counts(connection: Connection) -> bool:
+    """True if some tenant has twice the chunks that were there when its lexemes were counted; on the control role."""
+    statement = text("""
+        select exists (
+            select from document_count d
+            left join index_stat s on s.tenant_id = d.tenant_id
+                and s.index_id = (select id from search_index where status = 'active')
+            group by d.tenant_id, s.chunks having sum(d.chunks) > 2 * coalesce(s.chunks, 0))""")
+    return bool(connection.execute(statement).scalar_one())
 
 
 def record_canary(connection: Connection, queue: str) -> None:
@@ -106,7 +118,7 @@ def raise_alert(connection: Connection, name: str, subject: str, *, severity: st
         insert into alert as a (name, subject, severity, message) values (:name, :subject, :severity, :message)
         on conflict (name, subject) do update
             set seen_at = now(), severity = excluded.severity, message = excluded.message""")
-    values = {"name": name, "subject": clean(subject), "severity": severity, "message": clean(message)}
+    values = {"name": name, "subject": storable(subject), "severity": severity, "message": storable(message)}
     connection.execute(statement, values)
 
 
@@ -149,7 +161,7 @@ def count(connection: Connection, found: str) -> int:
 
 def delete(connection: Connection, found: str) -> None:
     """Remove them."""
-    take_long(connection)
+    lift_statement_timeout(connection)
     connection.execute(text(f"delete from {found}"))
 
 
@@ -223,7 +235,7 @@ def refill_damaged_beside(connection: Connection) -> None:
 # Over all tenants ---------------------------------------------------------------------------------
 
 
-def forgotten(
+def count_forgotten(
     connection: Connection, *, due: float, lease: float, resend: float, embedding: bool
 ) -> tuple[int, int]:
     """(due documents without a message, leases that ended and were not taken back).

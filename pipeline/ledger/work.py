@@ -15,16 +15,12 @@ from sqlalchemy import Connection, Row, RowMapping, text
 
 from pipeline.errors import LarderError
 from pipeline.ledger import Item, Limits, Stage, overview, runs, search_indexes
-from pipeline.ledger.dead import bury, resolve
+from pipeline.ledger.dead import record, resolve
 from pipeline.ledger.leases import UNCOUNTED, Lease, Leased
 from pipeline.search.records import StoredDocument
 
 MOST_CRASHES = 3
 """Of one document, unless the configuration says otherwise."""
-SHOWN_SECONDS = 2.0
-"""A shorter wait is part of ordinary work."""
-WAITING_COUNTED = 1000
-"""Documents of a source and stage; how many more wait is in its own figures."""
 
 STORED = """document.id, document.title, document.source_type, document.kind, document.url, document.tags,
     document.metadata, document.project_id, document.created_at, document.updated_at,
@@ -109,6 +105,12 @@ _SENT = "enqueued_at = case when coalesce(cast(:stage as text), stage) <> 'chunk
 _ADVANCE = _LEASED.give_back(
     f"stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0", returning=_ITEM
 )
+_CUT = _LEASED.give_back(
+    f"""stage = :stage, crash_count = 0, {_SENT}, last_error = null, waits = 0,
+        indexed_version = indexed_version,  -- answers that were kept from before no longer hold
+        chunk_count = coalesce(cast(cast(:chunks as jsonb) ->> cast(id as text) as integer), chunk_count)""",
+    returning=_ITEM,
+)
 _PUT_BACK = _LEASED.give_back(
     f"stage = coalesce(cast(:stage as text), stage), {UNCOUNTED}, {_SENT}", returning=_ITEM
 )
@@ -130,9 +132,21 @@ _FINISH = _LEASED.give_back(
 )
 
 
-def advance(connection: Connection, claimed: Claim, ids: Sequence[UUID], stage: Stage) -> list[Item]:
-    """Move documents to the next stage and give the claim back; returns what to send a message about, or to choose."""
-    rows = connection.execute(_ADVANCE, claimed.mine(ids, stage=stage))
+def advance(
+    connection: Connection,
+    claimed: Claim,
+    ids: Sequence[UUID],
+    stage: Stage,
+    chunks: Mapping[UUID, int] | None = None,
+) -> list[Item]:
+    """Move documents to the next stage and give the claim back; returns what to send a message about, or to choose.
+
+    Those of `chunks` have so many that are found by their words from now on.
+    """
+    values = claimed.mine(ids, stage=stage)
+    if chunks:
+        values["chunks"] = json.dumps({str(i): n for i, n in chunks.items()})
+    rows = connection.execute(_CUT if chunks else _ADVANCE, values)
     return [Item(**row) for row in rows.mappings()]
 
 
@@ -144,7 +158,7 @@ def put_back(
     return [Item(**row) for row in rows.mappings()]
 
 
-def wait(
+def postpone(
     connection: Connection, claimed: Claim, ids: Sequence[UUID], *, delay: float, reason: str | None
 ) -> None:
     """Give documents back for `delay` seconds since the embedder may not be asked; they keep their tries."""
@@ -179,7 +193,7 @@ def finish(connection: Connection, claimed: Claim, results: Sequence[Indexed]) -
     connection.execute(statement, {"rows": json.dumps([rows[i] for i in done], default=str)})
     connection.execute(text("delete from chunk_stage where document_id = any(:ids)"), {"ids": done})
     resolve(connection, done, "indexed")
-    search_indexes.want(connection, done)
+    search_indexes.enqueue_lacking(connection, done)
     return len(done)
 
 
@@ -222,34 +236,16 @@ def fail(
     values = claimed.mine(ids, delay=delay, reason=str(error), dead=dead)
     found = list(connection.execute(_FAIL, values).scalars())
     if dead and found:
-        bury(connection, found, code=error.code, reason=str(error))
+        record(connection, found, code=error.code, reason=str(error))
 
 
-def wake_waiting(connection: Connection) -> None:
+def resume_waiting(connection: Connection) -> None:
     """Let all that waits try again now: what it waited for may be another one."""
     statement = text("""
         update document set due_at = now()
         where id in (select id from document where state = 'pending' and waits > 0
                      and due_at > now() and lease_token is null order by id for update)""")
     connection.execute(statement)
-
-
-def waiting(connection: Connection) -> Row[Any] | None:
-    """What waits for the embedder or the database over all tenants, put back with a reason and not due yet, if any.
-
-    documents: how many, of a source and stage WAITING_COUNTED at most; until: when the first of them goes on; reason:
-    its own.
-    """
-    statement = text("""
-        select count(*) as documents, min(due_at) as until,
-               (array_agg(d.last_error order by due_at))[1] as reason
-        from source s cross join unnest(cast(:stages as text[])) as q(stage) cross join lateral (
-            select due_at, last_error from document
-            where source_id = s.id and stage = q.stage and state = 'pending' and enqueued_at is null and waits > 0
-              and last_error is not null and due_at > now() + make_interval(secs => :shown)
-            order by due_at limit :most) d having count(*) > 0""")
-    values = {"stages": list(Stage), "shown": SHOWN_SECONDS, "most": WAITING_COUNTED}
-    return connection.execute(statement, values).one_or_none()
 
 
 class Lane(IntEnum):
@@ -279,7 +275,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pumped:
+class PumpResult:
     """What the pump found."""
 
     batches: tuple[Batch, ...] = ()
@@ -306,7 +302,7 @@ def pump_once(
     *,
     embed: EmbedRoom | None = None,
     resend_syncs: float | None = None,
-) -> Pumped | None:
+) -> PumpResult | None:
     """Stamp and return what is due; None if another pump is at it right now.
 
     Walks are sent once more after `resend_syncs` seconds, if not after those of the limits.
@@ -318,7 +314,7 @@ def pump_once(
     syncs = runs.sync_due(connection, resend=resend_syncs or limits.resend)
     connection.execute(_LOST, {"resend": limits.resend})
     batches = [*_choose(connection, limits), *choose_embeds(connection, limits, embed or EmbedRoom())]
-    return Pumped(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
+    return PumpResult(batches=tuple(batches), syncs=tuple(syncs), crashed=crashed)
 
 
 _EXPIRE = _LEASED.expire(
@@ -335,7 +331,7 @@ def _expire(connection: Connection, limits: Limits) -> int:
     dead = [row.id for row in rows if row.state == "dead"]
     if dead:
         reason = f"its worker died {limits.crashes} times while working on it"
-        bury(connection, dead, code="E003", reason=reason)
+        record(connection, dead, code="E003", reason=reason)
     return len(rows)
 
 
@@ -434,6 +430,7 @@ def choose_embeds(connection: Connection, limits: Limits, room: EmbedRoom) -> li
 
     Only a few messages wait in the broker, and all else here, so that whoever comes later has its turn soon.
     """
+    connection.execute(text("select analyze_grown()"))  # what follows a first page is planned by it
     connection.execute(text("select pg_advisory_xact_lock(hashtext('larder.embed'))"))
     flying = connection.execute(_FLYING).one()
     left = limits.in_flight - flying.documents

@@ -15,12 +15,13 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import text
 
 from pipeline.database.engine import Database
+from pipeline.ledger import overview
 from pipeline.search import statement, term_statistics
 from pipeline.search.chunk_store import INDEX_COLUMNS, SearchIndex
 
 if TYPE_CHECKING:
     from pipeline.embedding import Vectors
-    from pipeline.search.records import SearchResults
+    from pipeline.search.records import Filter, SearchResults
 
 V = TypeVar("V")
 
@@ -101,6 +102,13 @@ class IndexSnapshot:
     mean_length: float
     state: str
     """Of all that the tenant's searches may show: another one after each change. Empty if nothing was ever indexed."""
+    partial: overview.Partial | None = None
+    """As of the look."""
+
+    def partial_for(self, wanted: Filter) -> overview.Partial | None:
+        """As it may be told to who asks so: figures of all documents tell of those that are kept from them."""
+        limited = wanted.security_levels or wanted.readers
+        return overview.Partial() if self.partial and limited else self.partial
 
 
 class _Seen:
@@ -117,8 +125,10 @@ _SEEN: WeakKeyDictionary[Database, _Seen] = WeakKeyDictionary()
 _LOOK = text(f"""
     select {", ".join(f"i.{name}" for name in INDEX_COLUMNS)}, coalesce(s.chunks, 0) as chunks,
            coalesce(s.mean_length, 0) as mean_length,
-           (select md5(string_agg(cast(x.stamp as text), ' ' order by x.slot)) from change_stamp x) as state
+           (select md5(string_agg(cast(x.stamp as text), ' ' order by x.slot)) from change_stamp x) as state,
+           d.documents, d.without_vectors
     from search_index i left join index_stat s on s.tenant_id = :tenant and s.index_id = i.id
+    cross join ({overview.PARTIAL}) d
     where i.status = 'active'""")
 
 
@@ -128,12 +138,13 @@ def last_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
 
 
 def fresh_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
-    """What this process saw a short while ago; None if it did not look.
+    """What this process saw a short while ago; None if it did not look, or documents were being loaded then.
 
     Right for embedding a question and for the choice between ways to search. Whether the index still is the active one
     is told by the statement that searches.
     """
-    return _SEEN.setdefault(database, _Seen()).snapshots.get("", str(tenant_id))
+    seen = _SEEN.setdefault(database, _Seen()).snapshots.get("", str(tenant_id))
+    return None if seen is None or seen.partial else seen
 
 
 def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
@@ -156,6 +167,9 @@ def read_snapshot(database: Database, tenant_id: UUID) -> IndexSnapshot | None:
         chunks=row["chunks"],
         mean_length=row["mean_length"],
         state=row["state"] or "",
+        partial=overview.Partial(without_vectors=row["without_vectors"], documents=row["documents"])
+        if row["without_vectors"]
+        else None,
     )
     if found.chunks:
         _SEEN.setdefault(database, _Seen()).snapshots.put("", str(tenant_id), found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -68,7 +69,6 @@ def open_index(
 
 
 _ROWS = Transfer(
-    table="incoming_chunk",
     columns="""
         index_id int4, tenant_id uuid, project_id uuid, document_id uuid, ord int4, version int4, content text,
         context text, hash bytea, words text, title_words text, language text, length int4, embedding halfvec""",
@@ -78,13 +78,22 @@ _ROWS = Transfer(
         select index_id, tenant_id, project_id, document_id, ord, version, content, context, hash,
                setweight(to_tsvector(cast(language as regconfig), title_words), 'A')
                    || to_tsvector(cast(language as regconfig), words), length, embedding
-        from incoming_chunk order by document_id, ord""",
+        from {incoming} order by document_id, ord""",
 )
 
 
-_STORED = text(
-    "select document_id, ord, version, hash from chunk where index_id = :index and document_id = any(:ids)"
+_VECTORS = Transfer(
+    columns="index_id int4, document_id uuid, ord int4, version int4, project_id uuid, embedding halfvec",
+    insert="""
+        update chunk c set embedding = incoming.embedding, version = incoming.version, project_id = incoming.project_id
+        from {incoming}
+        where (c.index_id, c.document_id, c.ord) = (incoming.index_id, incoming.document_id, incoming.ord)""",
 )
+
+
+_STORED = text("""
+    select document_id, ord, version, hash, embedding is null as bare from chunk
+    where index_id = :index and document_id = any(:ids)""")
 _DROP = text("""
     delete from chunk c using unnest(cast(:ids as uuid[]), cast(:ords as integer[])) as k(id, ord)
     where c.index_id = :index and c.document_id = k.id and c.ord = k.ord""")
@@ -107,6 +116,7 @@ class PgVectorStore:
     def replace(self, batch: Sequence[Replacement], *, newest: bool = False) -> list[Replaced]:
         """Make each document's chunks exactly these; unchanged rows keep their vector, a late version is ignored.
 
+        Rows that had none get theirs; without vectors the chunks are found by words alone.
         A document may stand in the batch once. `newest` is for whoever holds the documents and knows that nothing
         later can be there: what is, is left over from an earlier document of this name, and goes.
 
@@ -121,6 +131,7 @@ class PgVectorStore:
             old.setdefault(row.document_id, {})[row.ord] = row
         drop: list[tuple[UUID, int]] = []
         keep: list[tuple[UUID, int, int, UUID | None]] = []
+        vectors: list[tuple[Any, ...]] = []
         rows: list[tuple[Any, ...]] = []
         results = []
         for replacement in batch:
@@ -130,17 +141,25 @@ class PgVectorStore:
                 continue
             hashes = {ord_: bytes(row.hash).hex() for ord_, row in stored.items()}
             kept = {chunk.ord for chunk in replacement.chunks if hashes.get(chunk.ord) == chunk.hash}
-            written = len(replacement.chunks) - len(kept)
-            results.append(Replaced(written=written, kept=len(kept), removed=len(stored) - len(kept)))
             drop += [(of.id, ord_) for ord_ in stored if ord_ not in kept]
-            keep += [(of.id, ord_, of.version, of.project_id) for ord_ in kept]
             rows += self._rows(replacement, kept)
+            bare = {o for o in kept if stored[o].bare} if replacement.vectors is not None else set()
+            vectors += self._vectors(replacement, bare)
+            keep += [(of.id, ord_, of.version, of.project_id) for ord_ in kept - bare]
+            same, removed = len(kept) - len(bare), len(stored) - len(kept)
+            results.append(Replaced(written=len(replacement.chunks) - same, kept=same, removed=removed))
         self._run(_DROP, ("ids", "ords"), drop)
         # Unchanged rows only learn their document's new version and project; no search index holds these columns.
         self._run(_KEEP, ("ids", "ords", "versions", "projects"), keep)
-        if rows:
-            transfer(self.connection, _ROWS, rows)
+        transfer(self.connection, _VECTORS, vectors)
+        transfer(self.connection, _ROWS, rows)
         return results
+
+    def _vectors(self, replacement: Replacement, ords: Collection[int]) -> Iterator[tuple[Any, ...]]:
+        of, vectors = replacement.document, replacement.vectors
+        for chunk, vector in zip(replacement.chunks, () if vectors is None else vectors, strict=False):
+            if chunk.ord in ords:
+                yield self.index.id, of.id, chunk.ord, of.version, of.project_id, HalfVector(vector)
 
     def _run(self, statement: TextClause, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
@@ -152,7 +171,8 @@ class PgVectorStore:
     def _rows(self, replacement: Replacement, kept: Collection[int]) -> Iterator[tuple[Any, ...]]:
         document = replacement.document
         language = language_of(document.metadata)
-        for chunk, vector in zip(replacement.chunks, replacement.vectors, strict=True):
+        vectors = repeat(None) if replacement.vectors is None else replacement.vectors
+        for chunk, vector in zip(replacement.chunks, vectors, strict=False):
             if chunk.ord not in kept:
                 words, length = counted(chunk.content)
                 title_words, title_length = counted(chunk.context)
@@ -170,7 +190,7 @@ class PgVectorStore:
                     title_words,
                     language,
                     length + title_length,
-                    HalfVector(vector),
+                    None if vector is None else HalfVector(vector),
                 )
 
 
@@ -180,14 +200,15 @@ def check_vectors(replacement: Replacement, dimensions: int) -> None:
     Raises:
         StoreRejected: the counts differ, the width is wrong, a value is not finite, or an ordinal comes twice.
     """
-    count, shape = len(replacement.chunks), np.shape(replacement.vectors)
-    what = f"document {replacement.document.id}"
+    count = len(replacement.chunks)
+    vectors = np.zeros((count, dimensions)) if replacement.vectors is None else replacement.vectors
+    shape, what = np.shape(vectors), f"document {replacement.document.id}"
     if shape != (count, dimensions) and not (count == 0 and 0 in shape):
         raise StoreRejected(
             f"{what}: vectors of shape {shape} for {count} chunks of {dimensions} dimensions",
             fix="embed each chunk once, with the model this index was made for",
         )
-    if not np.isfinite(replacement.vectors).all():
+    if not np.isfinite(vectors).all():
         raise StoreRejected(f"{what}: a vector is not finite", fix="embed the document again")
     if len({chunk.ord for chunk in replacement.chunks}) != count:
         raise StoreRejected(f"{what}: two chunks have the same ordinal", fix="number chunks 0, 1, 2, ...")

@@ -11,6 +11,7 @@ from uuid import UUID
 from pipeline.documents import DEFAULT, Chunk, Json, Kind, SourceType
 from pipeline.embedding import Vectors
 from pipeline.embedding.known_models import model_of
+from pipeline.ledger.overview import Partial
 from pipeline.search.feedback import Marks
 from pipeline.search.question import Synonyms
 
@@ -42,8 +43,8 @@ class Replacement:
 
     document: StoredDocument
     chunks: Sequence[Chunk]
-    vectors: Vectors
-    """Shape (len(chunks), dimensions), rows of length 1."""
+    vectors: Vectors | None
+    """Shape (len(chunks), dimensions), rows of length 1; None while there are none: then it is found by words alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,16 @@ MEASURED_THRESHOLDS: Mapping[str, float] = {
     "gemini-embedding-001": 0.70,
 }
 """Model -> the least similarity that `auto` stands for; one that is not listed, such as hashing, has none."""
+
+MEASURED_WEAK: dict[str, tuple[float, float]] = {
+    # tests/benchmarks/quality.py --weak: 98 % of what is relevant lies above; docs/search.md has the table.
+    "all-MiniLM-L6-v2": (0.39, 0.5),
+    "hashing": (-1.0, 1.1),  # it counts words: without one, it is chance
+}
+"""Model -> likeness in meaning (0.7 of the chunk's, 0.3 of the document's) below which a hit is weak: one with some
+words of the question, one with none. Of a model that is not listed no hit is."""
+WEAK_COVERED = 0.5
+"""`Explanation.covered` from which a hit has what was asked for, whatever it means."""
 
 FULL, NO_RERANKING, CACHED_ONLY, KEYWORD_ONLY, STATIC_ONLY = range(5)
 """Degradation levels that a search can have; at STATIC_ONLY nothing is looked up."""
@@ -170,6 +181,7 @@ class Explanation:
     """What put a hit where it is; the parts add up to its score."""
 
     similarity: float | None
+    """None if it has no vector yet, and in a search by words alone."""
     bm25: float | None
     centroid: float | None
     """Cosine similarity of the whole document."""
@@ -196,6 +208,14 @@ class Explanation:
     """How much that moved the score, up or down."""
     feedback_why: str = ""
     """The same in words: `marked useful for this question, +1.0`."""
+
+    def weak(self, model: str) -> bool:
+        """Whether it hardly answers: not close in meaning, and without the words; by words alone nothing is weak."""
+        bounds = MEASURED_WEAK.get(model_of(model))
+        if bounds is None or self.similarity is None or (self.covered or 0.0) >= WEAK_COVERED:
+            return False
+        whole = self.similarity if self.centroid is None else self.centroid
+        return 0.7 * self.similarity + 0.3 * whole < bounds[self.bm25 == 0]
 
     def to_json(self) -> Json:
         """Under the names that commands and the API use."""
@@ -227,6 +247,8 @@ class Hit:
     """Why the document no longer holds, such as `superseded by ADR-12`; empty if it does."""
     marks: Marks | None = None
     """What people said of the document; None if nothing, and in a search by meaning alone."""
+    weak: bool = False
+    """It is among the nearest and hardly answers the question."""
 
     @property
     def feedback(self) -> float:
@@ -253,3 +275,10 @@ class SearchResults:
     """Good enough, but ranked after the last hit; only if the request says `trace`."""
     from_cache: bool = False
     """The database was not asked: the same question was answered a short while ago."""
+    partial: Partial | None = None
+    """None if every document is found by meaning, too."""
+
+    @property
+    def weak(self) -> bool:
+        """Whether nothing close was found: each hit is weak."""
+        return bool(self.hits) and all(hit.weak for hit in self.hits)

@@ -158,7 +158,8 @@ class Retriever:
             with self.watch("store"):
                 snapshot = cache.read_snapshot(self.database, self.tenant)
         if snapshot is None or not question.strip():
-            return SearchResults(model=snapshot.index.model if snapshot else "", degradation_level=level)
+            told = (snapshot.index.model, snapshot.partial_for(request.filter)) if snapshot else ("", None)
+            return SearchResults(model=told[0], partial=told[1], degradation_level=level)
         asked = self._asked(question, request, level)
         while True:
             asked = self._embedded(snapshot.index, asked)
@@ -236,7 +237,8 @@ class Retriever:
                 ef_search=ef_search,
                 one_plan=True,
             )
-            found = (_hit(dict(zip(statement.COLUMNS, row, strict=True)), least) for row in rows)
+            model = snapshot.index.model
+            found = (_hit(dict(zip(statement.COLUMNS, row, strict=True)), least, model) for row in rows)
             hits = sorted(found, key=lambda hit: (-hit.score, hit.document.id, hit.chunk.ord))
             holding = len(hits) if by_meaning else sum(not hit.outdated for hit in hits)
             if len(hits) == top < most and holding < asked.k:
@@ -274,11 +276,12 @@ class Retriever:
             kept = first_of_documents(kept)
         kept, level = self._reranked(kept, asked)
         if asked.mode != "vector":
-            kept = judged(lowered(kept, self.options.weights.outdated), asked.k, SPARE)
+            kept = apply_feedback(demote_outdated(kept, self.options.weights.outdated), asked.k, SPARE)
         answer = SearchResults(
             hits=kept[: asked.k],
             degradation_level=level,
             model=snapshot.index.model,
+            partial=snapshot.partial_for(request.filter),
         )
         if request.trace:
             return replace(answer, below=list(filterfalse(_reaches, found)), beyond=kept[asked.k :])
@@ -334,7 +337,7 @@ def _weights(w: Weights, mode: Mode) -> dict[str, float]:
     }
 
 
-def _hit(row: dict[str, Any], least: float) -> Hit:
+def _hit(row: dict[str, Any], least: float, model: str) -> Hit:
     """A row of `statement.search`."""
     row |= {"id": row["document_id"], "tags": tuple(row["tags"])}
     row |= {"source_type": SourceType(row["source_type"]), "kind": Kind(row["kind"])}
@@ -344,13 +347,15 @@ def _hit(row: dict[str, Any], least: float) -> Hit:
     scores |= {"title": row["title_overlap"], "min_similarity": least}
     if marks:
         scores |= {"feedback": marks.shift, "feedback_why": marks.why}
+    explanation = Explanation(**scores)
     return Hit(
         document=document,
         chunk=Chunk(ord=row["ord"], content=row["content"], context=row["context"]),
         score=row["score"],
         outdated=outdated(document),
         marks=marks,
-        explanation=Explanation(**scores),
+        explanation=explanation,
+        weak=explanation.weak(model),
     )
 
 
@@ -437,7 +442,7 @@ def reranked(hits: Sequence[Hit], scores: Sequence[float]) -> list[Hit]:
     return sorted(moved, key=_falling)
 
 
-def lowered(hits: Sequence[Hit], share: float) -> list[Hit]:
+def demote_outdated(hits: Sequence[Hit], share: float) -> list[Hit]:
     """The same with documents that no longer hold brought down to `share` of their score."""
     return sorted(
         (
@@ -448,7 +453,7 @@ def lowered(hits: Sequence[Hit], share: float) -> list[Hit]:
     )
 
 
-def judged(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:
+def apply_feedback(hits: Sequence[Hit], k: int, spare: int) -> list[Hit]:
     """The same, moved by what people said of the first `k` and the `spare` behind them.
 
     What is marked as noise for this very question stays on the page if its score allows, but behind all others there,

@@ -242,10 +242,12 @@ def _distance(shape: Shape) -> str:
 def _near(shape: Shape) -> str:
     """The vector arm. What `offset 0` keeps apart no index can order, and each vector is compared once."""
     if shape.vector == "index":
-        return f"select c.ctid as place from {_passing(shape, 'chunk')} order by {_distance(shape)} limit {shape.near}"
+        chunks = f"{_passing(shape, 'chunk')} and c.embedding is not null"
+        return f"select c.ctid as place from {chunks} order by {_distance(shape)} limit {shape.near}"
     return f"""
         select x.place from (select c.ctid as place, c.document_id, c.ord, {_distance(shape)} as distance
-                             from {_passing(shape, "chunk", documents_first=True)} offset 0) x
+                             from {_passing(shape, "chunk", documents_first=True)}
+                                  and c.embedding is not null offset 0) x
         order by x.distance, x.document_id, x.ord limit {shape.near}"""
 
 
@@ -323,12 +325,17 @@ _NO_WORDS = """cast(null as float8) as bm25, cast(null as float8) as overlap, ca
 
 
 def _similarity(shape: Shape) -> str:
-    """Similarity of the chunk and of its whole document in this very index; the distance to zeros is not a number."""
+    """Similarity of the chunk and of its whole document in this very index, null while there is no vector.
+
+    The distance to zeros is not a number.
+    """
     if not shape.vector:
         return "cast(null as float8) as similarity, cast(null as float8) as centroid"
     # By meaning alone no score needs the document's, so it is looked up for those that come back.
     centroid = _centroid(shape, "f") if shape.keywords else "cast(null as float8)"
-    return f"coalesce(nullif(1 - f.distance, 'NaN'), 0) as similarity, {centroid} as centroid"
+    return (
+        f"case when f.distance = 'NaN' then 0 else 1 - f.distance end as similarity, {centroid} as centroid"
+    )
 
 
 def _centroid(shape: Shape, of: str) -> str:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.database.engine import take_long
+from pipeline.database.engine import lift_statement_timeout
 from pipeline.ledger import search_indexes
 from pipeline.search.chunk_store import SearchIndex
 
@@ -43,7 +43,7 @@ def refresh(connection: Connection, tenant_id: UUID, index: int, *, wait: bool =
     Lexemes of a single chunk are listed, too: a question's word that is not listed is then in no chunk, and
     does not take the place of one that is. Not `wait` leaves it to whoever counts for the tenant at this moment.
     """
-    take_long(connection)
+    lift_statement_timeout(connection)
     if wait:
         connection.execute(_LOCK, {"t": str(tenant_id)})
     elif not connection.execute(_TRY_LOCK, {"t": str(tenant_id)}).scalar_one():
@@ -69,29 +69,35 @@ def build_due(
 ) -> tuple[bool, bool]:
     """Which deferred indexes (keyword, vector) should be built now; on the control role.
 
+    Of words all chunks count, of vectors those that have one.
+
     Loading into HNSW is 4 times slower than building it afterwards, so both wait until nothing of the backlog
     is left, or `build_at` rows are there. Under `exact_below` rows an exact scan is as fast and finds more.
     """
     row = connection.execute(
         text("""
-            select (select coalesce(sum(chunks), 0) from document_count) as n,
+            select (select coalesce(sum(chunks), 0) from document_count) as words,
+                   (select coalesce(sum(chunks), 0) from document_count where indexed) as vectors,
                    exists (select from document_count where state = 'pending'
                            group by source_id having sum(documents) > 0) as busy"""),
     ).one()
     # One that is filled beside the active one is ready once it is full: nobody searches it before.
     beside = index.status != "active"
     full = not beside or not search_indexes.is_behind(connection, index.id)
-    ready = row.n > 0 and full and (beside or not row.busy or row.n >= build_at)
-    return ready and not index.keyword_built, ready and index.indexed_rows is None and row.n >= exact_below
+    by_words, by_vectors = (
+        n > 0 and full and (beside or not row.busy or n >= build_at) for n in (row.words, row.vectors)
+    )
+    vector = by_vectors and index.indexed_rows is None and row.vectors >= exact_below
+    return by_words and not index.keyword_built, vector
 
 
 def build(connection: Connection, index: SearchIndex, *, keyword: bool, vector: bool) -> None:
     """Build deferred indexes; reads go on, writes to the partition wait. On the control role."""
-    take_long(connection)
+    lift_statement_timeout(connection)
     if keyword:
         connection.execute(text("select build_keyword_index(:i)"), {"i": index.id})
     if vector:
-        rows = connection.execute(text("select coalesce(sum(chunks), 0) from document_count"))
+        rows = connection.execute(text("select coalesce(sum(chunks), 0) from document_count where indexed"))
         connection.execute(
             text("select build_vector_index(:i, :n)"), {"i": index.id, "n": int(rows.scalar_one())}
         )

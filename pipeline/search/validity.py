@@ -58,7 +58,7 @@ def duplicate_of(document: StoredDocument) -> str | None:
     return str(master).strip() or None if isinstance(master, str | int) else None
 
 
-def remark(document: StoredDocument) -> str | None:
+def validity_note(document: StoredDocument) -> str | None:
     """What a reader should know of how it stands: why it no longer holds, or `closed as duplicate of X`."""
     why, master = _why(document), duplicate_of(document)
     if master is None:

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import DeclarativeBase
 
-from pipeline.database.engine import take_long
+from pipeline.database.engine import lift_statement_timeout
 from pipeline.documents import Json
 from pipeline.errors import StoreRejected
 from pipeline.ledger import SHARED, project_id, sources
@@ -332,6 +332,6 @@ def story_stats(connection: Any, tenant: UUID) -> Json:
 
 def build_index(connection: Any, dimensions: int, *, least: int = 1000) -> bool:
     """Make the vector index once about `least` stories are there, and anew for another length; on the control role."""
-    take_long(connection)
+    lift_statement_timeout(connection)
     statement = text("select build_story_index(:dimensions, :least)")
     return bool(connection.execute(statement, {"dimensions": dimensions, "least": least}).scalar_one())

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from pipeline.errors import RequestRejected
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 
 LONGEST_ID, LONGEST_TITLE = 20, 500
 _OTHER_NAMES = {
@@ -105,7 +105,7 @@ class Story(BaseModel):
         """
         if not isinstance(given, Mapping):
             raise RequestRejected("it is no object with the fields of a story")
-        bare = _named({_bare(key): value for key, value in clean(given).items()})
+        bare = _named({_bare(key): value for key, value in storable(given).items()})
         if source_agent != "unknown":
             bare["sourceagent"] = source_agent
         try:
@@ -114,7 +114,7 @@ class Story(BaseModel):
             raise RequestRejected("; ".join(map(_problem, error.errors()[:3]))) from None
         known = (requirement_texts or {}).get(story.requirement_id or "")
         return (
-            story.model_copy(update={"requirement_text": clean(known)})
+            story.model_copy(update={"requirement_text": storable(known)})
             if known and not story.requirement_text
             else story
         )

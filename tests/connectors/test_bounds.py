@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectors.documents import values
-from connectors.documents.values import bounded, made
+from connectors.documents.values import bounded, build_document
 from connectors.markup import to_markdown
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import PbiItem
@@ -143,7 +143,7 @@ def test_every_error_is_the_documents_and_its_text_is_not_told() -> None:
         raise ValueError("the secret text")
 
     with pytest.raises(DocumentRejected) as caught:
-        made(fail, "x.md")
+        build_document(fail, "x.md")
     assert "x.md cannot be read: ValueError in test_bounds.py, line" in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -151,7 +151,7 @@ def test_every_error_is_the_documents_and_its_text_is_not_told() -> None:
         return dive()
 
     with pytest.raises(DocumentRejected, match=r"x\.md is nested too deeply"):
-        made(dive, "x.md")
+        build_document(dive, "x.md")
     with pytest.raises(SourceDenied), bounded("x.md"):
         raise SourceDenied
 
@@ -166,7 +166,7 @@ def test_a_document_that_cannot_be_hashed_is_a_problem_before_it_reaches_the_led
         metadata={"n": 16**5000},
     )
     with pytest.raises(DocumentRejected, match=r"x\.md cannot be read: ValueError"):
-        made(lambda: document, "x.md")
+        build_document(lambda: document, "x.md")
 
 
 def test_bounds_in_a_thread_tell_errors_all_the_same() -> None:

@@ -58,6 +58,17 @@ class TestGlobs:
         assert names(listing(tmp_path, glob)) == expected
 
     @pytest.mark.parametrize(
+        ("glob", "expected"),
+        [("**/*", ["a.txt", "x/READ.ME"]), ("x/*.*", ["x/READ.ME"]), ("**/*.[pj][ys]", ["x/b.py", "x/c.js"])],
+    )
+    def test_programs_are_read_where_their_ending_is_named(
+        self, tmp_path: Path, glob: str, expected: list[str]
+    ) -> None:
+        write(tmp_path, "a.txt", "x/b.py", "x/c.js", "x/READ.ME", "yarn.lock")
+
+        assert names(listing(tmp_path, glob)) == expected
+
+    @pytest.mark.parametrize(
         ("exclude", "expected"),
         [
             ("CHANGELOG.md", ["a.md", "docs/drafts/b.md"]),

@@ -13,9 +13,19 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from pgvector import HalfVector, Vector
+from pgvector.psycopg.halfvec import HalfVectorDumper
+from pgvector.psycopg.vector import VectorDumper
 from sqlalchemy import text
 
-from pipeline.database.engine import MORE, Database, Patience, driver_of, take_long, translate
+from pipeline.database.engine import (
+    MORE,
+    Database,
+    ServerTimeouts,
+    driver_of,
+    lift_statement_timeout,
+    translate,
+)
 from pipeline.database.migrations import owner_engine
 from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreUnavailable
 from tests.conftest import Addresses
@@ -136,7 +146,7 @@ def opened(addresses: Addresses) -> Iterator[Callable[..., Database]]:
     with ExitStack() as stack:
 
         def make(**patience: float) -> Database:
-            made = Database(addresses.app, addresses.control, patience=Patience(**patience))
+            made = Database(addresses.app, addresses.control, timeouts=ServerTimeouts(**patience))
             stack.callback(made.close)
             return made
 
@@ -208,7 +218,7 @@ def test_only_what_touches_every_row_may_take_long(opened: Callable[..., Databas
     with pytest.raises(StoreUnavailable), database.control() as connection:
         connection.execute(slow)
     with database.control() as connection:
-        take_long(connection)
+        lift_statement_timeout(connection)
         connection.execute(slow)
     with pytest.raises(StoreUnavailable), database.control() as connection:
         connection.execute(slow)
@@ -217,7 +227,9 @@ def test_only_what_touches_every_row_may_take_long(opened: Callable[..., Databas
 def test_every_kind_of_connection_is_ended_below_the_lease_and_told_from_a_machine_that_is_gone(
     database: Database, addresses: Addresses
 ) -> None:
-    assert Patience.within(120, 15) == Patience(), "those of the queue and of enrichments by default"
+    assert ServerTimeouts.within(120, 15) == ServerTimeouts(), (
+        "those of the queue and of enrichments by default"
+    )
     asked = text("""
         select cast(current_setting('idle_in_transaction_session_timeout') as interval) < interval '15 s',
                current_setting('tcp_keepalives_idle') = '15',
@@ -326,10 +338,34 @@ def test_who_breaks_off_leaves_no_half_answered_connection_behind(database: Data
     assert database.ask(uuid4(), "select 1", {}) == [(1,)]
 
 
+def test_a_connection_that_is_closed_leaves_nothing_behind(addresses: Addresses) -> None:
+    """The library makes classes for each connection, and the driver keeps all it has seen: 5 KB each time."""
+    database = Database(addresses.app)
+
+    def classes() -> int:
+        seen = [VectorDumper, HalfVectorDumper]
+        for one in seen:
+            seen += one.__subclasses__()
+        return len(seen)
+
+    def connect() -> int:
+        vector = HalfVector([1, 2])
+        found = database.ask(
+            uuid4(), "select %(v)s::halfvec as v, %(w)s::vector as w", {"v": vector, "w": Vector([3])}
+        )
+        assert [one.to_list() for one in found[0]] == [[1.0, 2.0], [3.0]]
+        database.asker.dispose()
+        return classes()
+
+    first = connect()
+    assert {connect() for _ in range(5)} == {first}
+    database.close()
+
+
 def test_many_who_ask_at_once_wait_for_each_other(
     addresses: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many connections and no more, of which some stay open."""
+    """So many connections and no more, which stay open: a new one costs as much as a search."""
     database, most = Database(addresses.app, pool_size=1), 1 + MORE
     active = """
         select count(*) from pg_sleep(.2), pg_stat_activity
@@ -337,7 +373,7 @@ def test_many_who_ask_at_once_wait_for_each_other(
     with ThreadPoolExecutor(3 * most) as threads:
         answers = list(threads.map(lambda _: database.ask(uuid4(), active, {}), range(3 * most)))
     assert 1 < max(count for ((count,),) in answers) <= most
-    assert in_pool(database) == (1, 0)
+    assert in_pool(database) == (most, 0)
     monkeypatch.setattr(database.asker.pool, "_timeout", 0.2)
     with ThreadPoolExecutor(most) as threads:
         slow = [threads.submit(database.ask, uuid4(), "select pg_sleep(3)", {}) for _ in range(most)]

@@ -25,7 +25,7 @@ from pipeline.errors import (
     TextRejected,
 )
 from pipeline.ingest.work_in_progress import Terms
-from pipeline.ledger import Limits, embedding_use, work
+from pipeline.ledger import Limits, embedding_use, overview, work
 from pipeline.ledger.embedding_use import Meter, Used
 from tests.pipeline.picky import Picky
 from tests.pipeline.workshop import MODEL, Workshop, document, paragraphs
@@ -202,14 +202,14 @@ class TestWaits:
         chunked(alone, a=paragraphs(1), b=paragraphs(2, "b"))
         alone.embedder = Picky()
         with alone.database.control() as connection:
-            assert work.waiting(connection) is None
+            assert overview.waiting(connection) is None
         alone.indexer(terms=terms(Purse(calls=0))).embed(alone.tenant, alone.items())
         with alone.database.control() as connection:
-            found = work.waiting(connection)
+            found = overview.waiting(connection)
             assert found is not None
             assert (found.documents, found.reason) == (2, "nothing left")
-            work.wake_waiting(connection)
-            assert work.waiting(connection) is None
+            work.resume_waiting(connection)
+            assert overview.waiting(connection) is None
 
     def test_each_grant_ends_once(self, shop: Workshop) -> None:
         chunked(shop, a=paragraphs(1))

@@ -243,3 +243,13 @@ def test_vectors_come_from_an_index_of_the_same_model_if_the_cache_was_trimmed(a
 
     shelf.fill(same, embedder=never)
     assert shelf.progress(same).missing == 0
+
+
+def test_tenants_take_turns(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Workshop(shelf.shop.database, uuid4(), uuid4())
+    for shop, most in ((shelf.shop, 12), (other, 3)):
+        shop.admit(*(document(f"d{n}") for n in range(most)))
+        shop.index()
+    shelf.shop.sql("update index_document set due_at = due_at - interval '1 hour'")
+    monkeypatch.setattr(fills, "IN_FLIGHT", 8)
+    assert {one.tenant_id: len(one.items) for one in shelf.due()} == {shelf.shop.tenant: 5, other.tenant: 3}

@@ -11,7 +11,7 @@ from pipeline.embedding import Embedder
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import StoreUnavailable
 from pipeline.ingest import work_in_progress
-from pipeline.ledger import Stage, search_indexes, work
+from pipeline.ledger import Stage, dead, overview, search_indexes
 from tests.pipeline.picky import STEPS, Interrupted, Picky, through
 from tests.pipeline.workshop import DIMENSIONS, Workshop, document, paragraphs
 
@@ -73,7 +73,7 @@ class TestOvertaken:
         row = alone.row("a")
         assert (row["stage"], row["waits"], row["attempts"], row["crash_count"]) == ("embedded", 1, 0, 0)
         with alone.database.control() as connection:
-            search_indexes.built(connection, build)
+            search_indexes.finish_build(connection, build)
         alone.set("a", "due_at = now()")
         alone.indexer().upsert(alone.tenant, alone.items())
         assert len(alone.contents("a")) == 2
@@ -83,7 +83,7 @@ class TestOvertaken:
         indexer, items = through(shop, "embed"), shop.items()
         shop.embedder = Picky(meanwhile=lambda: shop.set("a", "deleted = true, lease_token = null"))
         assert indexer.embed(shop.tenant, items).ready == []
-        assert shop.contents("a") == []
+        assert shop.value("select count(embedding) from chunk") == 0
 
 
 class TestTrouble:
@@ -186,6 +186,19 @@ FULL = """
     create trigger full_disk before"""
 
 
+DAMAGED = """
+    create function damaged(p_document uuid) returns boolean language plpgsql as $$ begin
+        if p_document = '{}' then raise exception 'missing chunk number 0' using errcode = 'XX001'; end if;
+        return true; end $$;"""
+_READ = "create policy damage on {} as restrictive for select using (damaged(document_id))"
+DAMAGE = {
+    "a body is read": _READ.format("document_body"),
+    "a chunk is staged": "create policy damage on chunk_stage as restrictive for insert with check (damaged(document_id))",
+    "a staged chunk is read": _READ.format("chunk_stage"),
+    "a chunk is written": "create policy damage on chunk as restrictive for insert with check (damaged(document_id))",
+}
+
+
 class TestAHinderedDatabase:
     """Its disk is full, or a table is not as it should be: that is no fault of a document."""
 
@@ -203,7 +216,7 @@ class TestAHinderedDatabase:
         assert all("No space left on device" in row["last_error"] for row in rows)
         alone.sql("update document set due_at = now() + interval '1 minute'")
         with alone.database.control() as connection:
-            told = work.waiting(connection)
+            told = overview.waiting(connection)
         assert told is not None, "the operator's screen says why nothing goes on"
         assert (told.documents, "No space left on device" in told.reason) == (2, True)
         assert alone.dead_letters() == []
@@ -224,6 +237,38 @@ class TestAHinderedDatabase:
             "bad": "pending",
             "c": "done",
         }
+
+    @pytest.mark.parametrize("place", DAMAGE)
+    def test_rows_that_cannot_be_read_are_a_fault_of_their_document_alone(
+        self, alone: Workshop, omniscient: SQL, place: str
+    ) -> None:
+        """The same batch holds them, so its other documents would wait for ever, too."""
+        alone.admit(*(document(i, paragraphs(2, i)) for i in ("a", "bad", "c")))
+        omniscient.execute(DAMAGED.format(alone.id("bad")) + DAMAGE[place])
+        for _ in range(3):
+            alone.index()
+            alone.sql("update document set due_at = now() where state = 'pending'")
+        assert {i: alone.row(i)["state"] for i in ("a", "bad", "c")} == {
+            "a": "done",
+            "bad": "dead",
+            "c": "done",
+        }
+        (letter,) = alone.dead_letters()
+        assert (letter["code"], letter["attempts"]) == ("E001", 2)
+        assert "missing chunk number 0 (XX001)" in letter["reason"]
+
+    def test_a_database_that_fails_over_every_document_kills_none(
+        self, alone: Workshop, omniscient: SQL
+    ) -> None:
+        alone.admit(*(document(f"{n}") for n in range(dead.MOST_DAMAGED + 1)))
+        omniscient.execute(DAMAGED.format(alone.tenant).replace("p_document", "p_tenant"))
+        omniscient.execute(DAMAGE["a body is read"].replace("document_id", "tenant_id"))
+        for _ in range(5):
+            alone.index()
+            alone.sql("update document set due_at = now()")
+        rows = alone.sql("select state, waits > 2 as waits from document")
+        assert [tuple(row.values()) for row in rows] == [("pending", True)] * (dead.MOST_DAMAGED + 1)
+        assert alone.dead_letters() == []
 
     def test_documents_that_could_not_be_given_back_at_once_have_not_crashed(
         self, alone: Workshop, omniscient: SQL, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from workers import embedded
 
 @pytest.fixture
 def empty(
-    servers: embedded.Servers, template: str, superuser: Callable[[str], psycopg.Connection[Any]]
+    servers: embedded.Servers, pristine: str, superuser: Callable[[str], psycopg.Connection[Any]]
 ) -> Iterator[str]:
     """The owner's address of a database without tables."""
     name = "empty_for_migrations"
@@ -81,6 +81,7 @@ def test_logins_are_given_to_the_two_roles_only(
     assert before == after
 
 
+@pytest.mark.req("001-148")
 def test_an_older_store_keeps_its_index_and_nothing_is_indexed_again(
     empty: str, superuser: Callable[[str], psycopg.Connection[Any]]
 ) -> None:
@@ -125,7 +126,7 @@ def test_an_older_audit_is_numbered_and_fits(
         database = Database(with_database(servers.database_url, "empty_for_migrations"))
         for n, entries in ((1, 3), (2, 2)):
             with database.tenant(UUID(int=n)) as one:
-                audit.note(one, UUID(int=n), "clear", "docs", by="bob")
+                audit.append(one, UUID(int=n), "clear", "docs", by="bob")
                 found = audit.verify(one)
             assert (found.entries, found.first, found.problems) == (entries + 1, 1, ())
         database.close()

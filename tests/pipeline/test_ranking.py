@@ -15,7 +15,7 @@ from pipeline.reranking import Reranker, RerankerUnavailable, RerankOptions
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Explanation, Filter, StoredDocument
-from pipeline.search.retriever import lowered, reranked
+from pipeline.search.retriever import demote_outdated, reranked
 from tests.pipeline.stores.depot import Depot
 
 
@@ -137,7 +137,7 @@ def titles(found: SearchResults) -> list[str]:
     return [hit.document.title for hit in found.hits]
 
 
-@pytest.mark.req("001-024", "001-026")
+@pytest.mark.req("001-024", "001-026", "001-074")
 def test_a_reranker_decides_among_the_best(depot: Depot) -> None:
     reranker = ByLength()
     plain = search(depot, None)
@@ -185,6 +185,7 @@ def test_single_searches_and_lower_levels_are_not_reranked_again(depot: Depot) -
     assert reranker.asked == []
 
 
+@pytest.mark.req("001-074")
 def test_each_part_is_watched(depot: Depot) -> None:
     seen: list[str] = []
 
@@ -206,14 +207,14 @@ def test_each_part_is_watched(depot: Depot) -> None:
 
 def test_what_no_longer_holds_ranks_lower_and_stays_in_the_answer() -> None:
     three = [ranked(1, 0.9, outdated=True), ranked(2, 0.8), ranked(3, 0.6)]
-    found = lowered(three, 0.75)
+    found = demote_outdated(three, 0.75)
     assert order(found) == [2, 1, 3]
     assert [r.score for r in found] == pytest.approx([0.8, 0.675, 0.6])
     assert told(found[1]).outdated_part == pytest.approx(-0.225)
     assert told(found[0]).outdated_part == 0
-    assert order(lowered(three, 1.0)) == [1, 2, 3]
-    assert order(lowered([ranked(1, 0.9), *three[1:]], 0.75)) == [1, 2, 3]
-    assert order(lowered([ranked(1, -0.1, outdated=True), ranked(2, -0.2)], 0.5)) == [1, 2]
+    assert order(demote_outdated(three, 1.0)) == [1, 2, 3]
+    assert order(demote_outdated([ranked(1, 0.9), *three[1:]], 0.75)) == [1, 2, 3]
+    assert order(demote_outdated([ranked(1, -0.1, outdated=True), ranked(2, -0.2)], 0.5)) == [1, 2]
 
 
 def test_a_replaced_decision_comes_after_the_one_that_holds(shared_database: Database) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Page
@@ -137,6 +138,19 @@ def test_what_is_being_cut_during_a_switch_to_another_way_of_cutting_is_cut_anew
     assert alone.sql("select * from chunk_stage") == []
     alone.chunker = plain
     assert alone.indexer(index=active_index, strategy="fixed").chunk(alone.tenant, alone.items()).ready
+
+
+def test_what_changes_no_row_ends_no_answer_that_was_kept(shelf: Shelf) -> None:
+    """As upkeep and walks do that find nothing, each hour and for every tenant."""
+    stamps = "select string_agg(stamp\\:\\:text, ',' order by slot) from change_stamp"
+    before = shelf.shop.value(stamps)
+    for statement in ("update document set hidden = true where false", "delete from document where false"):
+        shelf.shop.sql(statement)
+        with shelf.shop.database.control() as connection:
+            connection.execute(text(statement))
+    assert shelf.shop.value(stamps) == before
+    shelf.shop.sql("update document set hidden = not hidden")
+    assert shelf.shop.value(stamps) != before
 
 
 def test_an_index_made_active_too_early_is_filled_all_the_same(shelf: Shelf) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.documents import Kind, SourceType
 from pipeline.search.records import StoredDocument
-from pipeline.search.validity import age_days, duplicate_of, outdated, remark
+from pipeline.search.validity import age_days, duplicate_of, outdated, validity_note
 
 
 def document(kind: Kind, **changes: Any) -> StoredDocument:
@@ -80,7 +80,7 @@ def test_a_duplicate_names_its_master(
     found = document(kind, metadata=metadata)
 
     assert duplicate_of(found) == master
-    assert remark(found) == said
+    assert validity_note(found) == said
 
 
 def test_age_is_that_of_the_last_change() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
-from pipeline.ledger import project_id, searched, tenant_id
+from pipeline.ledger import project_id, tenant_id, visible_projects
 
 NAMES = st.text().filter(lambda text: text.strip() not in ("", "default", "shared"))
 
@@ -58,10 +58,12 @@ def test_a_request_looks_into_its_own_project_what_is_shared_and_what_it_names()
     shop, billing, shared = (project_id(tenant, name) for name in ("shop", "billing", "default"))
     assert project_id(tenant, " shared ") == shared
     assert tenant_id("shared") != tenant_id("default")
-    assert searched(tenant, shop) == tuple(sorted((shop, shared)))
-    assert searched(tenant, shared) == (shared,)
-    assert searched(tenant, shop, ["billing", "shop", str(shared)]) == tuple(sorted((shop, billing, shared)))
-    assert searched(tenant, shop, ["billing", "*"]) is None
+    assert visible_projects(tenant, shop) == tuple(sorted((shop, shared)))
+    assert visible_projects(tenant, shared) == (shared,)
+    assert visible_projects(tenant, shop, ["billing", "shop", str(shared)]) == tuple(
+        sorted((shop, billing, shared))
+    )
+    assert visible_projects(tenant, shop, ["billing", "*"]) is None
 
 
 def test_half_a_letter_is_a_name_too() -> None:

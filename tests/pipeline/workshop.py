@@ -164,9 +164,9 @@ class Workshop:
     def close_run(self, run: int) -> None:
         """End the walk of a run and close it as the pump does."""
         with self.database.tenant(self.tenant) as connection:
-            runs.discovered(connection, run)
+            runs.finish_walk(connection, run)
         with self.database.control() as connection:
-            runs.close(connection, [s.id for s in runs.settled(connection)])
+            runs.close(connection, [s.id for s in runs.list_settled(connection)])
 
     # -- work --------------------------------------------------------------------------------------
 

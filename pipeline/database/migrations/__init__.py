@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 
-from pipeline.database.engine import KEEPALIVES, Patience, driver_of
+from pipeline.database.engine import KEEPALIVES, ServerTimeouts, driver_of
 from pipeline.errors import ConfigurationError
 
 STEPS = {
@@ -27,7 +27,7 @@ ROLES = ("larder_app", "larder_control")
 def owner_engine(url: str) -> Engine:
     """An engine for the role that owns the tables; used by migrations only."""
     # A step takes as long as it takes; one whose process is frozen must not lock everybody out.
-    idle = Patience().idle
+    idle = ServerTimeouts().idle
     arguments = {**KEEPALIVES, "options": f"-c idle_in_transaction_session_timeout={round(idle * 1000)}ms"}
     return create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),

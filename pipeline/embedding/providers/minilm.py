@@ -188,7 +188,7 @@ class _Engine:
         mask = feed["attention_mask"]
         feed["token_type_ids"] = np.zeros_like(mask)
         try:
-            layer = self._session.run(None, {name: feed[name] for name in self._inputs})[0]
+            layer = onnx_folder.run(self._session, {name: feed[name] for name in self._inputs})
         except self._refusal as error:
             raise TextRejected(
                 "the model does not accept the tokens of this text",

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors.confluence.options import ConfluenceOptions
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.documents import Finding
 from pipeline.errors import LarderError
 from tests.connectors.confluence.world import confluence, options_for, source_for
@@ -62,7 +62,7 @@ def test_wrong_credentials_are_told_from_a_wrong_address(fake: FakeConfluence) -
     wrong = {"api_token": options.api_token, "token": options.token}
 
     (credentials,) = _problems(fake, **wrong)
-    fake.token = revealed(options.api_token or options.token)
+    fake.token = secret_value(options.api_token or options.token)
     (address,) = _problems(
         fake, base_url=f"{fake.address}/elsewhere", deployment="cloud" if fake.cloud else "server"
     )

@@ -191,7 +191,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_short_pauses_are_waited_out_where_they_are_met(server: ScriptedServer, clock: Clock) -> None:
     server.faults.next(Fault.with_headers({"Retry-After": "1"}), times=None)
-    with opened(server, limiter=LocalRequestLimiter(clock), patience=30.0) as asking:
+    with opened(server, limiter=LocalRequestLimiter(clock), max_pause=30.0) as asking:
         for _ in range(30):
             assert asking.get(server.address).json() == GOOD
     assert clock.now - 1000 == pytest.approx(29)
@@ -200,7 +200,7 @@ def test_short_pauses_are_waited_out_where_they_are_met(server: ScriptedServer, 
 
 def test_a_refusal_for_seconds_is_asked_again_after_them(server: ScriptedServer, clock: Clock) -> None:
     server.faults.next(Fault.status(429, headers={"Retry-After": "7"}), times=2)
-    with opened(server, limiter=LocalRequestLimiter(clock), patience=30.0) as asking:
+    with opened(server, limiter=LocalRequestLimiter(clock), max_pause=30.0) as asking:
         assert asking.get(server.address).json() == GOOD
     assert clock.now - 1000 == pytest.approx(14)
 
@@ -210,7 +210,7 @@ def test_a_pause_beyond_what_is_left_of_the_patience_is_the_callers(
 ) -> None:
     server.faults.next(Fault.status(429, headers={"Retry-After": "7"}), times=None)
     with (
-        opened(server, limiter=LocalRequestLimiter(clock), patience=10.0) as asking,
+        opened(server, limiter=LocalRequestLimiter(clock), max_pause=10.0) as asking,
         pytest.raises(RateLimited) as caught,
     ):
         asking.get(server.address)

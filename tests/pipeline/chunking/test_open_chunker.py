@@ -22,6 +22,7 @@ def document(text: str) -> Document:
     )
 
 
+@pytest.mark.req("001-077")
 def test_there_are_five_strategies_and_structure_is_the_default() -> None:
     assert set(STRATEGIES) == {"structure", "semantic", "recursive", "fixed", "pbi_aware"}
     assert open_chunker(ChunkingOptions()).version == "structure-2:100/1000/200:characters"

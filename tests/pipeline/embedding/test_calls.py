@@ -85,6 +85,7 @@ def test_calls_stay_within_the_limits_and_order_is_kept(count: int, calls: list[
     assert np.allclose(vectors, HashingEmbedder(32).embed_documents(words(count)))
 
 
+@pytest.mark.req("001-080")
 def test_vectors_are_brought_to_length_one() -> None:
     vectors = embed_checked(Provider(change=lambda _, v: v * 7), words(6))
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(6), abs=1e-6)

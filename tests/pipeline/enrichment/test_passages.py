@@ -51,6 +51,13 @@ def test_usual_forms_of_a_word_are_marked(question: str, text: str, words: list[
     assert marked(passage(text, question, length=200)) == words
 
 
+def test_links_are_shown_by_their_words_and_calls_as_they_stand() -> None:
+    text = "See [the nests](/kestrel/nests.md#top), `fill(value[, offset])` and handlers[name](event)."
+    found = passage(text, "kestrel nests", length=200)
+    assert found.text == "See the nests, `fill(value[, offset])` and handlers[name](event)."
+    assert marked(found) == ["nests"]
+
+
 def test_without_the_words_the_beginning_is_shown() -> None:
     found = passage(LONG, "zebra", length=60)
     assert found.text.startswith("Filler words stand here.")

@@ -177,6 +177,7 @@ def _weakest(kind: Kind) -> float:
 @KINDS
 def test_what_is_far_is_not_shown_and_what_is_near_is(kind: Kind) -> None:
     assert ask(hit(kind=kind, told=explained(FAR)), kind=kind) == []
+    assert ask(replace(hit(kind=kind, told=explained(SAME)), weak=True), kind=kind) == []
     (near,) = ask(hit(kind=kind, told=explained(SAME)), kind=kind)
     assert near.probability > 0.7
     assert near.by == "meaning"
@@ -275,12 +276,14 @@ def test_of_a_model_without_judged_pairs_only_the_words_count(model: str) -> Non
     assert one.probability == ask(hit(1, question), model=model, question=question)[0].probability
 
 
-def test_one_hit_without_vectors_makes_it_a_comparison_of_words() -> None:
+def test_a_hit_without_a_vector_is_compared_by_words_and_changes_nothing_for_others() -> None:
     question = "export invoices as csv for the tax office"
-    hits = (hit(1, question), hit(2, told=explained(None)))
-    (one,) = ask(*hits, question=question)
-    assert (one.hit.document.id.int, one.by) == (1, "words")
-    assert one.probability == ask(*hits, model=MODEL, question=question)[0].probability
+    alone = ask(hit(1, question), question=question)
+    bare = hit(2, question, told=explained(None))
+    found = {one.hit.document.id.int: one for one in ask(hit(1, question), bare, question=question)}
+    assert {n: one.by for n, one in found.items()} == {1: "meaning", 2: "words"}
+    assert found[1].probability == alone[0].probability
+    assert found[2].probability == ask(bare, model=MODEL, question=question)[0].probability
 
 
 # What may be the very same --------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class TestDeletion:
     def test_its_dead_letter_is_resolved(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         with shop.database.tenant(shop.tenant) as connection:
-            dead.bury(connection, [shop.id("a")], code="E003", reason="poison")
+            dead.record(connection, [shop.id("a")], code="E003", reason="poison")
         shop.admit_page(Page(cursor={}, deleted=("a",)))
         assert shop.dead_letters() == []
 
@@ -288,7 +288,7 @@ class TestCounts:
             work.fail(connection, claimed, claimed.ids, LeaseLost("x"), delay=0, dead=True)
         shop.admit_page(Page(cursor={}, deleted=("gone",)), run=run)
         with shop.database.tenant(shop.tenant) as connection:
-            runs.discovered(connection, run)
+            runs.finish_walk(connection, run)
             runs.fail(connection, run, "stopped here, so that another run may open")
         second = shop.open_run()
         shop.admit(document("renewed", "edited"), run=second)

@@ -60,7 +60,7 @@ class Book:
 
     def note(self, subject: str, by: str = "ann") -> None:
         with self.database.tenant(self.tenant) as connection:
-            audit.note(connection, self.tenant, "look", subject, {"a": 1, "b": [None, "ä"]}, by=by)
+            audit.append(connection, self.tenant, "look", subject, {"a": 1, "b": [None, "ä"]}, by=by)
 
     def verify(self, noted: str | None = None) -> Chain:
         with self.database.tenant(self.tenant) as connection:
@@ -85,8 +85,12 @@ class Book:
         self.damage(old + str(self.rows()[-1][0] - after), ANEW)
 
     def prune(self, days: int) -> None:
+        while self.prune_some(days):
+            assert self.problems() == [], "in between, too"
+
+    def prune_some(self, days: int) -> bool:
         with self.database.tenant(self.tenant) as connection:
-            audit.prune(connection, days=days)
+            return audit.prune(connection, days=days)
 
 
 @pytest.fixture
@@ -120,7 +124,7 @@ def test_eight_writers_at_once_leave_no_hole_and_a_chain_that_fits(
 
 def test_an_entry_of_a_transaction_that_is_rolled_back_leaves_no_hole(book: Book) -> None:
     with book.database.tenant(book.tenant) as connection:
-        audit.note(connection, book.tenant, "look", "x", by="ann")
+        audit.append(connection, book.tenant, "look", "x", by="ann")
         connection.rollback()
     book.note("thing 7")
     assert book.rows("seq, subject")[-1] == (7, "thing 7")
@@ -130,7 +134,7 @@ def test_an_entry_of_a_transaction_that_is_rolled_back_leaves_no_hole(book: Book
 def test_tenants_do_not_wait_for_each_other(shared_database: Database, owner: SQL) -> None:
     slow, quick = Book(shared_database, owner), Book(shared_database, owner)
     with shared_database.tenant(slow.tenant) as connection:
-        audit.note(connection, slow.tenant, "clear", "everything", by="ann")
+        audit.append(connection, slow.tenant, "clear", "everything", by="ann")
         quick.note("meanwhile")
     assert (len(slow.rows()), len(quick.rows())) == (1, 1)
 
@@ -139,13 +143,13 @@ def test_nobody_writes_into_the_chain_of_another(book: Book) -> None:
     before = book.rows("hash")
     for way in (book.database.tenant(uuid4()), book.database.control(), book.database.control(uuid4())):
         with pytest.raises(StoreHindered, match="row-level security"), way as connection:
-            audit.note(connection, book.tenant, "look", "x", by="ann")
+            audit.append(connection, book.tenant, "look", "x", by="ann")
     assert book.rows("hash") == before
 
 
 def test_the_control_role_notes_what_it_does_and_reads_nothing(book: Book) -> None:
     with book.database.control(book.tenant) as connection:
-        audit.note(connection, book.tenant, "reindex", "search index 2", by="ann")
+        audit.append(connection, book.tenant, "reindex", "search index 2", by="ann")
     assert book.rows("action")[-1] == ("reindex",)
     assert book.problems() == []
     for table in ("audit", "audit_head"):
@@ -158,7 +162,7 @@ def test_the_control_role_notes_what_it_does_and_reads_nothing(book: Book) -> No
 
 def test_texts_that_the_database_cannot_hold_are_noted_without_what_it_cannot(book: Book) -> None:
     with book.database.tenant(book.tenant) as connection:
-        audit.note(
+        audit.append(
             connection, book.tenant, "look", "a\x00b\ud800", {"c\x00": "\udfff", "n": 1e400}, by="\x00"
         )
     assert book.rows("subject, detail, actor")[-1] == ("ab?", {"c": "?", "n": None}, "")
@@ -304,6 +308,35 @@ def test_when_all_are_old_the_note_of_it_remains(book: Book) -> None:
     assert book.problems() == []
 
 
+def test_many_go_in_parts_and_nobody_who_notes_something_waits(book: Book) -> None:
+    book.damage(
+        """insert into audit (tenant_id, seq, at, actor, action, subject, detail, prev_hash, hash)
+           select '{tenant}', n, clock_timestamp(), 'ann', 'look', 'x', '{}', '', '' from generate_series(7, 12000) n""",
+        "update audit_head set seq = 12000 where [own]",
+    )
+    book.age(402, after=1)
+    assert book.prune_some(400)
+    assert len(book.rows()) == 12_001, "the note of it first"
+    left = []
+    for _ in range(3):
+        with book.database.tenant(book.tenant) as connection:
+            assert audit.prune(connection, days=400)
+            book.note("meanwhile")  # while what is deleted is not committed
+            assert not book.prune_some(400), "one at a time"
+        left.append(len(book.rows()))
+        assert book.problems() == []
+    assert left == [7_002, 2_003, 5]
+    assert not book.prune_some(400)
+
+
+def test_a_note_of_a_pruning_that_was_made_up_removes_nothing_young(book: Book) -> None:
+    book.age(402, after=4)
+    with book.database.tenant(book.tenant) as connection:
+        audit.append(connection, book.tenant, "audit.prune", "all", {"through": 6}, by="upkeep")
+    book.prune(400)
+    assert [seq for (seq,) in book.rows()] == [3, 4, 5, 6, 7]
+
+
 def test_it_is_pruned_once_a_day_and_never_within_thirty_days(book: Book) -> None:
     book.age(29, after=0)
     book.prune(0)
@@ -346,7 +379,7 @@ def test_whoever_searches_does_not_wait_for_the_audit(
     """Somebody holds the chain, as an administrator's long transaction does."""
     book, log = Book(shared_database, owner, 1), AuditLog(shared_database)
     with shared_database.tenant(book.tenant) as connection:
-        audit.note(connection, book.tenant, "clear", "everything", by="ann")
+        audit.append(connection, book.tenant, "clear", "everything", by="ann")
         begun = time.monotonic()
         monkeypatch.setattr(audit, "MOST_WAITING", 300)
         for _ in range(800):

@@ -46,7 +46,7 @@ def through(shop: Workshop, keyring: Keyring, *, rotate: bool = False) -> Mappin
     after: UUID | None = START
     while after:
         with shop.database.tenant(shop.tenant) as connection:
-            after, some = encryption.look_through(connection, keyring, after, rotate=rotate)
+            after, some = encryption.count_by_key(connection, keyring, after, rotate=rotate)
         found = {name: found.get(name, 0) + some[name] for name in {**found, **some}}
     return {name: count for name, count in found.items() if count}
 
@@ -114,7 +114,7 @@ def test_rotation_goes_on_where_it_was_interrupted(shop: Workshop, monkeypatch: 
     old, new = ring(NEW, OLD).named.keys() ^ ring(NEW).named.keys(), next(iter(ring(NEW).named))
     assert through(shop, ring(NEW, OLD)) == {old.pop(): 5, OTHERWISE: 1, UNKNOWN: 1}
     with shop.database.tenant(shop.tenant) as connection:
-        after, _ = encryption.look_through(connection, ring(NEW, OLD), START, rotate=True)
+        after, _ = encryption.count_by_key(connection, ring(NEW, OLD), START, rotate=True)
     assert after is not None
     begun = through(shop, ring(NEW, OLD))[new]
     assert 1 <= begun <= 2

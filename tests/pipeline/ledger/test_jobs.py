@@ -15,7 +15,7 @@ from sqlalchemy import text
 from pipeline.database.engine import Database
 from pipeline.errors import EmbedderUnavailable, LeaseLost, SearchError, StoreHindered
 from pipeline.ledger import jobs, sources, upkeep
-from pipeline.ledger.jobs import Claimed, JobLimits, JobRow
+from pipeline.ledger.jobs import ClaimedJob, JobLimits, JobRow
 
 REQUEST = {"pbi": {"id": "PBI-1", "title": "Warn of shallow water"}, "scores": {"overall": 0.8}}
 SQL = psycopg.Connection[Any]
@@ -27,15 +27,15 @@ class Desk:
     def __init__(self, database: Database, tenant: UUID, project: UUID, sql: SQL) -> None:
         self.database, self.tenant, self.project, self.sql = database, tenant, project, sql
 
-    def submit(self, request: dict[str, Any] | None = None, **how: Any) -> jobs.Asked:
+    def submit(self, request: dict[str, Any] | None = None, **how: Any) -> jobs.Submission:
         with self.database.tenant(self.tenant) as connection:
             return jobs.submit(connection, self.tenant, self.project, request or REQUEST, **how)
 
-    def claim(self, job_id: UUID, *, lease: float = 60) -> Claimed | None:
+    def claim(self, job_id: UUID, *, lease: float = 60) -> ClaimedJob | None:
         with self.database.tenant(self.tenant) as connection:
             return jobs.claim(connection, job_id, lease=lease)
 
-    def claimed(self, job_id: UUID, *, lease: float = 60) -> Claimed:
+    def claimed(self, job_id: UUID, *, lease: float = 60) -> ClaimedJob:
         found = self.claim(job_id, lease=lease)
         assert found is not None
         return found
@@ -43,9 +43,9 @@ class Desk:
     def word(self, wording: str) -> None:
         """As a worker does at its start."""
         with self.database.control() as connection:
-            jobs.note_way(connection, wording)
+            jobs.record_answer_version(connection, wording)
 
-    def finish(self, claimed: Claimed, *, level: int = 0) -> None:
+    def finish(self, claimed: ClaimedJob, *, level: int = 0) -> None:
         with self.database.tenant(self.tenant) as connection:
             jobs.finish(connection, claimed, {"similar_work": [], "degradation_level": level}, level)
 
@@ -78,11 +78,11 @@ def desk(database: Database, tenant: UUID, project: UUID, omniscient: SQL) -> De
 def test_the_same_question_is_one_job_while_it_waits_runs_or_is_answered(desk: Desk) -> None:
     first = desk.submit()
     assert first.new
-    assert desk.submit() == jobs.Asked(id=first.id, new=False)
+    assert desk.submit() == jobs.Submission(id=first.id, new=False)
     claimed = desk.claimed(first.id)
-    assert desk.submit() == jobs.Asked(id=first.id, new=False)
+    assert desk.submit() == jobs.Submission(id=first.id, new=False)
     desk.finish(claimed)
-    assert desk.submit() == jobs.Asked(id=first.id, new=False)
+    assert desk.submit() == jobs.Submission(id=first.id, new=False)
     assert desk.sql.execute("select count(*) from enrichment_job").fetchone() == (1,)
 
 
@@ -125,17 +125,17 @@ def test_an_answer_of_another_wording_is_not_given_again(desk: Desk) -> None:
     first = desk.submit()
     desk.finish(desk.claimed(first.id))
     desk.word("gemini|small|")
-    assert desk.submit() == jobs.Asked(id=first.id, new=False), "the same words twice cost two"
+    assert desk.submit() == jobs.Submission(id=first.id, new=False), "the same words twice cost two"
     desk.word("gemini|large|")
     second = desk.submit()
     assert second.new
     desk.finish(desk.claimed(second.id))
-    assert desk.submit() == jobs.Asked(id=second.id, new=False)
+    assert desk.submit() == jobs.Submission(id=second.id, new=False)
 
 
 def test_an_answer_begun_by_a_worker_of_the_former_wording_is_not_given_again(desk: Desk) -> None:
     with desk.database.tenant(desk.tenant) as connection:
-        jobs.note_way(connection, "extract")
+        jobs.record_answer_version(connection, "extract")
     first = desk.submit()
     claimed = desk.claimed(first.id)
     desk.word("gemini|small|")
@@ -151,7 +151,7 @@ def test_the_wording_is_noted_for_every_tenant_or_for_the_one_at_work(desk: Desk
     other = uuid4()
     desk.sql.execute("insert into tenant (id, name) values (%s, 'other')", (other,))
     with desk.database.tenant(desk.tenant) as connection:
-        jobs.note_way(connection, "extract")
+        jobs.record_answer_version(connection, "extract")
     ((tenant, extracted),) = stamps()
     assert tenant == desk.tenant
     desk.word("gemini|small|")
@@ -174,7 +174,7 @@ def add_document(desk: Desk) -> None:
 
 
 def test_twenty_askers_at_once_get_one_job(desk: Desk) -> None:
-    found: list[jobs.Asked] = []
+    found: list[jobs.Submission] = []
     threads = [threading.Thread(target=lambda: found.append(desk.submit())) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -321,7 +321,7 @@ def test_a_tenant_with_many_jobs_leaves_the_others_their_turn(
         [theirs[0], mine[3].id, theirs[1], mine[4].id, mine[5].id],
     )
     with desk.database.tenant(desk.tenant) as connection:
-        assert jobs.wait_for_the_pump(connection)
+        assert jobs.has_unsent(connection)
 
 
 def test_a_job_whose_deadline_passed_expires_and_is_never_begun(desk: Desk) -> None:
@@ -354,13 +354,13 @@ def test_answers_go_after_their_time_and_what_is_open_stays(desk: Desk) -> None:
         upkeep.trim(connection, "enrichment_job", runs_days=30, dead_days=30, answers_hours=2)
     with desk.database.tenant(desk.tenant) as connection:
         assert jobs.get(connection, old) is None
-        assert jobs.ended(connection, [old, young, waiting]) == {old, young}
+        assert jobs.states(connection, [old, young, waiting]) == {waiting: "queued"}
 
 
 def test_a_claim_waits_for_whoever_changes_the_job_at_that_moment(desk: Desk) -> None:
     """Else its only message would be taken by a worker that finds nothing to do."""
     job = desk.submit().id
-    found: list[Claimed | None] = []
+    found: list[ClaimedJob | None] = []
     claimer = threading.Thread(target=lambda: found.append(desk.claim(job)))
     with desk.database.tenant(desk.tenant) as connection:
         connection.execute(text("update enrichment_job set priority = 3 where id = :id"), {"id": job})

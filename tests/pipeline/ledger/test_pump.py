@@ -22,7 +22,7 @@ def shop(shared_database: Database) -> Iterator[Workshop]:
         connection.execute(text("delete from sync_run"))
 
 
-def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.Pumped:
+def pump_once(shop: Workshop, *, embed: int | None = None, **limits: float) -> work.PumpResult:
     room = work.EmbedRoom(documents=embed)
     with shop.database.control() as connection:
         found = work.pump_once(connection, Limits(**limits), embed=room)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class TestChoosing:
     def test_it_goes_out_once(self, shop: Workshop) -> None:
         shop.admit(document("a"))
         assert len(pump_once(shop).batches) == 1
-        assert pump_once(shop) == work.Pumped()
+        assert pump_once(shop) == work.PumpResult()
 
     @pytest.mark.parametrize(
         "state", ["due_at = now() + interval '1 minute'", "state = 'done'", "state = 'dead'"]
@@ -256,7 +256,7 @@ class TestBounds:
         shop.admit(*(document(f"d{n}") for n in range(5)))
         first = pump_once(shop, in_flight=3)
         assert len(first.batches[0].items) == 3
-        assert pump_once(shop, in_flight=3) == work.Pumped()
+        assert pump_once(shop, in_flight=3) == work.PumpResult()
         assert len(pump_once(shop, in_flight=4).batches[0].items) == 1
 
     def test_settled_documents_give_their_room_back(self, shop: Workshop) -> None:
@@ -314,7 +314,7 @@ class TestCrashes:
         assert (shop.row("poison")["state"], letter["crash_count"], letter["code"]) == ("dead", 3, "E003")
         assert "3 times" in letter["reason"]
         assert shop.value("select outcome from run_item") == "dead"
-        assert pump_once(shop) == work.Pumped()
+        assert pump_once(shop) == work.PumpResult()
 
     def test_crashes_of_different_stages_do_not_add_up(self, shop: Workshop) -> None:
         shop.admit(document("a"))

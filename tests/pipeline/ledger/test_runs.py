@@ -12,7 +12,7 @@ from tests.pipeline.workshop import Workshop, document, paragraphs, problem
 
 def settled(shop: Workshop) -> dict[int, bool]:
     with shop.database.control() as connection:
-        return {s.id: s.changed for s in runs.settled(connection) if s.tenant_id == shop.tenant}
+        return {s.id: s.changed for s in runs.list_settled(connection) if s.tenant_id == shop.tenant}
 
 
 def sync_due(shop: Workshop, resend: float = 60) -> list[int]:
@@ -23,7 +23,7 @@ def sync_due(shop: Workshop, resend: float = 60) -> list[int]:
 
 def walked(shop: Workshop, run: int) -> None:
     with shop.database.tenant(shop.tenant) as connection:
-        runs.discovered(connection, run)
+        runs.finish_walk(connection, run)
 
 
 def due(shop: Workshop) -> list[str]:
@@ -190,7 +190,7 @@ class TestFailing:
         shop.close_run(run)
         with shop.database.tenant(shop.tenant) as connection:
             runs.fail(connection, run, "late")
-            runs.discovered(connection, run)
+            runs.finish_walk(connection, run)
         assert (shop.run(run).state, shop.run(run).error) == ("finished", None)
 
     def test_a_dead_document_does_not_keep_its_run_open(self, shop: Workshop) -> None:

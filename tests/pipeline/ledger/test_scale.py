@@ -72,14 +72,14 @@ LOOKS: dict[str, Callable[[Connection], object]] = {
         c, Limits(in_flight=20), embed=work.EmbedRoom(documents=0)
     ),
     "what is to be embedded next": lambda c: work.choose_embeds(c, Limits(in_flight=20), work.EmbedRoom()),
-    "runs that are settled": runs.settled,
+    "runs that are settled": runs.list_settled,
     "what an index lacks": lambda c: fills.choose(c, 2, LIMITS),
     "tenants whose words are to be counted": upkeep.tenants_to_count,
     "indexes to be built": build_due,
     "sources on the screen": overview.sources,
     "work on the screen": lambda c: overview.backlog(c, resend=60),
     "the index on the screen": overview.index,
-    "what waits for the embedder": work.waiting,
+    "what waits for the embedder": overview.waiting,
     "progress of a run": lambda c: runs.progress(c, [1]),
 }
 
@@ -107,6 +107,24 @@ def test_a_look_reads_no_table_of_documents_whole(crowded: Workshop, look: str) 
                 row[0] for row in connection.exec_driver_sql(f"explain {statement}", values or None)
             )
             assert not any(f"Seq Scan on {table} " in plan for table in WIDE.split("|")), plan
+
+
+def test_what_follows_a_first_page_is_planned_by_what_came(
+    shop: Workshop, omniscient: psycopg.Connection[Any]
+) -> None:
+    omniscient.execute("alter table document set (autovacuum_enabled = off)")
+    shop.admit(*(document(f"page {n}", "The text.") for n in range(600)), run=shop.open_run())
+    held = text(f"explain {work._HELD}")
+
+    def plan() -> str:
+        values = {"ids": [shop.id(f"page {n}") for n in range(32)], "token": uuid4()}
+        with shop.database.tenant(shop.tenant) as connection:
+            return "\n".join(connection.execute(held, values).scalars())
+
+    assert "document_pkey" not in plan(), "it reads all rows of the tenant"
+    with shop.database.control() as connection:
+        work.choose_embeds(connection, Limits(), work.EmbedRoom())
+    assert "document_pkey" in plan()
 
 
 def true_figures(sql: psycopg.Connection[Any]) -> tuple[list[Any], list[Any]]:
@@ -183,7 +201,7 @@ def test_what_nobody_noted_is_found_when_all_are_compared(
     )
     assert shelf.due() == []
     with shop.database.control() as connection:
-        search_indexes.compare_anew(connection, shelf.index.id)
+        search_indexes.restart_comparison(connection, shelf.index.id)
     assert len(shelf.due()) == 1
 
 

@@ -17,7 +17,7 @@ from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost
 from pipeline.ledger import Stage, admission, documents, fills, runs, search_indexes, sources, upkeep, work
-from pipeline.ledger.search_indexes import Held
+from pipeline.ledger.search_indexes import IndexedDocument
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import active_index
 from tests.pipeline.picky import through
@@ -155,7 +155,7 @@ def test_filling_the_active_index_beside_the_ordinary_way_is_no_deadlock(
         assert shop.id("a") in fills.still_ours(connection, claim)
         go_on.set()
         others.settle(upsert)
-        fills.finish(connection, claim, [Held(document_id=shop.id("a"), version=1, chunks=0)])
+        fills.finish(connection, claim, [IndexedDocument(document_id=shop.id("a"), version=1, chunks=0)])
     upsert.result(30)
     assert (shop.row("a")["state"], shop.row("a")["waits"]) == ("done", 0)
     assert shelf.contents(index)["a"] == ["Edited words."]

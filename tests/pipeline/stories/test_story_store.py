@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from pipeline import stories
 from pipeline.database import migrations
-from pipeline.database.engine import Database, Patience
+from pipeline.database.engine import Database, ServerTimeouts
 from pipeline.errors import ConfigurationError, RequestRejected, StoreRejected
 from pipeline.stories import (
     StoryMemory,
@@ -176,7 +177,7 @@ def test_the_extension_is_made_once_and_every_connection_knows_its_type(
 
 @pytest.fixture
 def empty(
-    servers: embedded.Servers, template: str, superuser: Callable[[str], psycopg.Connection[Any]]
+    servers: embedded.Servers, pristine: str, superuser: Callable[[str], psycopg.Connection[Any]]
 ) -> Iterator[str]:
     """The owner's address of a database without tables."""
     name = "empty_for_stories"
@@ -514,7 +515,7 @@ def test_the_vector_index_comes_after_the_first_stories_and_is_used(
 def test_the_vector_index_of_many_stories_takes_as_long_as_it_needs(
     addresses: Addresses, omniscient: psycopg.Connection[Any]
 ) -> None:
-    database = Database(addresses.app, addresses.control, patience=Patience(statement=0.2))
+    database = Database(addresses.app, addresses.control, timeouts=ServerTimeouts(statement=0.2))
     memory = remembering(database, Pointing())
     put(memory, 0.9)
     omniscient.execute(f"""
@@ -530,6 +531,7 @@ def test_the_vector_index_of_many_stories_takes_as_long_as_it_needs(
 
 # Tenants ------------------------------------------------------------------------------------------
 
+EXAMPLES = int(os.environ.get("LARDER_CASES", "100"))
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8).filter(
     str.strip
 )
@@ -537,7 +539,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 
 @pytest.mark.req("000-036", "000-041", "001-118")
 @settings(
-    max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     ours=st.lists(WORDS, max_size=3, unique=True),
