@@ -64,6 +64,7 @@ def test_nothing_imports_what_lies_beyond_it(folder: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.req("001-149")
 def test_connectors_know_documents_and_errors_only() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
@@ -111,6 +112,7 @@ def test_folders_hold_what_a_reader_can_take_in() -> None:
     assert {name: n for name, n in counts.items() if n > MOST_ENTRIES} == {}
 
 
+@pytest.mark.req("001-149")
 def test_no_modules_import_each_other() -> None:
     modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in FILES if p.stem != "__init__"}
     below = {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
@@ -149,7 +151,10 @@ def test_the_code_is_synchronous() -> None:
         str(p.relative_to(ROOT))
         for p in FILES
         # ASGI is asynchronous: what stands before all handlers, and those that wait without a thread.
-        if p not in {ROOT / f"workers/api/{name}.py" for name in ("app", "enrichment", "agents", "stories")}
+        if p
+        not in {
+            ROOT / f"workers/api/{name}.py" for name in ("app", "callers", "enrichment", "agents", "stories")
+        }
         if any(isinstance(node, kinds) for node in ast.walk(ast.parse(p.read_text(encoding="utf-8"))))
     ]
     assert wrong == []

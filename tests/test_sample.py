@@ -72,6 +72,7 @@ def test_there_is_enough_of_everything() -> None:
     assert [p.name for p in OUTPUTS if p not in finals] == ["step-3-score-confidence.json"]
 
 
+@pytest.mark.req("001-082")
 def test_the_configuration_is_accepted_and_every_source_finds_files() -> None:
     settings = load(SAMPLE / "larder.yaml", {}).rag
     assert (settings.embedding.provider, settings.embedding.model) == ("minilm", "all-MiniLM-L6-v2")

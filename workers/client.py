@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -125,9 +126,7 @@ class Client(StoryMethods):
         self._database = database or Database(database_url, pool_size=AT_ONCE, answer_timeout=answer_timeout)
         self._answer_timeout = answer_timeout
         self._resting_until = 0.0
-        self._notifications = JobNotifications(
-            self._database, self.tenant, database_url, answer_timeout=answer_timeout
-        )
+        self._notifications = JobNotifications(self._database, database_url, answer_timeout=answer_timeout)
         self._publisher = publisher or (JobPublisher(broker_url) if broker_url else None)
 
     @classmethod
@@ -300,7 +299,7 @@ class Client(StoryMethods):
                 sources.ensure_tenant(connection, self.tenant, tenant, self.project, name)
             job = jobs.submit(connection, self.tenant, own, request, seconds=seconds, sends=sends, **how)
             for action, told in audited(task, request):
-                audit.note(connection, self.tenant, action, str(job.id), told, by=by or current_user())
+                audit.append(connection, self.tenant, action, str(job.id), told, by=by or current_user())
         self._known = True
         if self._publisher is None or not job.sends:
             return job.id
@@ -368,7 +367,8 @@ class Client(StoryMethods):
         found = patient(self.job, job_id)
         if found.ended:
             return _answer_of(found)
-        with self._notifications.watch(found.id) as ended:
+        moved = threading.Event()
+        with self._notifications.watch(self.tenant, [found.id], moved.set):
             while True:
                 found = patient(self.job, job_id)
                 left = end - time.monotonic()
@@ -376,8 +376,8 @@ class Client(StoryMethods):
                     return _answer_of(found)
                 if self._closed:
                     raise CancelledError("the client was closed")
-                ended.wait(min(left, LOOK_SECONDS))
-                ended.clear()
+                moved.wait(min(left, LOOK_SECONDS))
+                moved.clear()
 
     def enrich(
         self,
@@ -414,7 +414,7 @@ class Client(StoryMethods):
             if isinstance(error, NoAnswerYet):
                 fix = "see `larder status` for what the workers do, or allow more time"
                 error = EnrichmentExpired(f"no answer within {seconds:g} seconds", fix=fix)
-            metrics.fell_back(error)
+            metrics.record_fallback(error)
             kept = self._answers.get("", key)
             if kept is None:
                 raise error from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.database.encryption import Keyring
-from pipeline.database.engine import Database, Patience
+from pipeline.database.engine import Database, ServerTimeouts
 from pipeline.embedding import Embedder, EmbeddingOptions, open_embedder
 from pipeline.embedding.known_models import options_for, vector_key
 from pipeline.enrichment.degradation import Health
@@ -22,13 +22,13 @@ from pipeline.ledger.search_indexes import WantedIndex
 from pipeline.reranking import Reranker, RerankOptions, open_reranker
 from pipeline.search.cache import Caches, MemoryCache
 from pipeline.search.chunk_store import SearchIndex
-from workers.limits.allowance import Allowance
 from workers.processes import metrics
 from workers.settings import EmbeddingModel, Settings
 from workers.settings.values import options_from
 
 if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
+    from workers.limits.allowance import Allowance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ _ACTOR: ContextVar[str] = ContextVar("actor", default="")
 
 
 @contextmanager
-def acting(name: str) -> Iterator[None]:
+def acting_as(name: str) -> Iterator[None]:
     """What is done meanwhile is done by this user, and not by whoever started the process."""
     before = _ACTOR.set(name)
     try:
@@ -101,12 +101,14 @@ class Runtime:
             self.addresses.control,
             pool_size=self.rag.storage.database.pool_size,
             answer_timeout=self.answer_timeout,
-            patience=Patience.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
+            timeouts=ServerTimeouts.within(self.rag.queue.lease_seconds, self.rag.enrichment.lease_seconds),
         )
 
     @cached_property
     def allowance(self) -> Allowance:
         """How much may be embedded, shared with all other workers."""
+        from workers.limits.allowance import Allowance  # with the client of the broker, which no search needs
+
         return Allowance(self.rag, self.model, self.database, self.addresses.broker)
 
     @cached_property
@@ -135,7 +137,7 @@ class Runtime:
 
         What askers remember is theirs: `workers.client`.
         """
-        health = Health(cache=False, moved=metrics.moved)
+        health = Health(cache=False, moved=metrics.record_level)
         health.switch(on=self.rag.enabled)
         return health
 

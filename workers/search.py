@@ -28,7 +28,7 @@ from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, Sea
 from pipeline.search.question import Synonyms
 from pipeline.search.records import Filter, Mode
 from pipeline.search.retriever import read_document
-from pipeline.search.validity import age_days, remark
+from pipeline.search.validity import age_days, validity_note
 from workers.processes import metrics
 from workers.runtime import Runtime
 from workers.settings.values import options_from
@@ -282,7 +282,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:
-    """`{"results": [...], "degradation_level"}`; `explanation` is there if it was asked for."""
+    """`{"results": [...], "degradation_level", "weak"}`; `explanation` if it was asked for, `partial` during loads."""
     facts: Mapping[UUID, Json] = {}
     if found.hits:
         with parts.database.tenant(tenant) as connection:
@@ -290,6 +290,8 @@ def to_json(parts: Runtime, tenant: UUID, found: SearchResults) -> Json:
     return {
         "results": [hit_json(hit, facts.get(hit.document.id, {})) for hit in found.hits],
         "degradation_level": found.degradation_level,
+        "weak": found.weak,
+        **({"partial": vars(found.partial)} if found.partial else {}),
     }
 
 
@@ -301,6 +303,7 @@ def hit_json(hit: Hit, facts: Json) -> Json:
         "document_id": str(d.id),
         "content": hit.chunk.content,
         "score": round(hit.score, 6),
+        "weak": hit.weak,
         "metadata": {
             **d.metadata,
             "source": d.source,
@@ -321,7 +324,7 @@ def hit_json(hit: Hit, facts: Json) -> Json:
             "age_days": age_days(d),
         },
     }
-    if said := remark(d):
+    if said := validity_note(d):
         found["metadata"]["standing"] = said
     if hit.explanation is not None:
         found["explanation"] = hit.explanation.to_json()

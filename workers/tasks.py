@@ -148,7 +148,7 @@ def statistics(every: float = 0.0, **_later: object) -> None:
     """Count lexemes anew where they have changed; the pump then closes the runs that wait for it."""
     if not lately("larder.upkeep.statistics", every):
         maintenance.refresh_statistics(runtime.current())
-        dispatch.ring(seldom=True)
+        dispatch.wake_pump(seldom=True)
 
 
 @app.task(name="larder.upkeep.build")  # type: ignore[untyped-decorator]

@@ -80,6 +80,7 @@ class Site:
 rag:
   embedding: {{provider: {provider}}}
   retrieval: {{exactBelow: 0}}
+  queue: {{concurrency: {{embed: 1}}}}
   sources:
     - {{name: docs, type: markdown, paths: ['./docs/*.md'], autoIndex: false}}
 """)

@@ -78,14 +78,14 @@ def measure(database: Database) -> None:
     looks: dict[str, Callable[[Connection], object]] = {
         "pump": limited(None),
         "pump, embedder held": limited(0),
-        "settled runs": runs.settled,
+        "settled runs": runs.list_settled,
         "what an index lacks": lambda c: fills.choose(c, 2, Limits()),
         "words to count?": upkeep.tenants_to_count,
         "indexes to build?": build,
         "status: sources": overview.sources,
         "status: backlog": lambda c: overview.backlog(c, resend=240),
         "status: index": overview.index,
-        "status: waiting": work.waiting,
+        "status: waiting": overview.waiting,
         "progress of runs": progress,
         "progress of an index": lambda c: search_indexes.progress(c, 2),
     }

@@ -201,15 +201,15 @@ class Library:
             )
             PgVectorStore(connection, self.index, self.tenant).replace(batch)
             held = [
-                search_indexes.Held(
+                search_indexes.IndexedDocument(
                     document_id=r.document.id,
                     version=1,
                     chunks=len(r.chunks),
-                    centroid=HalfVector(unit(r.vectors.mean(axis=0))),
+                    centroid=HalfVector(unit(np.asarray(r.vectors).mean(axis=0))),
                 )
                 for r in batch
             ]
-            search_indexes.note(connection, self.tenant, self.index.id, held)
+            search_indexes.record_indexed(connection, self.tenant, self.index.id, held)
 
     def _row(self, document: StoredDocument) -> dict[str, Any]:
         return {

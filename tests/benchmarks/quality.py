@@ -1,6 +1,6 @@
 """Search quality on a set of documents and judged questions: nDCG@10, recall, MRR of the three modes.
 
-    python tests/benchmarks/quality.py DATA_DIR [--limit N] [--threshold] [--modes hybrid]
+    python tests/benchmarks/quality.py DATA_DIR... [--limit N] [--threshold] [--weak] [--modes hybrid]
 
 DATA_DIR holds corpus.jsonl, queries.jsonl, qrels.tsv and meta.json. The set is cut and embedded in this process and
 indexed into an embedded server of its own; vectors are kept in the temporary folder for the next run.
@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ from pipeline.search import (  # noqa: E402
     term_statistics,
 )
 from pipeline.search.chunk_store import PgVectorStore, SearchIndex, open_index  # noqa: E402
-from pipeline.search.records import Filter, Mode, Replacement, StoredDocument  # noqa: E402
+from pipeline.search.records import Filter, Hit, Mode, Replacement, StoredDocument  # noqa: E402
 from workers import embedded  # noqa: E402
 from workers.admin.evaluation.dataset import EvalDataset, read  # noqa: E402
 from workers.admin.evaluation.measures import DEPTH, MEASURES, judge, mean  # noqa: E402
@@ -169,12 +169,12 @@ def _store(
     )
     PgVectorStore(connection, index, TENANT).replace(batch)
     held = [
-        search_indexes.Held(
+        search_indexes.IndexedDocument(
             document_id=r.document.id, version=1, chunks=len(r.chunks), centroid=centroid(r.vectors)
         )
         for r in batch
     ]
-    search_indexes.note(connection, TENANT, index.id, held)
+    search_indexes.record_indexed(connection, TENANT, index.id, held)
 
 
 def rankings(retriever: Retriever, judged: EvalDataset, mode: Mode) -> dict[str, list[str]]:
@@ -207,6 +207,42 @@ def similarities(judged: EvalDataset, embedder: Embedder) -> list[float]:
     return found
 
 
+NONSENSE = (
+    "zzzqqqxxx", "qwpoeirut mnxbc", "xkcdjw vbnq plorf", "How do I bake sourdough bread without a dutch oven?",
+    "What is the best time to prune apple trees?", "Who won the football world cup in 1998?", "Can dogs eat grapes?",
+    "What causes migraines and how are they treated?", "Which wine goes with grilled salmon?", "How do bees make honey?",
+    "What is the tallest mountain in Africa?", "How do I tie a bow tie?", "What was the cause of the First World War?",
+    "parking permits for visitors", "marathon training plan for beginners", "dinosaurs of the late Cretaceous",
+)  # fmt: skip
+"""Questions that no set answers."""
+
+
+def weak_shares(retriever: Retriever, judged: EvalDataset, others: Sequence[EvalDataset]) -> dict[str, str]:
+    """Who asks -> how many of the hits that answer, or of all five where none does, are called weak."""
+    names = {document_id(SOURCE, d.external_id): d.external_id for d in judged.documents}
+
+    def share(questions: Mapping[str, str], *, own: bool) -> str:
+        hits: list[Hit] = []
+        for query, question in questions.items():
+            left_out = (document_id(SOURCE, query),) if own and judged.self_exclude else ()
+            request = SearchRequest(text=question, k=5, filter=Filter(exclude=left_out))
+            found, wanted = retriever.search(request).hits, judged.relevant.get(query, ())
+            hits += [hit for hit in found if not own or names[hit.document.id] in wanted]
+        return f"{sum(hit.weak for hit in hits)} of {len(hits)}"
+
+    def titles(questions: Mapping[str, str]) -> dict[str, str]:
+        return {query: question.partition("\n")[0] for query, question in questions.items()}
+
+    told = {"relevant": share(judged.queries, own=True)}
+    if judged.self_exclude:
+        told["relevant to titles alone"] = share(titles(judged.queries), own=True)
+    for other in others:
+        told[f"questions of {other.name}"] = share(other.queries, own=False)
+        if other.self_exclude:
+            told[f"titles of {other.name}"] = share(titles(other.queries), own=False)
+    return told | {"nonsense and other worlds": share({q: q for q in NONSENSE}, own=False)}
+
+
 @contextmanager
 def server() -> Iterator[Database]:
     """A database that is gone afterwards."""
@@ -232,6 +268,7 @@ def main() -> None:
     parser.add_argument(
         "--threshold", action="store_true", help="the cosine that keeps 98 %% of what is relevant"
     )
+    parser.add_argument("--weak", action="store_true", help="how many hits are called weak, own and foreign")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     options = parser.parse_args()
     embedder = open_embedder(EmbeddingOptions())
@@ -243,7 +280,12 @@ def main() -> None:
     for judged in sets:
         with server() as database:
             fill(database, judged, embedder)
-            _report(Retriever(database, TENANT, lambda _index: embedder), judged, options.modes)
+            retriever = Retriever(database, TENANT, lambda _index: embedder)
+            if options.weak:
+                for who, told in weak_shares(retriever, judged, [s for s in sets if s is not judged]).items():
+                    print(f"  {who:40}{told:>12}")
+            else:
+                _report(retriever, judged, options.modes)
 
 
 def _report(retriever: Retriever, judged: EvalDataset, modes: Sequence[Mode]) -> None:

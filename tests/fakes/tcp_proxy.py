@@ -25,6 +25,7 @@ class TcpProxy:
         self._flows.set()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._dropped: set[socket.socket] = set()
         self._listener: socket.socket | None = None
 
     @classmethod
@@ -53,10 +54,24 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake `accept`
             listener.close()
+        self.forget()
         with self._lock:
             for one in self._sockets:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
+
+    def drop(self) -> None:
+        """Let nothing through any more on the connections that are open now, and tell neither end; new ones work."""
+        with self._lock:
+            self._dropped |= self._sockets
+
+    def forget(self) -> None:
+        """End those that were dropped, as the kernels do after their keepalives."""
+        with self._lock:
+            for one in self._dropped:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            self._dropped.clear()
 
     def freeze(self) -> None:
         """Keep every connection and accept more, but let nothing through."""
@@ -85,9 +100,13 @@ class TcpProxy:
         while True:
             try:
                 client, _ = listener.accept()
-                server = socket.create_connection(self.target)
             except OSError:
                 return
+            try:
+                server = socket.create_connection(self.target)
+            except OSError:  # it is being restarted
+                client.close()
+                continue
             for one in (client, server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
@@ -98,12 +117,16 @@ class TcpProxy:
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(65536):
+                if source in self._dropped:
+                    continue
                 self.ways += answers and self._asked
                 self._asked = not answers
                 if answers and self.delay:
                     time.sleep(self.delay)
                 self._flows.wait()
                 sink.sendall(piece)
+        while source in self._dropped:
+            time.sleep(0.1)
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

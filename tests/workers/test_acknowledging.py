@@ -32,7 +32,7 @@ def connection(servers: embedded.Servers, proxy: TcpProxy, monkeypatch: pytest.M
     """A worker's, by way of the proxy; it waits half a second for each answer."""
     for name in ("QoS", "_brpop_read", "_receive"):
         monkeypatch.setattr(redis.Channel, name, getattr(redis.Channel, name))  # as it was, afterwards
-    app.harden()
+    app.install_transport()
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     url = proxy.url(servers.broker_url)
     with Connection(url, transport_options=options) as made:  # type: ignore[no-untyped-call]

@@ -160,7 +160,7 @@ def test_each_alert_is_told_once_and_its_end_once(
     here = install()
     own = here.parts.settings.tenant_id
     with here.parts.database.tenant(own) as connection:
-        audit.note(connection, own, "pause", "docs", by="ann")
+        audit.append(connection, own, "pause", "docs", by="ann")
     here.look()
     assert here.told() == []
     for broken, _ in TROUBLES.values():

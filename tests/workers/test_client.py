@@ -392,8 +392,8 @@ def test_a_database_that_comes_back_is_waited_for(client: Client, parts: Runtime
 
 
 def test_closing_ends_the_thread(addresses: Addresses, parts: Runtime) -> None:
-    notifications = JobNotifications(parts.database, parts.settings.tenant_id, addresses.app, poll=0.2)
-    with notifications.watch(uuid4()):
+    notifications = JobNotifications(parts.database, addresses.app, poll=0.2)
+    with notifications.watch(parts.settings.tenant_id, [uuid4()], list):
         pass
     notifications.close()
     assert notifications._thread is not None

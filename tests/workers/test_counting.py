@@ -63,9 +63,9 @@ def test_the_pump_counts_no_words_and_closes_a_run_when_they_are_counted(
         maintenance.refresh_statistics(parts)  # nor is it counted twice at once
     assert states(parts.database) == ["processing"]
     assert asked_for(broker, "larder.upkeep.statistics") == 1
+    assert asked_for(broker, "larder.upkeep.build") == 1, "while others count"
     maintenance.refresh_statistics(parts)
     assert omniscient.execute("select count(*) > 0 from lexeme_stat").fetchone() == (True,)
     pump.pump_once(parts)
     assert states(parts.database) == ["finished"]
     assert asked_for(broker, "larder.upkeep.statistics") == 1
-    assert asked_for(broker, "larder.upkeep.build") == 1

@@ -1,15 +1,27 @@
-"""Cutting a step's documents into messages."""
+"""Cutting a step's documents into messages, and whose turn it is."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from collections import Counter
+from itertools import groupby
 from uuid import UUID
 
+import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ledger import Item, Stage
+from pipeline.ledger.work import Lane
+from workers.processes.run import embedders
+from workers.queue import dispatch
+from workers.queue.app import configure
+from workers.queue.broker import SHARE, let_through, lists_of
 from workers.queue.celeryconfig import ROUTES
-from workers.queue.dispatch import TASK_OF, portions
+from workers.queue.dispatch import FILL_PRIORITY, TASK_OF, portions
+from workers.runtime import Runtime
 
 
 def items(count: int) -> list[Item]:
@@ -56,3 +68,46 @@ def test_every_stage_that_waits_has_a_task_with_a_queue() -> None:
 
 def test_a_message_names_ids_and_versions_only() -> None:
     assert Item(UUID(int=7), 3).to_json() == ["00000000-0000-0000-0000-000000000007", 3]
+
+
+def test_nobody_who_edits_without_end_keeps_loads_and_fills_waiting(
+    parts: Runtime, broker: redis.Redis
+) -> None:
+    configure(parts.rag.queue, parts.addresses.broker)
+    for n in range(20):
+        for priority in (Lane.BULK, FILL_PRIORITY):
+            assert dispatch.send("larder.embed", priority, n, priority=priority)
+    taken: list[int] = []
+    for n in range(40):
+        assert dispatch.send("larder.embed", Lane.CHANGED, n, priority=Lane.CHANGED)
+        found = next(message for name in lists_of("embed") if (message := broker.rpop(name)))
+        (priority, number), *_ = json.loads(b64decode(json.loads(found)["body"]))  # type: ignore[arg-type]
+        assert number == taken.count(priority), "the longest waiting first"
+        taken.append(priority)
+        let_through(parts.addresses.broker, "embed")
+    assert Counter(taken) == {Lane.CHANGED: 31, Lane.BULK: 6, FILL_PRIORITY: 3}
+    assert max(len(list(run)) for lane, run in groupby(taken) if lane == Lane.CHANGED) == SHARE
+
+
+def test_where_nothing_waits_behind_nothing_is_moved(parts: Runtime, broker: redis.Redis) -> None:
+    configure(parts.rag.queue, parts.addresses.broker)
+    dispatch.send("larder.embed", "a", 1, priority=Lane.CHANGED)
+    for _ in range(2 * SHARE):
+        let_through(parts.addresses.broker, "embed")
+    assert broker.llen("embed") == 1
+
+
+@pytest.mark.parametrize(
+    ("provider", "cores", "gigabytes", "processes"),
+    [
+        ("minilm", 16, 64, 16),
+        ("minilm", 16, 2, 4),
+        ("minilm", 2, 0.1, 1),
+        ("transformers", 4, 2.5, 2),
+        ("gemini", 16, 64, 1),
+    ],
+)
+def test_as_many_embed_as_there_are_cores_and_memory(
+    provider: str, cores: int, gigabytes: float, processes: int
+) -> None:
+    assert embedders(provider, cores, gigabytes * 1e9) == processes

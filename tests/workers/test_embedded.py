@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,7 +23,9 @@ from cryptography.fernet import Fernet
 
 from pipeline.errors import ConfigurationError
 from workers import embedded
+from workers.embedded.folder import stop_server
 from workers.embedded.postgres import cache_of, programs
+from workers.processes.liveness import process_start
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +230,16 @@ def test_and_runs_with_it(servers: embedded.Servers) -> None:
     # A gigabyte is shown as such.
     wanted = cache_of(psutil.virtual_memory().total).replace("1024MB", "1GB")
     assert shown == (wanted,)
+
+
+def test_one_that_ended_and_whose_parent_never_asks_is_no_server_any_more(tmp_path: Path) -> None:
+    script = (
+        "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        (tmp_path / "larder.pid").write_text(json.dumps([pid, 1, process_start(pid)]))
+        assert stop_server(tmp_path, signal.SIGTERM, 5)
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "or this shows nothing"
+        parent.kill()

@@ -18,7 +18,7 @@ from tests.workers.indexed import index
 from workers import embedded, runtime
 from workers.control import sync
 from workers.enrichment import job
-from workers.enrichment.job import way_of_answering
+from workers.enrichment.job import answer_version
 from workers.queue.app import configure
 from workers.runtime import Runtime
 from workers.settings import load
@@ -105,6 +105,7 @@ def test_with_everything_well_the_answer_is_whole(enrich: Callable[[Json], Json]
     assert found["technical_docs"]
 
 
+@pytest.mark.req("001-139")
 def test_without_the_embedder_words_alone_answer_and_it_comes_back(parts: Runtime, clock: Clock) -> None:
     good: Embedder = parts.embedder
     parts.__dict__["embedder"] = Away()
@@ -189,10 +190,10 @@ def test_an_answer_under_another_configuration_is_another_one(
 
     def way(more: str) -> str:
         (tmp_path / "other.yaml").write_text(f"{CONFIG}  {more}\n", encoding="utf-8")
-        return way_of_answering(Runtime(load(tmp_path / "other.yaml", {}), parts.addresses))
+        return answer_version(Runtime(load(tmp_path / "other.yaml", {}), parts.addresses))
 
-    assert way("") == way("queue: {tickSeconds: 9}") == way_of_answering(parts)
-    assert way(changed) != way_of_answering(parts)
+    assert way("") == way("queue: {tickSeconds: 9}") == answer_version(parts)
+    assert way(changed) != answer_version(parts)
 
 
 def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
@@ -202,6 +203,6 @@ def test_what_configuration_gives_no_way_to_search_is_told_by_the_answer(
         f"{CONFIG}  retrieval: {{synonyms: ./none.yaml}}\n", encoding="utf-8"
     )
     wrong = Runtime(load(tmp_path / "wrong.yaml", {}), parts.addresses)
-    assert way_of_answering(wrong) == "3"
+    assert answer_version(wrong) == "3"
     with pytest.raises(ConfigurationError, match="synonyms"):
         job.enricher(wrong, wrong.settings.tenant_id)({"pbi": PBI})

@@ -10,7 +10,7 @@ import numpy as np
 from prometheus_client import REGISTRY
 
 from pipeline.ledger.embedding_use import Meter, Used
-from workers.processes.metrics import count
+from workers.processes.metrics import record_embedding_use
 from workers.runtime import Addresses, Runtime
 from workers.settings import load
 
@@ -22,8 +22,8 @@ def value(name: str, **labels: str) -> float:
 def test_use_is_added_up() -> None:
     meter = Meter(tenant_id=uuid4(), provider="p", model="metered", kind="document")
     used = Used(calls=1, texts=2, tokens=30, cost=Decimal("0.25"), cache_hits=4)
-    count(meter, used)
-    count(meter, used)
+    record_embedding_use(meter, used)
+    record_embedding_use(meter, used)
     labels = {"provider": "p", "model": "metered", "kind": "document"}
     found = {
         name: value(f"larder_embedding_{name}_total", **labels)

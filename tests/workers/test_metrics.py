@@ -42,10 +42,10 @@ from pipeline.enrichment.degradation import DegradationLevel
 from pipeline.errors import StoreUnavailable
 from workers.processes import metrics
 level = DegradationLevel(int(sys.argv[1]))
-metrics.moved(DegradationLevel.FULL_RAG, level)
-metrics.ended("done", int(level))
-metrics.ended("failed", None)
-metrics.fell_back(StoreUnavailable("a secret"))
+metrics.record_level(DegradationLevel.FULL_RAG, level)
+metrics.record_job("done", int(level))
+metrics.record_job("failed", None)
+metrics.record_fallback(StoreUnavailable("a secret"))
 metrics.QUEUE_WAIT.observe(0.02)
 print(metrics.exposition().decode() if len(sys.argv) > 2 else "", flush=True)
 sys.stdin.read()
@@ -127,10 +127,10 @@ def test_the_folder_does_not_grow_with_the_processes_that_end_and_waits_for_nobo
         counting(tmp_path, "1").communicate()
     with (tmp_path / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as one who was frozen in the middle
-        metrics.tidy(tmp_path)
+        metrics.compact(tmp_path)
         assert len(list(tmp_path.glob("counter_*.db"))) == 3
         assert 'larder_fallbacks_total{reason="StoreUnavailable"} 3.0' in shown(tmp_path)
-    metrics.tidy(tmp_path)
+    metrics.compact(tmp_path)
     assert {path.name for path in tmp_path.glob("[ch]*.db")} >= {"counter_0.db", "histogram_0.db"}
     assert len(list(tmp_path.glob("counter_*.db"))) == 1
     assert 'larder_fallbacks_total{reason="StoreUnavailable"} 3.0' in shown(tmp_path)
@@ -160,7 +160,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.req("001-122", "001-123", "001-124")
+@pytest.mark.req("001-122", "001-123", "001-124", "001-080")
 @pytest.mark.parametrize("kind", GIVEN)
 def test_metrics_have_the_types_that_were_asked_for(kind: str, parts: Runtime) -> None:
     found = types_of(metrics.exposition(None, status.recent(parts)).decode())

@@ -142,6 +142,7 @@ def test_release_lets_held_deletions_go_with_a_walk(parts: Runtime, omniscient: 
     assert operations.release(parts, "docs")["run"] is None  # one open run per source
 
 
+@pytest.mark.usefixtures("broker")
 def test_reconcile_starts_a_walk_of_all_sources_but_paused_and_removed_ones(
     parts: Runtime, omniscient: SQL, servers: embedded.Servers
 ) -> None:
@@ -246,6 +247,7 @@ def test_what_is_audited_fits_the_chain(parts: Runtime, omniscient: SQL) -> None
 
 
 @pytest.mark.req("001-081", "001-011")
+@pytest.mark.usefixtures("broker")
 def test_status_has_the_promised_keys(parts: Runtime, omniscient: SQL) -> None:
     operations.known_sources(parts)
     bury(omniscient, "docs", ["a.md"])

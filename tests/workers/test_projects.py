@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pipeline.embedding import EmbedderLimits
 from pipeline.errors import EmbedderUnavailable
 from pipeline.ledger import sources
 from pipeline.search import SearchRequest
-from tests.conftest import Addresses
+from tests.conftest import Addresses, Copy
 from tests.fakes.tcp_proxy import TcpProxy
 from tests.workers.indexed import index
 from tests.workers.installed import installed
@@ -66,17 +67,40 @@ def write(folder: Path, project: str) -> None:
         (folder / name).write_text(content, encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def indexed(
+    tmp_path_factory: pytest.TempPathFactory, copy_of: Copy, pristine: str, servers: embedded.Servers
+) -> Iterator[tuple[Path, str]]:
+    """A folder of three projects that have the same three documents, all of which fit the question; its database."""
+    folder = tmp_path_factory.mktemp("projects")
+    for project in PROJECTS:
+        write(folder, project)
+    config = CONFIG + "".join(source(project, project) for project in PROJECTS)
+    with copy_of(pristine) as made:
+        with installed(folder, made, servers, config) as parts:
+            sync.register(parts)
+            index(parts)
+        yield folder, made.name
+
+
+@pytest.fixture
+def addresses(indexed: tuple[Path, str], copy_of: Copy) -> Iterator[Addresses]:
+    with copy_of(indexed[1]) as made:
+        yield made
+
+
 @pytest.fixture
 def parts(
-    tmp_path: Path, addresses: Addresses, servers: embedded.Servers, broker: redis.Redis
+    tmp_path: Path,
+    indexed: tuple[Path, str],
+    addresses: Addresses,
+    servers: embedded.Servers,
+    broker: redis.Redis,
 ) -> Iterator[Runtime]:
-    """Three projects that have the same three documents, all of which fit the question."""
-    for project in PROJECTS:
-        write(tmp_path, project)
-    config = CONFIG + "".join(source(project, project) for project in PROJECTS)
+    """The three projects, for one test to change."""
+    shutil.copytree(indexed[0], tmp_path, dirs_exist_ok=True)
+    config = (tmp_path / "larder.yaml").read_text(encoding="utf-8")
     with installed(tmp_path, addresses, servers, config) as made:
-        sync.register(made)
-        index(made)
         yield made
 
 
@@ -165,11 +189,11 @@ def test_an_id_names_a_project_as_its_name_does(ask: Ask, parts: Runtime) -> Non
 
 
 def test_an_installation_without_projects_is_as_before(
-    tmp_path: Path, addresses: Addresses, servers: embedded.Servers
+    tmp_path: Path, copy_of: Copy, pristine: str, servers: embedded.Servers
 ) -> None:
     write(tmp_path, "all")
     config = CONFIG + source("all", "''").replace(" project: '',", "")
-    with installed(tmp_path, addresses, servers, config) as made:
+    with copy_of(pristine) as empty, installed(tmp_path, empty, servers, config) as made:
         sync.register(made)
         index(made)
         for project in (None, made.settings.project_id):

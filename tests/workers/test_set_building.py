@@ -196,7 +196,8 @@ def test_the_command_builds_and_a_folder_of_that_name_is_measured(site: Site) ->
     site.write("larder.yaml", CONFIG + "  sources:\n  - {name: old, type: pbi_json, paths: ['*.json']}\n")
     pbis = [{"id": "P-1", "title": "Print badges"}, {"id": "P-2", "title": "Print", "dependencies": ["P-1"]}]
     site.write("pbis.json", json.dumps({"pbis": pbis}))
-    assert site.larder("index").code == 0
+    site.prepare()
+    site.index()
     ran = site.larder("eval", "build", "build")
     assert ran.code == 0, ran.err
     assert "texts of 2 documents and 2 questions" in ran.out

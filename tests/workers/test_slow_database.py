@@ -103,6 +103,6 @@ def test_the_doctor_tells_frozen_servers_from_those_that_are_gone(
 
 
 def test_a_broker_that_answers_has_no_trouble(behind: Runtime, proxies: tuple[TcpProxy, TcpProxy]) -> None:
-    assert broker.trouble(behind.addresses.broker) == ""
+    assert broker.connect_problem(behind.addresses.broker) == ""
     proxies[1].freeze()
-    assert broker.trouble(behind.addresses.broker) == broker.SILENT
+    assert broker.connect_problem(behind.addresses.broker) == broker.SILENT

@@ -40,7 +40,7 @@ from workers.enrichment.stories import (
     search,
 )
 from workers.enrichment.story_jobs import MOST_STORIES
-from workers.runtime import Runtime, acting
+from workers.runtime import Runtime, acting_as
 from workers.settings import load
 
 GEMINI = """
@@ -141,7 +141,7 @@ def test_the_audit_tells_who_stored_found_and_removed_stories(parts: Runtime, cl
         [{}, *(story(f"n {n}", source_doc_id="run-1") for n in range(120))], "Agent"
     )
     work(parts, client, accepted)
-    with acting("ann"):
+    with acting_as("ann"):
         found = search(parts, client.tenant, StoryQuery(query="n 1", threshold=0.0))
         memory = memory_of(parts, client.tenant)
         assert [delete(memory, "run-1"), delete(memory, "run-1")] == [120, 0]
@@ -263,7 +263,7 @@ def test_stories_whose_job_failed_wait_for_a_person_and_are_stored_when_it_is_re
     assert "secret" not in str(job)
     assert dead_letters(gemini).status == "warning"
     assert status(gemini)["next"].startswith("1 job of user stories failed")
-    assert operations.named(gemini, [job["id"][:8]]) == ([], [job])
+    assert operations.letters_and_jobs(gemini, [job["id"][:8]]) == ([], [job])
     fake.faults.clear()
     assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == [job["id"]]
     assert operations.settle_jobs(gemini, [job], "dead.replay", jobs.replay) == []

@@ -93,6 +93,37 @@ def test_one_that_lives_and_is_deaf_is_killed(boss: Supervisor) -> None:
     assert process.wait(60) == -9
 
 
+def test_another_configuration_is_taken_over_by_one_process_after_the_other(
+    boss: Supervisor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = start(boss, "worker-x", NAP), start(boss, "worker-y", NAP)
+    before = [child.process for child in (first, second)]
+    file = boss.settings.folder / "larder.yaml"
+    file.write_text(file.read_text() + "  retrieval: {topK: 9}\n")
+    boss.reloading.set()
+    while first.process in (before[0], None):
+        boss.look()
+        time.sleep(0.02)
+    boss.look()
+    assert boss.settings.rag.retrieval.top_k == 9
+    assert [child.name for child in boss.outdated] == ["worker-x", "worker-y"], "until the first one beats"
+    assert second.process is before[1]
+    assert psutil.pid_exists(second.process.pid if second.process else -1)
+    liveness.touch(boss.data / "heartbeat", "worker-x")
+    while second.process in (before[1], None):
+        boss.look()
+        time.sleep(0.02)
+    liveness.touch(boss.data / "heartbeat", "worker-y")
+    while boss.outdated:
+        boss.look()
+    assert [child.failures for child in (first, second)] == [0, 0], "they were asked to end"
+    file.write_text("rag: {topK: 9}\n")
+    boss.reloading.set()
+    boss.look()
+    assert not boss.outdated
+    assert "the configuration stays as it was" in capsys.readouterr().err
+
+
 def test_secrets_travel_by_environment_not_by_command_line(boss: Supervisor) -> None:
     boss.flower_port = 5555
     boss.plan()
@@ -196,7 +227,9 @@ def test_kill_tree_takes_the_children_along() -> None:
 
 
 HOLD = "import sys, time; from pathlib import Path; from workers.processes import supervisor\n"
-HOLD += "with supervisor.alone(Path(sys.argv[1])):\n    print('holds', flush=True); time.sleep(60)"
+HOLD += (
+    "with supervisor.single_supervisor(Path(sys.argv[1])):\n    print('holds', flush=True); time.sleep(60)"
+)
 
 
 def test_of_many_that_begin_at_once_one_is_the_supervisor(tmp_path: Path) -> None:
@@ -207,7 +240,7 @@ def test_of_many_that_begin_at_once_one_is_the_supervisor(tmp_path: Path) -> Non
         assert first.stdout.readline() == b"holds\n"
         # There is no state yet, and `down` and a second `up` know of it.
         assert supervisor.running(tmp_path) == {"supervisor": first.pid}
-        with pytest.raises(LarderError, match="already running"), supervisor.alone(tmp_path):
+        with pytest.raises(LarderError, match="already running"), supervisor.single_supervisor(tmp_path):
             pass
         assert supervisor.running(tmp_path) == {"supervisor": first.pid}, "the second left its name"
         assert supervisor.shut_down(tmp_path) == ["supervisor"]
@@ -215,7 +248,7 @@ def test_of_many_that_begin_at_once_one_is_the_supervisor(tmp_path: Path) -> Non
     finally:
         first.kill()
         first.communicate()
-    with supervisor.alone(tmp_path):
+    with supervisor.single_supervisor(tmp_path):
         assert supervisor.running(tmp_path) == {"supervisor": os.getpid()}
 
 
@@ -227,7 +260,7 @@ def test_who_begins_ends_what_a_killed_supervisor_left_behind(tmp_path: Path) ->
             for name, p in (("worker-embed", left), ("postgres", server))
         ]
         (tmp_path / "state.json").write_text(json.dumps({"processes": entries}))
-        with supervisor.alone(tmp_path):
+        with supervisor.single_supervisor(tmp_path):
             assert left.wait(5) == -9
             assert server.poll() is None, "servers are taken over as they are"
     finally:

@@ -24,7 +24,7 @@ def test_what_beat_sends_never_expires_by_a_clock_of_another_machine(
     scheduler = object.__new__(TickScheduler)  # a whole one would begin to tick
     for name, entry in app.conf.beat_schedule.items():
         scheduler.apply_entry(ScheduleEntry(name=name, app=app, **entry))
-    dispatch.ring()
+    dispatch.wake_pump()
     sent = [json.loads(m) for queue in QUEUES for m in broker.lrange(queue, 0, -1)]
     assert len(sent) == len(app.conf.beat_schedule) + 1
     assert all(message["headers"].get("expires") is None for message in sent)
@@ -50,10 +50,10 @@ def test_pages_ring_the_pump_at_most_once_a_second(
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(100):
-        dispatch.ring(seldom=True)
+        dispatch.wake_pump(seldom=True)
     assert broker.llen("control") == 1
     now += 1.0
-    dispatch.ring(seldom=True)
+    dispatch.wake_pump(seldom=True)
     assert broker.llen("control") == 2
-    dispatch.ring()
+    dispatch.wake_pump()
     assert broker.llen("control") == 3, "a command is heard at once"

@@ -133,10 +133,10 @@ def test_each_index_is_built_by_one_at_a_time_as_long_as_that_one_lives(
     assert second is not None, "the first one died"
     with parts.database.control() as connection:
         assert not search_indexes.renew_build(connection, first, lease=60)
-        search_indexes.built(connection, first)
+        search_indexes.finish_build(connection, first)
         assert search_indexes.is_being_built(connection, number), "by the second one"
         search_indexes.ask_builds(connection)
-        search_indexes.built(connection, second)
+        search_indexes.finish_build(connection, second)
     assert claimed() is not None, "somebody asked while the second one was at it"
 
 
@@ -190,6 +190,20 @@ def test_the_cache_is_trimmed_to_its_size_longest_unused_first(
     assert left is not None
     size = omniscient.execute("select sum(pg_column_size(e.*)) from embedding_cache e").fetchone()
     assert size is None or size[0] is None or size[0] <= 1_000_000
+
+
+def test_chunks_that_outlived_their_document_go(
+    build: Build, tmp_path: Path, omniscient: psycopg.Connection[Any]
+) -> None:
+    write_pages(tmp_path, 2)
+    parts = build()
+    index(parts)
+    omniscient.execute("update document set deleted = true where external_id like '%0.md'")
+    maintenance.trim(parts)
+    left = omniscient.execute(
+        "select count(distinct document_id), bool_or(d.deleted) from chunk c join document d on d.id = c.document_id"
+    )
+    assert left.fetchone() == (1, False)
 
 
 def test_old_runs_and_resolved_letters_age_out(

@@ -13,7 +13,7 @@ from pipeline.errors import LarderError
 from pipeline.ledger import documents, search_indexes
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter
-from pipeline.search.validity import remark
+from pipeline.search.validity import validity_note
 from workers import search
 from workers.runtime import Runtime, current_user
 
@@ -78,7 +78,7 @@ def _facts(row: Json) -> Json:
         "id": str(row["id"]),
         "project_id": str(row["project_id"]),
         "tags": list(row["tags"]),
-        "searchable": bool(row["indexed_version"] and not row["hidden"] and not row["deleted"]),
+        "searchable": bool(_is_found(row) and not row["hidden"] and not row["deleted"]),
         "next_try": found["due_at"] if row["state"] == "pending" else None,
     }
 
@@ -138,12 +138,19 @@ def why_visible(caller: Caller, facts: Json) -> Json:
 
 def _ranked(hit: Hit, rank: int, shown: int) -> Json:
     e = hit.explanation
-    remarks = (hit.outdated and f"lowered: {hit.outdated}") or remark(hit.document)
-    told = "".join(f" ({said})" for said in (remarks, e.feedback_why if e else "") if said)
+    remarks = (hit.outdated and f"lowered: {hit.outdated}") or validity_note(hit.document)
+    told = "".join(
+        f" ({said})" for said in (remarks, e.feedback_why if e else "", hit.weak and "weak") if said
+    )
     score = f"score {hit.score:.3f}{told}"
     if rank <= shown:
         return _verdict("found", f"found: rank {rank}, {score}", hit, rank)
     return _verdict("beyond", f"rank {rank}, beyond the {shown} results shown; {score}", hit, rank)
+
+
+def _is_found(facts: Json) -> bool:
+    """By meaning, or by its words alone until it has its vectors."""
+    return facts["indexed_version"] is not None or facts["chunk_count"] > 0
 
 
 def _not_searchable(facts: Json) -> tuple[str, str] | None:
@@ -151,7 +158,7 @@ def _not_searchable(facts: Json) -> tuple[str, str] | None:
         return "deleted", "it is deleted: its source no longer has it"
     if facts["hidden"]:
         return "hidden", "it is hidden: the last complete walk of its source did not find it"
-    if facts["indexed_version"] is None:
+    if not _is_found(facts):
         waits = f"it is not indexed yet: state {facts['state']}, stage {facts['stage']}"
         return "not_indexed", waits + (f", last error: {facts['last_error']}" if facts["last_error"] else "")
     if not facts["chunk_count"]:

@@ -16,7 +16,7 @@ from pipeline.documents import Json, Kind
 from pipeline.enrichment.request import SECTIONS, EnrichmentRequest, wrong_type
 from pipeline.enrichment.text import clipped
 from pipeline.errors import ConfigurationError, NotFound, RequestRejected
-from pipeline.ledger import audit, clean, documents, jobs, project_id
+from pipeline.ledger import audit, documents, jobs, project_id, storable
 from pipeline.search import feedback
 from pipeline.search.feedback import Question, Verdict
 from pipeline.search.question import key_of
@@ -58,9 +58,9 @@ def mark(
             raise wrong_type(name, "a text", value)
     if verdict not in (*get_args(Verdict), UNDO):
         raise ConfigurationError(f"{clipped(verdict)!r} is no verdict", fix="say useful, noise or undo")
-    by, source = clean(by), source and clean(source)
-    question = _question(connection, tenant, clean(item), project, visible)
-    document = _document(connection, clean(ref).strip(), source, removed=verdict == UNDO, visible=visible)
+    by, source = storable(by), source and storable(source)
+    question = _question(connection, tenant, storable(item), project, visible)
+    document = _document(connection, storable(ref).strip(), source, removed=verdict == UNDO, visible=visible)
     if verdict != UNDO:
         before = feedback.give(connection, tenant, question, document.id, cast("Verdict", verdict), by=by)
     elif (before := feedback.undo(connection, question.key, document.id)) is None:
@@ -70,7 +70,7 @@ def mark(
         )
     # The question by its key: its text is nothing for the audit.
     told = {"question": question.key}
-    audit.note(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
+    audit.append(connection, tenant, f"feedback.{verdict}", document.external_id, told, by=by)
     return {
         "item": question.item,
         "item_title": question.title,
@@ -262,7 +262,7 @@ def export(connection: Connection, tenant: UUID, folder: Path, *, by: str) -> Js
         context=graded,
         counts=counts,
     )
-    audit.note(connection, tenant, "feedback.export", "all documents", counts, by=by)
+    audit.append(connection, tenant, "feedback.export", "all documents", counts, by=by)
     return counts
 
 

@@ -16,7 +16,7 @@ from pipeline.documents import Finding, Json
 from pipeline.errors import ConfigurationError, LarderError
 from pipeline.ledger import audit, dead, documents, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
-from workers.admin.sync_now import chosen
+from workers.admin.sync_now import configured_sources_named
 from workers.control import sync
 from workers.control.maintenance import refresh_tenant
 from workers.control.sync import configured_sources, open_source, source_of_row, start_run
@@ -36,7 +36,7 @@ class LedgerSource(NamedTuple):
 
 def _audit(connection: Connection, tenant: UUID, action: str, subject: str, detail: Json) -> None:
     """Append to a tenant's audit chain, in the transaction of the change itself."""
-    audit.note(connection, tenant, action, subject, detail, by=current_user())
+    audit.append(connection, tenant, action, subject, detail, by=current_user())
 
 
 # Sources ------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def check(parts: Runtime, names: Sequence[str]) -> list[Json]:
         ConfigurationError: a name is not configured; the message lists those that are.
     """
     checked = []
-    for one in chosen(parts, names):
+    for one in configured_sources_named(parts, names):
         try:
             findings = open_source(parts, one.settings).check()
         except LarderError as error:
@@ -234,7 +234,7 @@ def replay(parts: Runtime, chosen: Sequence[dead.DeadLetter]) -> Json:
                 _audit(connection, tenant, "dead.replay", f"{len(done)} documents", items)
         replayed |= set(done)
     if replayed:
-        dispatch.ring()
+        dispatch.wake_pump()
     items_of = {letter.document_id: letter.item for letter in chosen}
     return {
         "replayed": sorted(item for i, item in items_of.items() if i in replayed),
@@ -261,7 +261,7 @@ def failed_jobs(parts: Runtime) -> list[Json]:
         return jobs.failed(connection)
 
 
-def named(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
+def letters_and_jobs(parts: Runtime, given: Sequence[str]) -> tuple[list[dead.DeadLetter], list[Json]]:
     """The letters of these numbers and the failed jobs of these ids, of which the first characters will do.
 
     Raises:
@@ -293,7 +293,7 @@ def settle_jobs(
                 _audit(connection, tenant, action, f"{len(own)} jobs", {"items": own})
         done += own
     if done:
-        dispatch.ring()
+        dispatch.wake_pump()
     return sorted(done)
 
 
@@ -318,7 +318,7 @@ def keys(parts: Runtime, *, rotate: bool = False) -> Json:
         after: UUID | None = UUID(int=0)
         while after:
             with parts.database.tenant(tenant) as connection:
-                after, some = encryption.look_through(connection, parts.keyring, after, rotate=rotate)
+                after, some = encryption.count_by_key(connection, parts.keyring, after, rotate=rotate)
                 found.update(some)
                 if some["rotated"]:
                     _audit(

@@ -146,7 +146,7 @@ def begin(
             )
         if "building" not in found:
             _audit(parts, connection, "reindex", made)
-    dispatch.ring()
+    dispatch.wake_pump()
     return {"begun": True, "index": made.id, "made_with": str(wanted)}
 
 
@@ -195,7 +195,7 @@ def wait(parts: Runtime, show: Callable[[Json], None]) -> Json:
         if building["missing"] <= building["dead"]:
             return building
         if time.monotonic() - rung > 1:
-            dispatch.ring()
+            dispatch.wake_pump()
             rung = time.monotonic()
         time.sleep(POLL_SECONDS)
 
@@ -276,8 +276,8 @@ def _catch_up(parts: Runtime, new: SearchIndex) -> None:
         with parts.database.control() as connection:
             if not search_indexes.is_behind(connection, new.id):
                 return
-            search_indexes.compare_anew(connection, new.id)
-        dispatch.ring()
+            search_indexes.restart_comparison(connection, new.id)
+        dispatch.wake_pump()
         time.sleep(POLL_SECONDS)
     _refuse_if_lacking(parts, new)
 
@@ -312,7 +312,7 @@ def drop(parts: Runtime, index: SearchIndex, *, by: str = "") -> Json:
         with attempt, parts.database.control(parts.settings.tenant_id) as connection:
             search_indexes.drop_index(connection, index)
             _audit(parts, connection, "reindex.drop", index, by=by)
-    each_tenant(parts, lambda connection: search_indexes.forget_words(connection, index.id))
+    each_tenant(parts, lambda connection: search_indexes.delete_statistics(connection, index.id))
     return {"dropped": index.id, "made_with": str(made_with(index))}
 
 
@@ -329,4 +329,4 @@ def _audit(
 ) -> None:
     """Write it into the chain of this installation's own tenant: an index holds all of them."""
     tenant, made = parts.settings.tenant_id, {"made_with": str(made_with(index)), **detail}
-    audit.note(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())
+    audit.append(connection, tenant, action, f"search index {index.id}", made, by=by or current_user())

@@ -18,16 +18,16 @@ from pipeline.access import OPERATE, Caller
 from pipeline.documents import Json
 from pipeline.enrichment.degradation import HealthOptions
 from pipeline.errors import LarderError, NotFound, StoreError, StoreRefused
-from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep, work
+from pipeline.ledger import dead, embedding_use, overview, runs, sources, upkeep
 from pipeline.search.chunk_store import active_index
 from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
-from workers.admin.sync_now import served
+from workers.admin.sync_now import served_queues
 from workers.control import steps, sync
 from workers.limits.tokens import Outlook
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
-from workers.runtime import Runtime, acting
+from workers.runtime import Runtime, acting_as
 
 STORE_DOWN_LEVEL = 4
 """Without the database nothing can be looked up: answers are static."""
@@ -59,6 +59,7 @@ def status(parts: Runtime, slow: Callable[[float], None] = lambda _seconds: None
             "workers": overview.workers(connection),
             "canaries": overview.canaries(connection),
             "index": overview.index(connection),
+            "partial": vars(partial) if (partial := overview.partial(connection)) else None,
             "embedding": embedding_state(parts, connection),
             "other_indexes": reindex.beside(connection),
             "index_mismatch": reindex.mismatch(parts, active_index(connection)),
@@ -84,6 +85,7 @@ def without_database(parts: Runtime, error: LarderError) -> Json:
         "workers": [],
         "canaries": {},
         "index": None,
+        "partial": None,
         "embedding": None,
         "other_indexes": [],
         "index_mismatch": "",
@@ -144,7 +146,7 @@ def _broker_facts(parts: Runtime, queues: dict[str, int] | None) -> Json:
         told = broker.facts(parts.addresses.broker)
         share = told.used / told.limit if told and told.limit else None
         return {"broker": "ok", "broker_error": "", "broker_memory": share}
-    why = broker.trouble(parts.addresses.broker) or "does not answer"
+    why = broker.connect_problem(parts.addresses.broker) or "does not answer"
     state = "refused" if why in broker.REFUSALS else "error"
     return {"broker": state, "broker_error": why, "broker_memory": None}
 
@@ -176,7 +178,7 @@ def embedding_state(parts: Runtime, connection: Connection) -> Json:
             "since": hold.since.isoformat(),
             "fingerprint": hold.fingerprint,
         }
-    waiting = work.waiting(connection)
+    waiting = overview.waiting(connection)
     if waiting is not None:
         told = {"until": waiting.until.isoformat(), "error": waiting.reason, "documents": waiting.documents}
         return found | {"state": "waiting", **told}
@@ -200,7 +202,7 @@ def _of_work(found: Json) -> Iterator[str]:
         seconds = found["database_seconds"]
         yield f"the database takes {seconds:.1f} s for each answer: look at its load and its network"
     waiting, late = found["backlog"]["pending"], found["backlog"]["oldest_due_seconds"] or 0
-    lacking = sorted(set(INDEXING) - served(found["workers"]))
+    lacking = sorted(set(INDEXING) - served_queues(found["workers"]))
     if waiting and lacking:
         yield f"{waiting} documents wait and no worker serves {', '.join(lacking)}: larder up --detach"
     if found["embedding"]["state"] == "held":
@@ -251,7 +253,7 @@ def _of_syncs(found: Json) -> Iterator[str]:
     sources = found["sources"]
     if not sources:
         yield "no source is known yet: larder config init, then larder index"
-    idle = not served(found["workers"])
+    idle = not served_queues(found["workers"])
     for s in (s for s in sources if idle and not s["paused"] and not s["removed"]):
         if s["freshness_seconds"] is None:
             yield f"{s['name']} was never synced: larder index"
@@ -296,7 +298,7 @@ def letters_of(parts: Runtime, caller: Caller) -> tuple[list[dead.DeadLetter], l
         return dead.listed(connection, source_ids=own), embedding_use.usage_today(connection)
 
 
-def operated(parts: Runtime, caller: Caller, name: str, act: Callable[[str], object]) -> None:
+def operate_source(parts: Runtime, caller: Caller, name: str, act: Callable[[str], object]) -> None:
     """Have `act` do something to the caller's source of this name, as the caller.
 
     Raises:
@@ -307,7 +309,7 @@ def operated(parts: Runtime, caller: Caller, name: str, act: Callable[[str], obj
         tenant = sources.tenant_names(connection).get(caller.tenant, caller.tenant_name)
     if name not in theirs:
         raise NotFound("there is no such source")
-    with acting(caller.subject):
+    with acting_as(caller.subject):
         act(f"{tenant}/{name}")
 
 

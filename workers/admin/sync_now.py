@@ -19,7 +19,7 @@ from typing import Any
 from connectors.files.formats import READERS
 from pipeline.documents import Json
 from pipeline.errors import BudgetSpent, ConfigurationError, EmbedderRefused, LarderError, StoreUnavailable
-from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources, work
+from pipeline.ledger import admission, audit, embedding_use, overview, runs, sources
 from workers.control import sync
 from workers.control.sync import Configured, configured_source, configured_sources, open_source, start_run
 from workers.processes.liveness import DEAF_SECONDS
@@ -53,7 +53,7 @@ class Watched:
     """It is closed, and so is every earlier one of the source: all that this walk saw unchanged is searchable."""
 
 
-def chosen(parts: Runtime, names: Sequence[str]) -> list[Configured]:
+def configured_sources_named(parts: Runtime, names: Sequence[str]) -> list[Configured]:
     """The configured sources of these names; all of them without names.
 
     Raises:
@@ -98,7 +98,7 @@ def _looks(parts: Runtime, fix: Callable[[], str]) -> Iterator[bool]:
     here = time.monotonic()
     for turn in itertools.count():
         if turn % TURNS_A_LOOK == 0:
-            why = broker.trouble(parts.addresses.broker)
+            why = broker.connect_problem(parts.addresses.broker)
             here = here if why else time.monotonic()
             if time.monotonic() - here > AWAY_SECONDS:
                 raise broker_lost(why, fix())
@@ -160,9 +160,9 @@ def wait(
             w.shown and w.shown.state == "processing" and settled(w.shown) >= w.shown.queued for w in watched
         ):
             # All its documents are through: the pump, which closes it, need not wait for its next tick.
-            dispatch.ring(seldom=True)
+            dispatch.wake_pump(seldom=True)
         if a_second_later and not all(w.own for w in watched):
-            dispatch.ring()
+            dispatch.wake_pump()
         if a_second_later and not any(w.run.state == "discovering" for w in watched):
             raise_if_stuck(parts)
 
@@ -178,7 +178,7 @@ def raise_if_stuck(parts: Runtime) -> None:
     with parts.database.control() as connection:
         terms = parts.allowance.terms
         held = embedding_use.hold_on(connection, terms.fingerprint, probe_seconds=terms.probe_seconds)
-        waiting = work.waiting(connection)
+        waiting = overview.waiting(connection)
     if held is not None:
         raise EmbedderRefused(f"nothing is embedded: {held.error}", fix=kept)
     if waiting is not None and (waiting.until - datetime.now(UTC)).total_seconds() > LONG_SECONDS:
@@ -294,7 +294,7 @@ def register_folder(parts: Runtime, ones: Sequence[Configured]) -> None:
         sources.ensure_tenant(connection, first.tenant_id, first.tenant, first.project_id, first.project)
         sources.register(connection, [sync.registration(parts, one, now, origin="command") for one in ones])
         names = {"sources": [one.settings.name for one in ones]}
-        audit.note(connection, first.tenant_id, "ingest", first.project, names, by=current_user())
+        audit.append(connection, first.tenant_id, "ingest", first.project, names, by=current_user())
 
 
 # Dry run ------------------------------------------------------------------------------------------
@@ -334,27 +334,27 @@ def preview(parts: Runtime, one: Configured, *, force: bool) -> Json:
 # Workers for one command --------------------------------------------------------------------------
 
 
-def served(workers: Sequence[Json]) -> set[str]:
+def served_queues(workers: Sequence[Json]) -> set[str]:
     """Queues that a living one of the `workers` of the status serves."""
     return {queue for w in workers if w["age_seconds"] <= DEAF_SECONDS for queue in w["queues"]}
 
 
 @contextmanager
-def borrowed_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
+def temporary_workers(parts: Runtime, queues: Sequence[str] = INDEXING) -> Iterator[bool]:
     """Workers for the length of one command, if none run on this machine's embedded servers."""
     from workers.embedded.locating import uses_embedded
     from workers.processes import supervisor
 
     with parts.database.control() as connection:
-        lacking = sorted(set(queues) - served(overview.workers(connection)))
+        lacking = sorted(set(queues) - served_queues(overview.workers(connection)))
     if not lacking:
         yield False
         return
     ours = uses_embedded(parts.settings)
     # Workers for Step 4 look into the ledger, those for indexing do not.
     needed = not ours or set(lacking) - set(ENRICHING)
-    if needed and (why := broker.trouble(parts.addresses.broker)):
-        raise broker_lost(why, broker.remedy(why))
+    if needed and (why := broker.connect_problem(parts.addresses.broker)):
+        raise broker_lost(why, broker.advice_on(why))
     if not ours:
         raise LarderError(
             "no workers serve the queues " + ", ".join(lacking),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
 import time
@@ -14,7 +16,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.access import READ, Caller
 from pipeline.documents import Json
 from pipeline.errors import (
@@ -23,6 +25,7 @@ from pipeline.errors import (
     TokenRefused,
 )
 from pipeline.ledger import tenant_id
+from pipeline.search.cache import MemoryCache
 from workers.embedded import Credentials
 from workers.embedded.locating import uses_embedded
 from workers.settings import Settings
@@ -34,6 +37,9 @@ REFETCH_SECONDS = 60.0
 """Public keys are asked for again at most that often, however many tokens name one that is not known."""
 MOST_KEYS_BYTES = 1_000_000
 FETCH_SECONDS = 5.0
+MOST_PROVED = 10_000
+PROVED_SECONDS = 600.0
+"""A token that was proved is not proved again for so long, unless it ends before."""
 WAY_OUT = "set LARDER_JWT_SECRET, or LARDER_JWKS_URL and auth.algorithm"
 
 
@@ -43,11 +49,15 @@ def secret_of(settings: Settings) -> str:
     Raises:
         ConfigurationError: there is none.
     """
-    if found := revealed(settings.rag.auth.secret):
+    if found := secret_value(settings.rag.auth.secret):
         return found
     if not (uses_embedded(settings) or (settings.data / "credentials.json").exists()):
         raise ConfigurationError("the API has no secret to prove tokens with", fix=WAY_OUT)
     return Credentials.of(settings.data).jwt
+
+
+class TokenUnproved(TokenRefused):
+    """It was not made with the key: a guess, or from elsewhere."""
 
 
 class PublicKeys:
@@ -76,7 +86,9 @@ class PublicKeys:
         if key_id is None and len(keys) == 1:
             return next(iter(keys.values()))
         if not isinstance(key_id, str) or key_id not in keys:
-            raise TokenRefused("the token was signed with a key that is not known")
+            # Where no key can be had, nobody is to blame.
+            refused = TokenUnproved if keys else TokenRefused
+            raise refused("the token was signed with a key that is not known")
         return keys[key_id]
 
 
@@ -97,6 +109,7 @@ class Verifier:
 
     def __init__(self, settings: Settings) -> None:
         auth = self._auth = settings.rag.auth
+        self._proved = MemoryCache[tuple[Caller, float]](entries=MOST_PROVED, seconds=PROVED_SECONDS)
         if auth.algorithm == HMAC:
             secret = OctKey.import_key(secret_of(settings))
             self._key: Callable[[object], Any] = lambda _kid: secret
@@ -114,27 +127,48 @@ class Verifier:
             tenant={"essential": True},
         )
 
+    def known(self, token: str) -> Caller | None:
+        """Whom it proves, if it was proved a short while ago and still holds."""
+        found = self._proved.get("", _digest(token))
+        return found[0] if found and found[1] > time.time() else None
+
+    def named(self, token: str) -> str:
+        """The account that it names, be it true or not; empty if it names none."""
+        try:
+            _, claims, _ = token[:LONGEST_TOKEN].split(".")
+            told = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+            return f"{told['tenant']}:{told['sub']}"[:200]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return ""
+
     def caller(self, token: str) -> Caller:
         """Whom the token proves.
 
         Raises:
+            TokenUnproved: nobody, and whoever made it has not the key.
             TokenRefused: nobody; the message says why, without the token.
         """
         if len(token) > LONGEST_TOKEN:
-            raise TokenRefused(f"the token is longer than {LONGEST_TOKEN:,} characters")
+            raise TokenUnproved(f"the token is longer than {LONGEST_TOKEN:,} characters")
+        wrong: type[TokenRefused] = TokenUnproved
         try:
-            proved = jwt.decode(
-                token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm]
-            )
-            self._claims.validate(proved.claims)
-            return _caller(proved.claims)
+            made = jwt.decode(token, lambda one: self._key(one.headers().get("kid")), [self._auth.algorithm])
+            wrong = TokenRefused
+            self._claims.validate(made.claims)
+            found = _caller(made.claims)
         except JoseError as error:
             # Their descriptions name a claim at most.
-            raise TokenRefused(f"the token is refused: {error.error.replace('_', ' ')}") from None
+            raise wrong(f"the token is refused: {error.error.replace('_', ' ')}") from None
         except RequestRejected as error:
-            raise TokenRefused(f"the token is refused: {error.message}") from None
+            raise wrong(f"the token is refused: {error.message}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise TokenRefused("the token is refused: it is none") from None
+            raise wrong("the token is refused: it is none") from None
+        self._proved.put("", _digest(token), (found, float(made.claims["exp"]) + self._auth.leeway))
+        return found
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _caller(claims: Json) -> Caller:

@@ -50,7 +50,7 @@ Project = Annotated[str | None, Field(description="Id or name; all projects of y
 Ask = Callable[[Context], Caller]
 
 
-def proved(context: Context) -> Caller:
+def caller_of_request(context: Context) -> Caller:
     """The caller of a request over HTTP, whose token was proved before."""
     found: Caller = context.request_context.request.state.caller  # type: ignore[union-attr]
     return found
@@ -81,7 +81,8 @@ class Tools:
         with _told():
             found = search_as(self._parts, caller, request, projects)
         passages = (_passage(n, hit) for n, hit in enumerate(found.hits, 1))
-        return fenced("\n\n".join(passages)) if found.hits else "Nothing was found."
+        head = "Nothing close was found; these are the nearest.\n" if found.weak else ""
+        return head + fenced("\n\n".join(passages)) if found.hits else "Nothing was found."
 
     def enrich_backlog_item(
         self,
@@ -167,6 +168,7 @@ def _passage(n: int, hit: Hit) -> str:
     passage = text if len(text) <= LONGEST_PASSAGE else f"{text[:LONGEST_PASSAGE]} ..."
     head = f"[{n}] {_line(d.title, d.source, d.url, d.updated_at or d.created_at)}"
     outdated = f"\nno longer holds: {hit.outdated}" if hit.outdated else ""
+    outdated += "\nweak: hardly about this" if hit.weak else ""
     return without_controls(f"{head}{outdated}\ndocument_id: {d.id}\n{passage}")
 
 

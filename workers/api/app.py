@@ -23,8 +23,9 @@ from workers import installed_version
 from workers.admin.status import watcher
 from workers.admin.tokens import Verifier
 from workers.api import agents, console, enrichment, health, knowledge, problems, stories
+from workers.api.callers import Attempts
 from workers.enrichment import job
-from workers.enrichment.messaging import JobPublisher
+from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.processes import metrics
 from workers.processes.liveness import touch
 from workers.runtime import Runtime
@@ -121,6 +122,7 @@ def create_app(parts: Runtime) -> FastAPI:
             yield
         life.cancel()
         await warming  # what it opens is closed with the rest
+        await run_in_threadpool(app.state.notifications.close)
         await run_in_threadpool(parts.audit_log.flush)
         app.state.watcher.close()
 
@@ -135,11 +137,13 @@ def create_app(parts: Runtime) -> FastAPI:
         responses=problems.responses(),
     )
     app.state.parts, app.state.ready, app.state.verifier = parts, False, Verifier(parts.settings)
-    app.state.agents = agents.server(parts, agents.proved)
+    app.state.attempts = Attempts(settings.wrong_tokens_per_minute)
+    app.state.agents = agents.server(parts, agents.caller_of_request)
     app.state.agents.streamable_http_app(
         stateless_http=True, json_response=True, transport_security=agents.BY_TOKEN
     )
     app.state.publisher = JobPublisher(parts.addresses.broker)
+    app.state.notifications = JobNotifications(parts.database, parts.addresses.database)
     problems.install(app, console.problem)
     app.add_exception_handler(console.LoggedOut, console.logged_out)
     app.state.watcher = watcher(parts)

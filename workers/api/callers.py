@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -13,7 +17,8 @@ from pydantic import BaseModel, model_validator
 from connectors.web.limiter import RequestLimits
 from pipeline.access import READ, Caller
 from pipeline.errors import Forbidden, RateLimited, SourceUnavailable, TokenRefused
-from pipeline.ledger import clean
+from pipeline.ledger import storable
+from workers.admin.tokens import TokenUnproved, Verifier
 from workers.runtime import Runtime
 
 
@@ -23,41 +28,122 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _clean(cls, value: Any) -> Any:
-        return clean(value, nul="\ufffd")
+        return storable(value, nul="\ufffd")
 
 
-def parts_of(request: Request) -> Runtime:
-    """The parts of this process."""
+async def parts_of(request: Request) -> Runtime:
+    """The parts of this process; asynchronous as all that waits for nothing, since a thread for it costs more."""
     found: Runtime = request.app.state.parts
     return found
 
 
 Parts = Annotated[Runtime, Depends(parts_of)]
 _bearer = HTTPBearer(auto_error=False, scheme_name="bearerAuth", bearerFormat="JWT")
+_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+MOST_WAITING = 100
+"""Requests of one user that may wait for an answer; they hold a connection and nothing else."""
+WINDOW = 60.0
+"""Seconds in which wrong tokens are counted together."""
+ACCOUNT = 5
+"""Wrong tokens that name one account may come from so many addresses at their most."""
+MOST_KEPT = 10_000
 
 
-def _admitted(
-    request: Request, parts: Parts, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> Iterator[Caller]:
-    """The caller, as long as their request is under way."""
-    if given is None:
-        raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
-    caller = request.app.state.verifier.caller(given.credentials)
-    with counted(parts, caller):
-        yield caller
+class Attempts:
+    """Wrong tokens of the last minute, by where they come from and whom they name; `clock` never goes back."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    @contextmanager
+    def counted(self, address: str, account: str = "") -> Iterator[None]:
+        """Around the proof of a token.
+
+        Raises:
+            RateLimited: too many were wrong lately; this one is not to be looked at.
+        """
+        keys = {address: self._most} | ({f"account {account}": ACCOUNT * self._most} if account else {})
+        with self._lock:
+            waits = [self._left(key) for key, most in keys.items() if self._count(key) >= most]
+        if waits:
+            raise RateLimited("too many wrong tokens", retry_after=max(waits))
+        try:
+            yield
+        except TokenUnproved:
+            with self._lock:
+                for key in keys:
+                    count = self._count(key)
+                    self._wrong[key] = count + 1, self._wrong[key][1] if count else self._clock()
+                    self._wrong.move_to_end(key)
+                while len(self._wrong) > MOST_KEPT:
+                    self._wrong.popitem(last=False)
+            raise
+
+    def _left(self, key: str) -> float:
+        return max(0.1, self._wrong[key][1] + WINDOW - self._clock())
+
+    def _count(self, key: str) -> int:
+        count, since = self._wrong.get(key, (0, 0.0))
+        return count if self._clock() - since < WINDOW else 0
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from; of the sixth version what one user has, who may have any number of them."""
+    host = request.client.host if request.client else ""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host[:64]
+    return str(ip_network((found, 64), strict=False) if isinstance(found, IPv6Address) else found)
+
+
+def proved(request: Request, token: str) -> Caller:
+    """Whom the token of a request proves.
+
+    One that was proved a short while ago is looked up: who sends wrong ones in somebody's name, or from behind the same
+    address, keeps nobody out who is at work.
+
+    Raises:
+        TokenRefused: nobody.
+        RateLimited: too many were wrong lately, from this address or in this name.
+    """
+    verifier: Verifier = request.app.state.verifier
+    attempts: Attempts = request.app.state.attempts
+    if known := verifier.known(token):
+        return known
+    with attempts.counted(address_of(request), verifier.named(token)):
+        return verifier.caller(token)
+
+
+def _admitted(*, waits: bool) -> Callable[..., Iterator[Caller]]:
+    """A dependency: the caller, as long as their request is under way."""
+
+    def admitted(request: Request, parts: Parts, given: _Given) -> Iterator[Caller]:
+        if given is None:
+            raise TokenRefused("there is no token", fix="send Authorization: Bearer TOKEN")
+        caller = proved(request, given.credentials)
+        with counted(parts, caller, waits=waits):
+            yield caller
+
+    return admitted
 
 
 @contextmanager
-def counted(parts: Runtime, caller: Caller) -> Iterator[None]:
-    """A request of the caller's, by whatever door, is under way.
+def counted(parts: Runtime, caller: Caller, *, waits: bool = False) -> Iterator[None]:
+    """A request of the caller's, by whatever door, is under way; those that wait for an answer are counted apart.
 
     Raises:
         RateLimited: they ask more than they may.
     """
-    a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}"
+    a, key = parts.rag.api, f"api:{caller.tenant}:{caller.subject}{':waits' if waits else ''}"
+    at_once = MOST_WAITING if waits else a.at_once
     try:
         ticket = parts.request_limiter.acquire(
-            key, RequestLimits(per_minute=a.requests_per_minute, at_once=a.at_once)
+            key, RequestLimits(per_minute=a.requests_per_minute, at_once=at_once)
         )
     except RateLimited as error:
         raise RateLimited("too many requests with this token", retry_after=error.retry_after) from None
@@ -70,15 +156,28 @@ def counted(parts: Runtime, caller: Caller) -> Iterator[None]:
             parts.request_limiter.release(key, ticket)
 
 
-def may(permission: str) -> Callable[[Caller], Caller]:
+_ADMITTED, _WAITS = _admitted(waits=False), _admitted(waits=True)
+
+
+def may(permission: str) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency: the caller, if they have this permission; `Forbidden` otherwise."""
 
-    def checked(caller: Annotated[Caller, Depends(_admitted)]) -> Caller:
-        if not caller.may(permission):
-            raise Forbidden(f"this needs the permission {permission!r}")
-        return caller
+    async def checked(caller: Annotated[Caller, Depends(_ADMITTED)]) -> Caller:
+        return _permitted(caller, permission)
 
     return checked
 
 
+def _permitted(caller: Caller, permission: str) -> Caller:
+    if not caller.may(permission):
+        raise Forbidden(f"this needs the permission {permission!r}")
+    return caller
+
+
+async def _waiter(caller: Annotated[Caller, Depends(_WAITS)]) -> Caller:
+    return _permitted(caller, READ)
+
+
 Reader = Annotated[Caller, Depends(may(READ))]
+Waiter = Annotated[Caller, Depends(_waiter)]
+"""A reader who may wait for long."""

@@ -22,15 +22,15 @@ from pipeline.documents import Kind
 from pipeline.enrichment import report
 from pipeline.enrichment.text import passage
 from pipeline.errors import Forbidden, LarderError, RequestRejected, TokenRefused
-from pipeline.ledger import clean
+from pipeline.ledger import storable
 from pipeline.search import Hit
 from pipeline.search.records import Filter, SearchRequest
 from workers.admin import operations
 from workers.admin.feedback import mark_as
-from workers.admin.status import changes_of, letters_of, operated, projects_of, sources_of
-from workers.api.callers import Parts, counted
+from workers.admin.status import changes_of, letters_of, operate_source, projects_of, sources_of
+from workers.api.callers import Parts, counted, proved
 from workers.api.enrichment import client_for, items_of
-from workers.runtime import acting
+from workers.runtime import acting_as
 from workers.search import document_as, search_as
 
 COOKIE = "larder_console"
@@ -105,8 +105,10 @@ class LoggedOut(Exception):
 
 def _session(request: Request, parts: Parts) -> Iterator[Session]:
     token = request.cookies.get(COOKIE, "")
+    if not token:
+        raise LoggedOut
     try:
-        caller = request.app.state.verifier.caller(token)
+        caller = proved(request, token)
     except TokenRefused:
         raise LoggedOut from None
     with counted(parts, caller):
@@ -141,7 +143,7 @@ def login(
     if sec_fetch_site not in ("same-origin", "none"):
         raise Forbidden("the form is not one of this console; load the page again")
     try:
-        request.app.state.verifier.caller(token.strip())
+        proved(request, token.strip())
     except TokenRefused as error:
         return _rendered(request, "login.html", 401, problem=error.message)
     answer = _to(request, "")
@@ -238,7 +240,7 @@ def enrich(
     try:
         item = _item(title, text, file.file.read() if file else b"")
         client = client_for(request, parts, session.caller)
-        job = client.submit(clean(item), project=project or None, caller=session.caller)
+        job = client.submit(storable(item), project=project or None, caller=session.caller)
     except LarderError as error:
         told = {"job": None, "projects": projects_of(parts, session.caller), "problem": error.message}
         return session.page("enrich.html", "Step 4", 422, **told)
@@ -285,7 +287,7 @@ def sources(session: Logged, parts: Parts, done: str = "") -> Response:
 def release(session: Logged, parts: Parts, request: Request, csrf: Csrf, source: Text) -> Response:
     """Let the deletions of a source go that are held."""
     session.checked(csrf, OPERATE)
-    operated(parts, session.caller, source, partial(operations.release, parts))
+    operate_source(parts, session.caller, source, partial(operations.release, parts))
     return _to(request, "/sources?done=1")
 
 
@@ -296,7 +298,7 @@ def replay(
     """Try a dead letter's document again."""
     session.checked(csrf, OPERATE)
     chosen = [one for one in letters_of(parts, session.caller)[0] if one.id == letter]
-    with acting(session.caller.subject):
+    with acting_as(session.caller.subject):
         operations.replay(parts, chosen)
     return _to(request, "/sources?done=1")
 

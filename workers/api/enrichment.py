@@ -1,13 +1,16 @@
 """Step 4 over HTTP: items in, an address to fetch the answer from, and what people say of an answer.
 
-Whoever waits for an answer waits in the event loop: a thread for each would leave none for those who ask.
+Whoever waits for an answer waits in the event loop, and all of a process on one connection: a thread or a connection
+for each would leave none for those who ask.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -18,14 +21,14 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from pipeline.access import WRITE, Caller
-from pipeline.errors import DocumentRejected, RequestRejected
-from pipeline.ledger import clean
+from pipeline.errors import DocumentRejected, RequestRejected, StoreUnavailable
+from pipeline.ledger import storable
 from pipeline.ledger.jobs import BULK, INTERACTIVE, JobRow
 from workers.admin.feedback import mark_as
 from workers.api import problems
-from workers.api.callers import Parts, Reader, RequestBody, may
+from workers.api.callers import Parts, Reader, RequestBody, Waiter, may
 from workers.client import Client
-from workers.enrichment.messaging import JobPublisher
+from workers.enrichment.messaging import JobNotifications, JobPublisher
 from workers.enrichment.step4_file import MOST_INTERACTIVE, backlog_of
 from workers.runtime import Runtime
 
@@ -34,8 +37,8 @@ router = APIRouter(prefix="/api/v1", tags=["enrichment"])
 MOST_ITEMS = 200
 LONGEST_WAIT = 60.0
 """Seconds, whatever is preferred."""
-FIRST_LOOK, LAST_LOOK = 0.05, 1.0
-"""Seconds between two looks at a job; each is half as long again as the one before."""
+LOOKS_APART = 0.2
+"""Seconds between two looks at several jobs."""
 KEEP_ALIVE = 15.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})", re.IGNORECASE)
 
@@ -57,7 +60,7 @@ class Jobs(BaseModel):
     jobs: list[Job]
 
 
-def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
+async def client_of(request: Request, parts: Parts, caller: Reader) -> Client:
     """What asks for the caller's tenant, on the connections of this process."""
     return client_for(request, parts, caller)
 
@@ -82,23 +85,56 @@ Asking = Annotated[Client, Depends(client_of)]
 Prefer = Annotated[str | None, Header(description="`wait=20`: answer within that time, if there is one.")]
 
 
-async def waited(look: Callable[[], list[JobRow]], prefer: str | None, response: Response) -> list[JobRow]:
+@contextmanager
+def _watching(request: Request, tenant: UUID, job_ids: Sequence[UUID]) -> Iterator[asyncio.Event]:
+    """An event of this loop that is set when one of the jobs may have moved."""
+    loop, moved = asyncio.get_running_loop(), asyncio.Event()
+    notifications: JobNotifications = request.app.state.notifications
+    with notifications.watch(tenant, job_ids, lambda: loop.call_soon_threadsafe(moved.set)):
+        yield moved
+
+
+async def _moves(moved: asyncio.Event, seconds: float) -> bool:
+    """Wait so long for the event, and clear it; False if it did not come."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(moved.wait(), seconds)
+    came = moved.is_set()
+    moved.clear()
+    return came
+
+
+def _looked(look: Callable[[UUID], JobRow], ids: Iterable[UUID]) -> dict[UUID, JobRow]:
+    return {one: look(one) for one in ids}
+
+
+async def waited(
+    request: Request,
+    client: Client,
+    look: Callable[[UUID], JobRow],
+    ids: Sequence[UUID],
+    prefer: str | None,
+    response: Response,
+) -> list[JobRow]:
     """Jobs when they have ended, or as they stand after the time that is preferred; 200 if they ended in it."""
     asked = _WAIT.search(prefer or "")
-    wait = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
-    pause, end = FIRST_LOOK, asyncio.get_running_loop().time() + wait
-    while True:
-        rows = await run_in_threadpool(look)
-        ended = all(row.ended for row in rows)
-        left = end - asyncio.get_running_loop().time()
-        if left <= 0 or ended:
-            break
-        await asyncio.sleep(min(pause, left))
-        pause = min(LAST_LOOK, pause * 1.5)
-    if asked and ended:
+    rows = await run_in_threadpool(_looked, look, ids)
+    left = min(LONGEST_WAIT, float(asked[1])) if asked else 0.0
+    clock = asyncio.get_running_loop().time
+    end = clock() + left
+    if left and any(not row.ended for row in rows.values()):
+        with _watching(request, client.tenant, ids) as moved:
+            while waiting := [one for one, row in rows.items() if not row.ended]:
+                rows |= await run_in_threadpool(partial(_looked, look, waiting))
+                if (left := end - clock()) <= 0:
+                    break
+                await _moves(moved, left)
+                # Jobs that end one soon after another are looked at together.
+                await asyncio.sleep(min(LOOKS_APART, left) if len(waiting) > 1 else 0)
+    found = [rows[one] for one in ids]
+    if asked and all(row.ended for row in found):
         response.status_code = 200
         response.headers["Preference-Applied"] = f"wait={asked[1]}"
-    return rows
+    return found
 
 
 def _told(request: Request, job: JobRow) -> Job:
@@ -143,7 +179,7 @@ async def enrich(
     prefer: Prefer = None,
 ) -> Jobs:
     """Ask for the context of one backlog item or many; 200 with the answers if they came while you waited."""
-    items = items_of(clean(given))
+    items = items_of(storable(given))
     if not 0 < len(items) <= MOST_ITEMS:
         raise RequestRejected(f"send 1 to {MOST_ITEMS} items at once, not {len(items)}")
     priority = INTERACTIVE if len(items) <= MOST_INTERACTIVE else BULK
@@ -153,7 +189,7 @@ async def enrich(
         return [ask(item, project=project, priority=priority, caller=caller) for item in items]
 
     ids = await run_in_threadpool(submit)
-    rows = await waited(lambda: [client.job(one, caller=caller) for one in ids], prefer, response)
+    rows = await waited(request, client, partial(client.job, caller=caller), ids, prefer, response)
     told = [_told(request, row) for row in rows]
     if len(told) == 1:
         response.headers["Location"] = told[0].url
@@ -171,11 +207,12 @@ async def enrich(
 async def enrichment(
     job_id: UUID,
     request: Request,
-    client: Asking,
-    caller: Reader,
+    parts: Parts,
+    caller: Waiter,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Any:
     """How a request stands, with its answer once it is done; as events until then if `text/event-stream` is asked."""
+    client = client_for(request, parts, caller)
     row = await run_in_threadpool(client.job, job_id, caller=caller)
     if "text/event-stream" not in accept:
         return _told(request, row)
@@ -183,20 +220,19 @@ async def enrichment(
 
 
 async def _events(request: Request, client: Client, caller: Caller, row: JobRow) -> AsyncIterator[str]:
-    """Each state of the job, the last one with its answer."""
-    told, pause, silent = "", FIRST_LOOK, 0.0
-    while not await request.is_disconnected():
-        if row.state != told:
-            told, silent = row.state, 0.0
-            yield f"event: {row.state}\ndata: {_told(request, row).model_dump_json()}\n\n"
-        if row.ended:
-            return
-        await asyncio.sleep(pause)
-        silent, pause = silent + pause, min(LAST_LOOK, pause * 1.5)
-        if silent >= KEEP_ALIVE:
-            silent = 0.0
-            yield ": still there\n\n"
-        row = await run_in_threadpool(client.job, row.id, caller=caller)
+    """Each state of the job, the last one with its answer; ends with whoever listens."""
+    told = ""
+    with _watching(request, client.tenant, [row.id]) as moved:
+        while True:
+            if row.state != told:
+                told = row.state
+                yield f"event: {row.state}\ndata: {_told(request, row).model_dump_json()}\n\n"
+            if row.ended:
+                return
+            if not await _moves(moved, KEEP_ALIVE):
+                yield ": still there\n\n"
+            with suppress(StoreUnavailable):  # it is asked again with the next sign of life
+                row = await run_in_threadpool(client.job, row.id, caller=caller)
 
 
 class Verdict(RequestBody):

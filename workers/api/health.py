@@ -9,10 +9,10 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from connectors.sections import revealed
-from pipeline.errors import TokenRefused
+from connectors.sections import secret_value
 from workers.admin.status import recent
-from workers.api.callers import Parts
+from workers.admin.tokens import TokenUnproved
+from workers.api.callers import Attempts, Parts, address_of
 from workers.processes import metrics
 from workers.settings.monitoring import MonitoringSettings
 
@@ -73,9 +73,11 @@ def metrics_page(request: Request, parts: Parts) -> Response:
 
     Names of tenants and sources are for who has the token: without one anybody may be who asks.
     """
-    token = revealed(parts.rag.monitoring.metrics.token)
-    if not metrics.admits(token, request.headers.get("Authorization", "")):
-        raise TokenRefused("the token of monitoring.metrics is missing or wrong")
+    token = secret_value(parts.rag.monitoring.metrics.token)
+    attempts: Attempts = request.app.state.attempts
+    with attempts.counted(f"metrics {address_of(request)}"):
+        if not metrics.is_authorized(token, request.headers.get("Authorization", "")):
+            raise TokenUnproved("the token of monitoring.metrics is missing or wrong")
     found = recent(request.app.state.watcher)
     shown = metrics.exposition(parts.metrics_folder, found if token else {**found, "sources": []})
     return Response(shown, media_type=CONTENT_TYPE_LATEST)

@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from pipeline.access import ADMIN, OPERATE, WRITE, Caller
 from pipeline.documents import Kind, SourceType
-from pipeline.ledger import NAMESPACE, clean
+from pipeline.ledger import NAMESPACE, storable
 from pipeline.search.records import Mode, SearchRequest
 from workers.admin.status import projects_of, run_of, runs_of, sources_of
 from workers.api import problems
@@ -46,6 +46,7 @@ class KnowledgeItemResult(BaseModel):
     id: UUID
     chunk_text: str
     similarity_score: float
+    weak: bool = Field(default=False, description="Among the nearest, and hardly an answer.")
     metadata: dict[str, Any] | None
     document_id: UUID
 
@@ -57,6 +58,11 @@ class RAGQueryResponse(BaseModel):
     query_id: UUID
     total_results: int
     degradation_level: int = Field(default=0, description="0 is normal; 3: by words alone.")
+    partial: dict[str, int | None] | None = Field(
+        default=None,
+        description="While documents are loaded: `without_vectors` of all `documents`; null for who may not see all.",
+    )
+    weak: bool = Field(default=False, description="Nothing close was found: each result is weak.")
 
 
 @router.post("/rag/query", responses=problems.responses(404))
@@ -69,6 +75,7 @@ def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryR
             id=uuid5(NAMESPACE, hit["id"]),
             chunk_text=hit["content"],
             similarity_score=hit["score"],
+            weak=hit["weak"],
             metadata=hit["metadata"],
             document_id=hit["document_id"],
         )
@@ -79,6 +86,8 @@ def rag_query(asked: RAGQueryRequest, parts: Parts, caller: Reader) -> RAGQueryR
         query_id=uuid4(),
         total_results=len(results),
         degradation_level=told["degradation_level"],
+        partial=told.get("partial"),
+        weak=told["weak"],
     )
 
 
@@ -174,7 +183,7 @@ def upload_files(
     ],
 ) -> UploadResponse:
     """Take files in; a file of the same name is replaced, one that is the same costs nothing."""
-    read = [(clean(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]
+    read = [(storable(file.filename or ""), file.file.read()) for file in files[: MOST_FILES + 1]]
     return _accepted(request, response, upload(parts, caller, str(project_id), read))
 
 

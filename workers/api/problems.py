@@ -134,7 +134,10 @@ def install(app: FastAPI, page: Callable[[Request, int, str], Response]) -> None
             found = told(request, error)
             if "/console" not in request.url.path:
                 return found
-            return page(request, found.status_code, json.loads(bytes(found.body))["detail"])
+            shown = page(request, found.status_code, json.loads(bytes(found.body))["detail"])
+            if "Retry-After" in found.headers:
+                shown.headers["Retry-After"] = found.headers["Retry-After"]
+            return shown
 
         return answer
 

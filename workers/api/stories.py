@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -19,7 +19,7 @@ from workers.api.callers import Parts, Reader, RequestBody, may
 from workers.api.enrichment import Asking, Prefer, waited
 from workers.enrichment.stories import StoryQuery, search
 from workers.enrichment.story_jobs import BATCH, MOST_STORIES, AcceptedStories, summary
-from workers.runtime import acting
+from workers.runtime import acting_as
 
 router = APIRouter(prefix="/rag", tags=["stories"])
 
@@ -138,6 +138,7 @@ def stats(client: Asking) -> StoryStats:
 
 @router.post("/seed", status_code=202)
 async def seed(
+    request: Request,
     response: Response,
     client: Asking,
     caller: Writer,
@@ -147,29 +148,34 @@ async def seed(
     """Store stories of earlier runs; 200 with what became of them if that came while you waited."""
 
     def accept() -> AcceptedStories:
-        with acting(caller.subject):
+        with acting_as(caller.subject):
             if asked is None or asked.user_stories is None:
                 return client.embed_stories_anew()
             return client.store_stories(asked.user_stories, asked.source_agent, asked.requirement_texts)
 
     taken = await run_in_threadpool(accept)
-    rows = await waited(lambda: [client.job(one) for one in taken.jobs], prefer, response)
+    rows = await waited(request, client, client.job, taken.jobs, prefer, response)
     return _told(taken, rows)
 
 
 @router.get("/seed", responses=problems.responses(404))
 async def seeded(
-    response: Response, client: Asking, _caller: Writer, jobs: Taken, prefer: Prefer = None
+    request: Request,
+    response: Response,
+    client: Asking,
+    _caller: Writer,
+    jobs: Taken,
+    prefer: Prefer = None,
 ) -> Seeded:
     """Tell what became of stories that were accepted earlier."""
 
-    def look() -> list[JobRow]:
-        rows = [client.job(one) for one in jobs]
-        if any("stories" not in row.request for row in rows):
+    def look(one: UUID) -> JobRow:
+        row = client.job(one)
+        if "stories" not in row.request:
             raise NotFound("one of the jobs stores no stories")
-        return rows
+        return row
 
-    rows = await waited(look, prefer, response)
+    rows = await waited(request, client, look, jobs, prefer, response)
     accepted = sum(len(row.request["stories"] or ()) for row in rows)
     return _told(AcceptedStories(jobs=jobs, accepted=accepted, refused=()), rows)
 

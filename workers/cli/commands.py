@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
-from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,81 +14,49 @@ from typer.core import TyperGroup
 from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("processes:up", "Start servers, workers, beat and Flower on this machine, and look after them"),
-    "down": (
-        "processes:down",
-        "Stop everything that `up` started, and the embedded servers; what they hold stays",
-    ),
-    "index": ("index:index", "Sync sources now: read them, and make what is new or changed searchable"),
-    "ingest": ("index:ingest", "Index a folder that no source names; run it again to take in what changed"),
-    "clear": ("index:clear", "Remove documents and chunks of this tenant; the next sync brings them back"),
-    "search": ("search:search", "Find documents by meaning and by words"),
-    "explain": ("search:explain", "Tell where a document stands, and with --query why it is found or not"),
-    "why-visible": (
-        "search:why_visible",
-        "Tell which rule lets a user of the API find a document, or keeps it from them",
-    ),
-    "enrich": (
-        "enrich:enrich",
-        "Run Step 4: give every PBI of a file the similar work, decisions and documents that are in stock",
-    ),
-    "feedback": (
-        "search:feedback",
-        "Say that a document is useful or noise for an item: it ranks higher or lower, for this item above all",
-    ),
-    "status": ("status:status", "Show sources, backlog, workers and what to do next, over all tenants"),
-    "runs": ("operate:runs", "Show the last syncs with their counts, times and errors, newest first"),
-    "logs": ("operate:logs", "Read what the processes of this machine log, as lines for people"),
-    "doctor": ("operate:doctor", "Look at everything; exit 1 if an error remains"),
-    "sources": ("operate:sources", "List, check, pause and reconcile sources"),
-    "dead": ("operate:dead", "Documents that were given up on"),
-    "audit": ("operate:audit", "Who searched and who changed something"),
-    "keys": ("operate:keys", "Keys of encrypted metadata (docs/security.md)"),
-    "reindex": ("index:reindex", "Fill another search index beside the one that is searched, and switch"),
-    "stories": ("stories:app", "User stories that generators learn from"),
-    "eval": (
-        "eval:app",
-        "Measure search and Step 4: `larder eval DIR` is short for `larder eval measure DIR`",
-    ),
-    "config": ("config:app", "Write, show or check the configuration file"),
-    "token": (
-        "processes:token",
-        "Make a token for the HTTP API, for development: whoever has it is let in as this user",
-    ),
-    "migrate": (
-        "processes:migrate",
-        "Bring the database to the schema of this version; needs the owner's address",
-    ),
-    "health": (
-        "processes:health",
-        "Exit 0 if the processes of this container or machine gave a sign of life within 30 seconds",
-    ),
-    "worker": ("processes:worker", "Run one worker in the foreground, for containers and the supervisor"),
-    "beat": (
-        "processes:beat",
-        "Run the clock in the foreground; one per installation is enough, two do no harm",
-    ),
-    "api": ("processes:api", "Run the HTTP API in the foreground"),
-    "flower": ("processes:flower", "Run Flower in the foreground: read-only, with basic auth"),
-    "mcp": (
-        "processes:mcp",
-        "Serve an agent on standard input and output, by the Model Context Protocol; it only reads",
-    ),
-    "serve": ("processes:serve", ""),
+_PLACES = """
+    processes:up processes:down processes:reload index:index index:ingest index:clear search:search search:explain
+    search:why_visible enrich:enrich search:feedback status:status operate:runs operate:logs operate:doctor
+    operate:sources operate:dead operate:audit operate:keys index:reindex stories:app eval:app config:app
+    processes:token processes:migrate processes:health processes:worker processes:beat processes:api
+    processes:flower processes:mcp processes:serve
+"""
+COMMANDS = {
+    (m if o == "app" else o.replace("_", "-")): (m, o)
+    for m, _, o in (p.partition(":") for p in _PLACES.split())
 }
-"""Name -> module and object, and its line of the help: the first of the command's own."""
+"""Name -> module and object, in the order of the help."""
+HIDDEN = ("serve",)
+
+
+@cache
+def lines_of(module: str) -> dict[str, str]:
+    """Function or group of a module -> its line of the help, read from the source: to load it takes far longer."""
+    found = {}
+    for node in ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                found[name] = ast.get_docstring(node) or ""
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=options)):
+                found.update((name, ast.literal_eval(one.value)) for one in options if one.arg == "help")
+    return {name: text.partition("\n")[0].rstrip(".") for name, text in found.items()}
+
+
+class Listed(TyperGroup):
+    """Stands for a command that is not called."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 (a line is shown whole)
+        """Its line."""
+        module, name = COMMANDS[self.name or ""]
+        return lines_of(module)[name]
 
 
 class Commands(TyperGroup):
-    """Shows the table, and loads what is called: the modules of all commands take longer than most of them."""
+    """Lists the table, and loads what is called: the modules of all commands take longer than most of them."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands.update(
-            (name, TyperGroup(name=name, short_help=line, hidden=not line))
-            for name, (_, line) in COMMANDS.items()
-        )
+        self.commands.update((name, Listed(name=name, hidden=name in HIDDEN)) for name in COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that these arguments begin with."""
@@ -97,7 +67,7 @@ class Commands(TyperGroup):
 
 def loaded(name: str) -> Any:
     """The command or group of this name, as the table tells."""
-    found = pkgutil.resolve_name(f"workers.cli.{COMMANDS[name][0]}")
+    found = pkgutil.resolve_name("workers.cli.{}:{}".format(*COMMANDS[name]))
     if isinstance(found, typer.Typer):
         info = TyperInfo(found, name=name)
         return get_group_from_info(

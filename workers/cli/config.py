@@ -14,6 +14,7 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, LarderError
 from workers.cli.context import WRONG, CommandContext, command
+from workers.cli.processes import differing
 from workers.cli.tables import warn
 
 app = typer.Typer(no_args_is_help=True, help="Write, show or check the configuration file.")
@@ -90,6 +91,7 @@ def check(context: CommandContext) -> None:
             for one in settings.rag.sources
         ],
         "warnings": [*settings.notes, *reranker],
+        "not_running": differing(context),
         "problems": problems,
     }
     context.answer(understood, _told(understood))
@@ -123,4 +125,8 @@ def _told(understood: Json) -> Text:
     said = Text("\n".join(lines))
     for warning in understood["warnings"]:
         said.append("\nwarning", style="yellow").append(f" {warning}")
+    for line in understood["not_running"]:
+        said.append("\ndiffers", style="yellow").append(f" {line}")
+    if understood["not_running"]:
+        said.append("\nnext  larder reload")
     return said

@@ -81,7 +81,6 @@ class CommandContext:
         """The runtime on living servers; queue and database are connected on first use."""
         from workers import runtime
         from workers.embedded.locating import open_runtime, uses_embedded
-        from workers.queue.app import configure
 
         data = self.settings.data
         if self.looks and uses_embedded(self.settings) and not (data / "credentials.json").exists():
@@ -92,7 +91,12 @@ class CommandContext:
             raise ConfigurationError(f"there is no installation {where}", fix=fix)
         parts = open_runtime(self.settings)
         parts.answer_timeout = self.answer_timeout
-        configure(self.settings.rag.queue, parts.addresses.broker, send_only=self.answer_timeout is not None)
+        if not self.looks:  # else nothing is sent, and Celery need not be loaded
+            from workers.queue.app import configure
+
+            configure(
+                self.settings.rag.queue, parts.addresses.broker, send_only=self.answer_timeout is not None
+            )
         runtime.use(parts)
         return parts
 
@@ -132,7 +136,7 @@ class CommandContext:
         """Workers for the length of the command, if none run; of the queues that a sync needs, or of those given."""
         from workers.admin import sync_now
 
-        with sync_now.borrowed_workers(self.parts, *queues) as borrowed:
+        with sync_now.temporary_workers(self.parts, *queues) as borrowed:
             if borrowed:
                 warn("no workers are running: started some for this command (see `larder up`)")
             yield

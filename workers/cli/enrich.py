@@ -144,7 +144,8 @@ def show(console: Console, items: Sequence[Json]) -> None:
             console.print(Text.assemble((title, "bold"), ("  (refused)", "red")))
             continue
         lowered = f"  (level {level}: {LEVELS[level].says})" if level else ""
-        console.print(Text.assemble((title, "bold"), (lowered, "yellow")))
+        partial = f"  (partial: {found['partial']})" if found.get("partial") else ""
+        console.print(Text.assemble((title, "bold"), (lowered + partial, "yellow")))
         rows = ((Text(name, style="cyan"), _cut(line)) for name, line in _lines(found))
         console.print(Padding(table(("", ""), rows), (0, 0, 0, 2)))
 

@@ -15,7 +15,7 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command, resumable
-from workers.cli.tables import in_words, once, progress_bars, span, table, warn
+from workers.cli.tables import duration_text, item_and_reason, progress_bars, progress_line, table, warn
 
 MOST_SHOWN = 20
 """Lines of a list on the screen; --json has all."""
@@ -37,7 +37,7 @@ def index(
     from workers.control import sync
 
     context.looks = dry_run
-    wanted = sync_now.chosen(context.parts, names or [])
+    wanted = sync_now.configured_sources_named(context.parts, names or [])
     if not wanted:
         raise ConfigurationError(
             "no sources are configured", fix="`larder config init` writes an example file"
@@ -49,7 +49,7 @@ def index(
         for run in found:
             counts = f"{run['listed']} listed, {run['unchanged']} unchanged, {run['queued']} would be indexed"
             said.append(f"{run['source']}: {counts}, {run['skipped']} skipped, {run['failed']} failed")
-            problems = [f"{p['outcome']} {once(p['item'], p['reason'])}" for p in run["problems"]]
+            problems = [f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}" for p in run["problems"]]
             for lines in (run["would_index"], problems):
                 said += [f"  {line}" for line in lines[:MOST_SHOWN]]
                 if (more := len(lines) - MOST_SHOWN) > 0:
@@ -87,7 +87,7 @@ def _run(context: CommandContext, wanted: Sequence[Any], *, force: bool) -> None
                 if progress.disable and not context.as_json and time.monotonic() - told >= TELL_SECONDS:
                     told = time.monotonic()
                     lines = (
-                        f"{task.description}: {in_words(task)}, {task.fields['note']}"
+                        f"{task.description}: {progress_line(task)}, {task.fields['note']}"
                         for task in progress.tasks
                     )
                     warn(*lines)
@@ -123,7 +123,9 @@ _COLUMNS = {
 
 def summary(result: Json) -> tuple[Table, Text]:
     """What became of each source, and what went wrong."""
-    runs, stats = result["runs"], result["stats"]
+    stats, last = result["stats"], {run["source"]: run for run in result["runs"]}
+    # The run that was under way before may have left all of its work to this command's own.
+    runs = [run for run in result["runs"] if run["indexed"] or run is last[run["source"]]]
     rows = ((run["source"], *(sum(run[c] for c in counts) for counts in _COLUMNS.values())) for run in runs)
     said = Text(
         f"{stats['documents_processed']} documents indexed, {stats['vectors_indexed']} chunks written "
@@ -136,7 +138,7 @@ def summary(result: Json) -> tuple[Table, Text]:
         )
     for error in stats["errors"][:MOST_SHOWN]:
         said.append(f"\n{error['outcome']}", style="yellow" if error["outcome"] == "skipped" else "red")
-        said.append(f" {error['source']}: {once(error['item'], error['reason'])}")
+        said.append(f" {error['source']}: {item_and_reason(error['item'], error['reason'])}")
     if (more := len(stats["errors"]) - MOST_SHOWN) > 0:
         said.append(f"\n... and {more} more; see `larder status`")
     return table(("source", *_COLUMNS), rows, right=_COLUMNS), said
@@ -266,7 +268,7 @@ def index_status(context: CommandContext) -> None:
             f"{i['model']} ({i['dimensions']})",
             i["chunker"],
             *(i[count] for count in counts),
-            "-" if i["lag_seconds"] is None else span(i["lag_seconds"]),
+            "-" if i["lag_seconds"] is None else duration_text(i["lag_seconds"]),
             f"{i['vector_index']}, {i['keyword_index']}",
         )
         for i in found["indexes"]

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError
 from workers.cli.context import FAILED, LONG_ANSWER_TIMEOUT, PARTLY, CommandContext, YesOption, command
-from workers.cli.tables import once, span, table
+from workers.cli.tables import duration_text, item_and_reason, table
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -193,7 +193,7 @@ def show_dead(context: CommandContext, letter_id: Annotated[str, Argument(metava
     """Show all that is known of one dead letter and its document, without the text."""
     from workers.admin import operations
 
-    letters, jobs = operations.named(context.parts, [letter_id])
+    letters, jobs = operations.letters_and_jobs(context.parts, [letter_id])
     told = jobs[0] if jobs else letters[0].to_json()
     history = operations.history(context.parts, letters[0]) if letters else []
     others = [one.to_json() for one in history if one.id != told["id"]]
@@ -215,7 +215,7 @@ def replay_dead(
     if bool(ids) + bool(source) + every != 1:
         raise ConfigurationError("say what to replay", fix="give ids, or --source NAME, or --all")
     parts = context.parts
-    letters, failed = operations.named(parts, ids or ())
+    letters, failed = operations.letters_and_jobs(parts, ids or ())
     if not ids:
         letters, failed = (
             operations.dead_letters(parts, source),
@@ -241,7 +241,7 @@ def drop_dead(
     from pipeline.ledger import jobs
     from workers.admin import operations
 
-    letters, failed = operations.named(context.parts, ids)
+    letters, failed = operations.letters_and_jobs(context.parts, ids)
     items = sorted({letter.item for letter in letters} | {job["id"] for job in failed})
     if not yes:
         context.refuse_without_yes(f"drop {', '.join(items)}", "dropped", items=items)
@@ -275,7 +275,14 @@ def list_audit(
     with _chain(context, tenant) as connection:
         found = log.listed(connection, number, action)
     keys = ("seq", "at", "actor", "action", "subject", "detail")
-    rows = ({**one, "at": minute(one["at"]), "detail": one["detail"] or ""} for one in found)
+    rows = (
+        {
+            **one,
+            "at": minute(one["at"]),
+            "detail": ", ".join(f"{k} {v}" for k, v in (one["detail"] or {}).items()),
+        }
+        for one in found
+    )
     shown = table(keys, ([row[key] for key in keys] for row in rows))
     context.answer({"entries": found}, shown if found else "no entries")
 
@@ -315,18 +322,30 @@ def runs(
     heads = ("run", "source", "began", "took", "state", "listed", "indexed", "failed")
     rows = (
         (
-            *(one["run"], one["source"], minute(one["started_at"]), span(one["seconds"]), one["state"]),
+            *(
+                one["run"],
+                one["source"],
+                minute(one["started_at"]),
+                duration_text(one["seconds"]),
+                one["state"],
+            ),
             *(one["listed"], one["indexed"], one["failed"] + one["dead"]),
         )
         for one in found
     )
     shown = table(heads, rows, right=heads[5:])
     errors = [f"run {one['run']}: {one['error']}" for one in found if one["error"]]
-    errors += [f"run {one['run']}: {once(p['item'], p['reason'])}" for one in found for p in one["problems"]]
+    errors += [
+        f"run {one['run']}: {item_and_reason(p['item'], p['reason'])}"
+        for one in found
+        for p in one["problems"]
+    ]
     lines = errors[:MOST_SHOWN] + ["... and more; --json has all"] * (len(errors) > MOST_SHOWN)
     context.answer({"runs": found}, *([shown, *lines] if found else ["no source was synced yet"]))
 
 
+_TICK = re.compile(r"Task larder\.(?:pump|upkeep\.canary)\[.*(?:received|succeeded in)")
+"""What happens every few seconds, shown from the level debug on."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FOLLOW_SECONDS = 0.5
 
@@ -380,7 +399,7 @@ def _log_line(process: str, line: str, least: int) -> tuple[str, str] | None:
         noted = re.fullmatch(r"(\d{4}-\S+Z) (.*)", line)
         at, event = noted.groups() if noted else ("", line)
         level, more = "warning" if noted else "info", ""
-    if level in LEVELS and LEVELS.index(level) < least:
+    if (level in LEVELS and LEVELS.index(level) < least) or (least and _TICK.match(event)):
         return None
     return at, f"{at[:19].replace('T', ' ')} {process:<14} {level:<8} {event}{more}"
 

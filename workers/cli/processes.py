@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -16,7 +17,8 @@ from typer import Argument, Option
 
 from pipeline.errors import ConfigurationError, StoreUnavailable
 from workers.cli import INTERRUPTED
-from workers.cli.context import FAILED, CommandContext, command
+from workers.cli.context import FAILED, CommandContext, command, resumable
+from workers.cli.tables import warn
 from workers.processes import liveness
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def up(
 
     settings = context.settings
     if "supervisor" in supervisor.running(settings.data):
-        raise supervisor.already(settings.data)
+        raise supervisor.refuse_second(settings.data)
     r = settings.rag
     ports = {"flower.port": 0 if no_flower else r.flower.port, "api.port": 0 if no_api else r.api.port}
     for key, wanted in ports.items():
@@ -55,7 +57,7 @@ def up(
             supervisor.shut_down(settings.data)
             raise typer.Exit(INTERRUPTED) from None
         return
-    with supervisor.alone(settings.data):  # the supervisor itself, until a signal comes
+    with supervisor.single_supervisor(settings.data):  # the supervisor itself, until a signal comes
         where = addresses(settings)
         migrate(settings, where)
         sync.register(context.parts)
@@ -76,7 +78,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
     from workers import embedded
     from workers.processes import supervisor
 
-    folder = embedded.made(context.settings.data)
+    folder = embedded.private_folder(context.settings.data)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "workers.cli", "up", "--data", str(folder)]
@@ -113,7 +115,7 @@ def _detach(context: CommandContext, *, no_api: bool, no_flower: bool) -> dict[s
             )
         return state
     if supervisor.running(folder).get("supervisor", process.pid) != process.pid:
-        raise supervisor.already(folder)
+        raise supervisor.refuse_second(folder)
     tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     raise StoreUnavailable("it did not start: " + " / ".join(tail), fix=f"see {log.parent}")
 
@@ -160,6 +162,69 @@ def down(context: CommandContext) -> None:
     context.answer({"success": True, "stopped": stopped}, f"stopped {len(stopped)} processes")
 
 
+FIXED = (
+    "storage.database.url",
+    "storage.database.controlUrl",
+    "storage.database.adminUrl",
+    "storage.broker.url",
+)
+"""Keys that only another start takes over: all processes must see the same servers at any time."""
+RELOAD_SECONDS = 90.0
+"""In which one process ends what it is at and begins anew, and several times over."""
+
+
+def differing(context: CommandContext) -> list[str]:
+    """What the file says and what runs does not do yet, a line for each key; nothing if nothing runs."""
+    from workers.processes import supervisor
+    from workers.settings import in_force
+
+    state = supervisor.read_state(context.settings.data) or {}
+    runs, file = state.get("configuration"), in_force(context.settings)
+    if "supervisor" not in supervisor.living(state) or not isinstance(runs, dict):
+        return []
+    keys = [key for key in {**runs, **file} if key != "file" and runs.get(key) != file.get(key)]
+    lines = {
+        key: f"{key}: {file.get(key, 'nothing')} (what runs has {runs.get(key, 'nothing')})" for key in keys
+    }
+    return list({**lines, **({"secrets": "a password or key"} if "secrets" in keys else {})}.values())
+
+
+@command()
+def reload(context: CommandContext) -> None:
+    """Have a running installation take over what was changed in the configuration, one process after the other.
+
+    Nothing is lost: each process ends what it is at, and the next one waits until it is up again.
+    """
+    from workers.processes import supervisor
+
+    data, changed = context.settings.data, differing(context)
+    boss = supervisor.running(data).get("supervisor")
+    if boss is None:
+        raise ConfigurationError(f"nothing runs with {data}", fix="larder up --detach")
+    if fixed := [line for line in changed if line.startswith(FIXED)]:
+        what = f"this cannot be taken over while it runs: {'; '.join(fixed)}"
+        raise ConfigurationError(what, fix="larder down, then larder up --detach")
+    if not changed:
+        context.answer({"success": True, "changed": []}, "nothing to do: what runs has this configuration")
+        return
+    os.kill(boss, signal.SIGHUP)
+    begun, last, left = time.monotonic(), time.monotonic(), None
+    with resumable(goes_on=True):
+        while left != []:
+            time.sleep(0.2)
+            state = supervisor.read_state(data) or {}
+            now: Any = None if differing(context) else state.get("outdated")
+            if now != left:
+                left, last = now, time.monotonic()
+                warn(*(f"{name} begins anew" for name in (left or ())[:1]))
+            if "supervisor" not in supervisor.living(state) or time.monotonic() - last > RELOAD_SECONDS:
+                log = data / "logs" / f"{left[0] if left else 'supervisor'}.log"
+                what = f"{left[0] if left else 'the supervisor'} does not take the configuration over"
+                raise StoreUnavailable(what, fix=f"see {log}; correct the file, then larder reload")
+    told = [f"taken over in {time.monotonic() - begun:.0f} s:", *changed]
+    context.answer({"success": True, "changed": changed}, *told)
+
+
 def _log_as_configured(context: CommandContext) -> None:
     from workers.processes import logs
 
@@ -185,6 +250,15 @@ def worker(
     processes.run_worker(context.parts, known, concurrency)
 
 
+LOADED_FOR_FORKS = (
+    "pipeline.enrichment.text",
+    "workers.search",
+    "workers.admin.status",
+    "workers.admin.explain",
+)
+"""What the commands themselves load when they are called."""
+
+
 @command(answer_timeout=None, without={"as_json"})
 def serve(context: CommandContext) -> None:
     """Run the commands of this machine's terminals that shall be quick; started by `larder up`."""
@@ -195,6 +269,8 @@ def serve(context: CommandContext) -> None:
 
     for name in SERVED:
         commands.loaded(name)
+    for module in LOADED_FOR_FORKS:
+        import_module(module)
     preload(Runtime(context.settings, Addresses()))
     os.chdir(context.settings.data)
     served.serve()
@@ -248,7 +324,7 @@ def token(
     rights = {"permissions": sorted(caller.permissions), "projects": caller.projects, "groups": caller.groups}
     with context.parts.database.tenant(caller.tenant) as connection:
         told = {**rights, "security_level": level, "hours": hours}
-        audit.note(connection, caller.tenant, "token", user, told, by=current_user())
+        audit.append(connection, caller.tenant, "token", user, told, by=current_user())
     context.answer({"token": made}, made)
 
 
@@ -300,11 +376,24 @@ def flower(
         int | None, Option(min=1, max=65535, help="TCP port. [default: flower.port, else 5555]")
     ] = None,
     address: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    open_: Annotated[
+        bool, Option("--open", help="Only print address, user and password of the Flower that runs.")
+    ] = False,
 ) -> None:
     """Run Flower in the foreground: read-only, with basic auth.
 
     User and password come from LARDER_FLOWER_AUTH (user:password), else from the data folder.
     """
+    if open_:
+        from workers.processes import supervisor
+
+        state = supervisor.read_state(context.settings.data) or {}
+        if "flower" not in supervisor.living(state):
+            what = f"no Flower runs with {context.settings.data}"
+            raise ConfigurationError(what, fix="larder up --detach, without --no-flower")
+        names = {"address": "url", "user": "user", "password": "password"}
+        context.answer(None, *(f"{label:<9} {state[f'flower_{name}']}" for label, name in names.items()))
+        return
     from workers.processes import run as processes
 
     _log_as_configured(context)

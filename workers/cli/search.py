@@ -216,8 +216,12 @@ def search(
     else:
         if level:
             said.append(Text.assemble((f"degradation level {level}", "yellow"), f": {_NOTES.get(level, '')}"))
+        if found.partial:
+            said.append(Text.assemble(("partial", "yellow"), f": {found.partial}"))
         if not found.hits:
             said.append("nothing found" if found.model else "nothing is indexed yet; see `larder index`")
+    if found.weak:
+        said.append(Text("nothing close; nearest:", style="yellow"))
     for n, hit in enumerate(found.hits, 1):
         said += _lines(context.console, n, hit, text)
     if found.hits and explain:
@@ -229,17 +233,18 @@ def search(
 def _lines(console: Console, rank: int, hit: Any, question: str) -> Iterator[Text]:
     """A hit: title, where it comes from, what speaks against it, and the passage that answers."""
     from pipeline.enrichment.text import passage
-    from pipeline.search.validity import remark
+    from pipeline.search.validity import validity_note
 
     width, d, indent = min(console.width, WIDEST), hit.document, " " * INDENT
-    head = Text.assemble((f"{rank:>3}. ", "bold"), (f"{hit.score:.3f}  ", "green"), (d.title, "bold"))
-    against = Text(f"{indent}{remark(d)}", style="yellow")
+    colour, mark = ("dim", "weak  ") if hit.weak else ("green", "")
+    head = Text.assemble((f"{rank:>3}. ", "bold"), (f"{hit.score:.3f}  {mark}", colour), (d.title, "bold"))
+    against = Text(f"{indent}{validity_note(d)}", style="yellow")
     for line in (head, against):
         line.truncate(width, overflow="ellipsis")
     yield head
     # A link is kept whole, even if it is longer than the line: it is there to be copied.
     yield Text(indent + "  ".join(filter(None, _place(d))), style="cyan")
-    if remark(d):
+    if validity_note(d):
         yield against
     if hit.explanation is not None and hit.explanation.feedback_why:
         yield Text(indent + hit.explanation.feedback_why, style="magenta")
@@ -363,9 +368,10 @@ def _document_rows(d: Json) -> Iterator[tuple[str, Any]]:
     yield "title", d["title"]
     yield "source", f"{d['source']}/{d['kind']}  {d['external_id']}"
     yield "link", d["url"]
-    states = {**d, "not indexed yet": d["indexed_version"] is None}
+    bare = d["indexed_version"] is None
+    states = {**d, "not indexed yet": bare and not d["chunk_count"]}
     reasons = ", ".join(name for name in ("deleted", "hidden", "not indexed yet") if states[name])
-    yield "searchable", f"no: {reasons}" if reasons else "yes"
+    yield "searchable", f"no: {reasons}" if reasons else "by words: it has no vectors yet" if bare else "yes"
     yield "state", f"{d['state']}, stage {d['stage']}"
     yield "version", f"{d['desired_version']} wanted, {d['indexed_version'] or 'none'} indexed"
     wanted, indexed = d["pipeline_version"], d["indexed_pipeline"]

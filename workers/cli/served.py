@@ -34,6 +34,8 @@ def ask(args: Sequence[str], folder: Path) -> int | None:
     """Have the command run there; its exit code, or None if nobody is there to run it."""
     here = Path.cwd()
     streams = [sys.stdin, sys.stdout, sys.stderr]
+    if None in streams:  # closed by whoever started us: there is nothing to hand over
+        return None
     wanted = {
         "program": program(),
         "args": args,
@@ -49,7 +51,9 @@ def ask(args: Sequence[str], folder: Path) -> int | None:
                 door.connect(SOCKET)
             finally:
                 os.chdir(here)
-            socket.send_fds(door, [json.dumps(wanted).encode() + b"\n"], [s.fileno() for s in streams])
+            said = json.dumps(wanted).encode() + b"\n"
+            sent = socket.send_fds(door, [said], [s.fileno() for s in streams])
+            door.sendall(said[sent:])  # a large environment goes in parts
             pid = int(door.recv(_MOST))
             door.settimeout(None)
             door.sendall(b"!")
@@ -58,11 +62,14 @@ def ask(args: Sequence[str], folder: Path) -> int | None:
         while True:
             try:
                 code = door.recv(1)
-                return code[0] if code else 1
             except KeyboardInterrupt:
                 os.kill(pid, signal.SIGINT)
+                continue
             except OSError:
                 return 1
+            if not code:
+                print("the process that ran this command was ended from outside", file=sys.stderr)
+            return code[0] if code else 1
 
 
 def serve() -> NoReturn:
@@ -91,9 +98,13 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _, user, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    asker.settimeout(GREET_SECONDS)
     said, streams, _, _ = socket.recv_fds(asker, _MOST, 3)
-    while said and not said.endswith(b"\n"):
-        said += asker.recv(_MOST)
+    while not said.endswith(b"\n"):
+        more = asker.recv(_MOST)
+        if not more:
+            return 1  # whoever asked is gone in the middle of the question
+        said += more
     wanted = json.loads(said)
     if wanted["program"] != ours or user != os.getuid():
         return 1
@@ -111,6 +122,7 @@ def _answer(asker: socket.socket, ours: list[object]) -> int:
     asker.sendall(str(os.getpid()).encode())
     if not asker.recv(1):
         return 1
+    asker.settimeout(None)
     code = _run(asker)
     asker.sendall(bytes([code & 255]))
     return code

@@ -18,7 +18,7 @@ from typer import Option
 from pipeline.documents import Json
 from pipeline.errors import ConfigurationError, StoreError
 from workers.cli.context import FAILED, CommandContext, command
-from workers.cli.tables import once, pace, span, table, warn
+from workers.cli.tables import duration_text, item_and_reason, rate_and_time_left, table, warn
 
 SLOW_SECONDS = 2.0
 """Of one way to the database: from there on workers answer at level 2 at least."""
@@ -103,7 +103,12 @@ def _running(s: Json) -> tuple[object, ...]:
     seconds = (datetime.now(UTC) - datetime.fromisoformat(run["started_at"])).total_seconds()
     rate = done / seconds if seconds > 0 else 0.0
     bar = ProgressBar(total=total, completed=done, width=14)
-    return s["name"], bar, f"{done}/{total}", pace(rate, (total - done) / rate if rate else None)
+    return (
+        s["name"],
+        bar,
+        f"{done}/{total}",
+        rate_and_time_left(rate, (total - done) / rate if rate else None),
+    )
 
 
 def _source(s: Json, *, several: bool) -> tuple[object, ...]:
@@ -124,7 +129,7 @@ def _source(s: Json, *, several: bool) -> tuple[object, ...]:
     name = f"{s['tenant']}/{s['name']}" if several else s["name"]
     dead = Text(str(s["dead"]), style="red" if s["dead"] else "")
     counts = (s["documents"], s["chunks"], s["pending"], dead, s["hidden"])
-    fresh = span(s["freshness_seconds"]) if s["documents"] else ""
+    fresh = duration_text(s["freshness_seconds"]) if s["documents"] else ""
     return name, *counts, fresh, _until(s["next_sync"]), state
 
 
@@ -137,7 +142,7 @@ def _troubles(sources: list[Json]) -> list[Text]:
         (
             "red" if p["outcome"] == "failed" else "yellow",
             s["name"],
-            f"{p['outcome']} {once(p['item'], p['reason'])}",
+            f"{p['outcome']} {item_and_reason(p['item'], p['reason'])}",
         )
         for s in sources
         for p in s["problems"]
@@ -159,6 +164,7 @@ def _troubles(sources: list[Json]) -> list[Text]:
 
 def _figures(found: Json) -> Iterator[tuple[str, str]]:
     """Labels, and what is said of each as markup."""
+    from pipeline.ledger.overview import Partial
     from workers.processes.liveness import DEAF_SECONDS
 
     b, e = found["backlog"], found.get("enrichment") or {}
@@ -170,27 +176,32 @@ def _figures(found: Json) -> Iterator[tuple[str, str]]:
     failed = f", [red]{n} failed[/]" if (n := e.get("failed")) else ""
     yield "step 4", f"{e.get('waiting', 0)} waiting, {e.get('running', 0)} running{failed}{waiting}"
     ages = found["canaries"]
-    queues = "   ".join(
-        f"{q} {n}{_since(' (seen {} ago)', ages.get(q))}" for q, n in (b["queues"] or {}).items()
-    )
+    queues = "   ".join(f"{q} {n}" for q, n in (b["queues"] or {}).items())
+    if seen := [ages[q] for q in b["queues"] or () if ages.get(q) is not None]:
+        queues += f"   (seen within {duration_text(max(seen))})"
     unknown = f"[red]unknown: the broker {escape(found.get('broker_error') or 'is away')}[/]"
     aside = f"   [yellow]{n} messages set aside[/]" if (n := b.get("set_aside")) else ""
     yield "queues", unknown if b["queues"] is None else queues + aside
     workers = [(escape(w["name"].split("@")[0]), w["age_seconds"]) for w in found["workers"]]
-    said = [f"[red]{w} silent {span(age)}[/]" if age > DEAF_SECONDS else w for w, age in workers]
+    said = [f"[red]{w} silent {duration_text(age)}[/]" if age > DEAF_SECONDS else w for w, age in workers]
     yield "workers", ", ".join(said) or "none running"
     yield "index", _index(found["index"]) if found["index"] else "none yet"
+    if found.get("partial"):
+        yield "partial", f"[yellow]{Partial(**found['partial'])}[/]: found by words alone"
     yield "embed", _embedding(found["embedding"])
     if raised := found.get("alerts"):
         now = datetime.now(UTC)
         since = (
             (a, (now - datetime.fromisoformat(a["since"])).total_seconds()) for a in raised[:MOST_ALERTS]
         )
-        told = [f"{a['name']} {escape(a['subject'])} for {span(age)}".replace("  ", " ") for a, age in since]
+        told = [
+            f"{a['name']} {escape(a['subject'])} for {duration_text(age)}".replace("  ", " ")
+            for a, age in since
+        ]
         more = f" and {len(raised) - MOST_ALERTS} more" if len(raised) > MOST_ALERTS else ""
         yield "alerts", f"[yellow]{', '.join(told)}{more}[/]"
     for i in found.get("other_indexes") or []:  # being filled, or kept for a rollback
-        lag = f", {i['stale']} older, {span(i['lag_seconds'])} behind" if i["stale"] else ""
+        lag = f", {i['stale']} older, {duration_text(i['lag_seconds'])} behind" if i["stale"] else ""
         dead = f", [red]{i['dead']} dead[/]" if i["dead"] else ""
         yield (
             "",
@@ -219,11 +230,11 @@ def _embedding(e: Json) -> str:
 
 def _since(words: str, seconds: float | None) -> str:
     """`words` with a time in them; nothing for None."""
-    return "" if seconds is None else words.format(span(seconds))
+    return "" if seconds is None else words.format(duration_text(seconds))
 
 
 def _until(moment: str | None) -> str:
     if moment is None:
         return "-"
     left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
-    return "due" if left <= 0 else span(left)
+    return "due" if left <= 0 else duration_text(left)

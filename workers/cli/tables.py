@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.containers import Lines
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
@@ -38,8 +40,29 @@ def to_stdout_json(data: Any) -> str:
     return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
+_PIECE = re.compile(r"[^-_./\\@,:;=]+[-_./\\@,:;=]*|[-_./\\@,:;=]+")
+
+
+class TableCell(Text):
+    """Plain text of a table, of which a word that is longer than its column is broken behind one of its marks."""
+
+    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
+        """Its lines."""
+
+        def broken(word: re.Match[str]) -> str:
+            lines = [""]
+            for piece in _PIECE.findall(word[0]):
+                if len(lines[-1]) + len(piece) > width and lines[-1]:
+                    lines.append("")
+                lines[-1] += piece
+            return "\n".join(lines)
+
+        plain = re.sub(rf"\S{{{width + 1},}}", broken, self.plain)
+        return Text(plain, self.style).wrap(console, width, **how)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[str] = ()) -> Table:
-    """Rows under their heads, folded where they do not fit; text is printed as it stands, not as markup.
+    """Rows under their heads, broken between words where they do not fit; text is printed as it stands, not as markup.
 
     `right` are the heads of columns of numbers; without heads there is no line for them.
     """
@@ -47,23 +70,25 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Coll
     made = Table(*columns, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     made.show_header = any(heads)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text | ProgressBar) else Text(str(cell)) for cell in row))
+        made.add_row(
+            *(cell if isinstance(cell, Text | ProgressBar) else TableCell(str(cell)) for cell in row)
+        )
     return made
 
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def span(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Seconds as people say them, in at most four characters or so; `never` for None."""
     if seconds is None:
         return "never"
     return next((f"{int(seconds // size)}{unit}" for size, unit in _UNITS if seconds >= size), "0s")
 
 
-def pace(rate: float | None, left: float | None) -> str:
+def rate_and_time_left(rate: float | None, left: float | None) -> str:
     """How much is done in a second, and in how many seconds all of it will be; empty if that is not known."""
-    return f"{rate:.1f}/s" + (f", {span(left)} left" if left else "") if rate else ""
+    return f"{rate:.1f}/s" + (f", {duration_text(left)} left" if left else "") if rate else ""
 
 
 class PaceColumn(ProgressColumn):
@@ -71,18 +96,20 @@ class PaceColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Of the last half minute."""
-        return Text(pace(task.speed, task.time_remaining))
+        return Text(rate_and_time_left(task.speed, task.time_remaining))
 
 
-def once(item: str, reason: str) -> str:
+def item_and_reason(item: str, reason: str) -> str:
     """What is wrong with an item, which is named once; with a source as a whole if there is none."""
     return reason if not item or item in reason else f"{item}: {reason}"
 
 
-def in_words(task: Task) -> str:
+def progress_line(task: Task) -> str:
     """The same as a line, where no bar can be drawn."""
     of = f" of {task.total:.0f}" if task.total else ""
-    return ", ".join(filter(None, (f"{task.completed:.0f}{of}", pace(task.speed, task.time_remaining))))
+    return ", ".join(
+        filter(None, (f"{task.completed:.0f}{of}", rate_and_time_left(task.speed, task.time_remaining)))
+    )
 
 
 def progress_bars(console: Console, *, transient: bool = False) -> Progress:

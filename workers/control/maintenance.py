@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -16,7 +17,6 @@ from pipeline.ledger import audit, embedding_use, search_indexes, upkeep
 from pipeline.ledger.leases import renewed
 from pipeline.search import term_statistics
 from pipeline.search.chunk_store import SearchIndex, active_index, indexes
-from pipeline.stories.store import build_index
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -88,10 +88,12 @@ def build_asked(parts: Runtime) -> None:
             logger.warning("what was put off of search index %d could not be built: %s", index.id, error)
         finally:  # one that fails is tried when somebody asks again: until then writes go on
             with parts.database.control() as connection:
-                search_indexes.built(connection, claimed)
+                search_indexes.finish_build(connection, claimed)
 
 
 def _build_stories(parts: Runtime) -> None:
+    from pipeline.stories.store import build_index  # with all of user stories, which status asks nothing of
+
     with parts.database.control() as connection:
         build_index(connection, parts.rag.story_embedding.dimensions)
 
@@ -115,10 +117,14 @@ def _build(parts: Runtime, index: SearchIndex) -> None:
         keyword, vector = term_statistics.build_due(
             connection, index, exact_below=retrieval.exact_below, build_at=retrieval.build_at
         )
-    # Apart: the first one notes in the row of the index that it is there, and locks it until the commit.
-    for kind in ({"keyword": keyword, "vector": False}, {"keyword": False, "vector": vector}):
+
+    def build(kind: Mapping[str, bool]) -> None:
         with parts.database.control() as connection:
             term_statistics.build(connection, index, **kind)
+
+    # Beside each other, since each is made by one process of the server.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(build, ({"keyword": keyword, "vector": False}, {"keyword": False, "vector": vector})))
 
 
 def trim(parts: Runtime) -> None:
@@ -132,11 +138,11 @@ def trim(parts: Runtime) -> None:
         partial(work_in_progress.trim_cache, megabytes=megabytes),
         embedding_use.forget_old_claims,
         partial(upkeep.delete, found=upkeep.ORPHANS),
-        partial(audit.prune, days=parts.rag.security.audit_days),
     )
-    for do in of_tenants:
-        for tenant in tenants(parts):
+    for tenant in tenants(parts):
+        for do in of_tenants:
             _apart(partial(_as_tenant, parts, tenant, do))
+        _apart(partial(_prune_audit, parts, tenant))
     with parts.database.control() as connection:
         upkeep.trim_few(connection)
     hours = parts.rag.enrichment.results_kept_hours
@@ -146,6 +152,11 @@ def trim(parts: Runtime) -> None:
         while more:
             with parts.database.control() as connection:
                 more = upkeep.trim(connection, table, runs_days=runs, dead_days=dead, answers_hours=hours)
+
+
+def _prune_audit(parts: Runtime, tenant: UUID) -> None:
+    while _as_tenant(parts, tenant, partial(audit.prune, days=parts.rag.security.audit_days)):
+        pass
 
 
 def record_canary(parts: Runtime, queue: str) -> None:

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from pipeline.errors import LarderError, StoreError
-from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, work
+from pipeline.ledger import Item, Stage, fills, jobs, runs, sources, upkeep, work
 from pipeline.search.chunk_store import SearchIndex, indexes
 from workers.control import steps
 from workers.control.sync import Configured, open_source, source_of_row, start_run, unexpected
@@ -32,7 +33,7 @@ def pump_once(parts: Runtime) -> None:
         due = jobs.pump_once(connection, steps.job_limits(parts.rag))
     for one in due:
         dispatch.send_job(parts.database, one)
-    unheard = broker.unheard(parts.addresses.broker, dispatch.LISTS)
+    unheard = broker.without_message(parts.addresses.broker, dispatch.LISTS)
     limits = replace(steps.limits(parts.rag), resend=_resend(parts, unheard, *dispatch.TASK_OF.values()))
     with parts.database.control() as connection:
         found = work.pump_once(
@@ -118,17 +119,21 @@ def _has_changed(parts: Runtime, configured: Configured, row: sources.SourceRow)
 
 
 def _close_settled(parts: Runtime) -> None:
-    """Close runs whose documents are settled; have their words counted first, which takes minutes for millions."""
+    """Close runs whose documents are settled, once their words are counted, and build what was put off meanwhile.
+
+    Both take minutes for millions.
+    """
     with parts.database.control() as connection:
-        settled = runs.settled(connection)
+        settled = runs.list_settled(connection)
         counted = [s for s in settled if not s.uncounted]
         closed = runs.close(connection, [s.id for s in counted]) if counted else []
+        outgrown = upkeep.have_outgrown_counts(connection)
     for one in closed:
         if one["documents"] or one["errors"]:
             logger.info("indexing_complete", extra=one)
-    if len(counted) < len(settled):
+    if outgrown or len(counted) < len(settled):
         dispatch.send("larder.upkeep.statistics")
-    if any(s.changed for s in counted):
+    if any(s.changed for s in settled):
         dispatch.send("larder.upkeep.build")
 
 
@@ -137,10 +142,14 @@ def _send_fills(parts: Runtime, index: SearchIndex, *, resend: float | None = No
     limits = steps.limits(parts.rag)
     with parts.database.control() as connection:
         due = fills.choose(connection, index.id, replace(limits, resend=resend or limits.resend))
-    for one in due:
-        weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
-        for part in dispatch.portions(one.items, one.sizes, weight=weight, most=most):
-            dispatch.send_fill(parts.database, one.tenant_id, index.id, part)
+    weight, most = steps.weights(parts.rag)[Stage.CHUNKED], parts.rag.queue.batch_documents
+    messages = [
+        [(one.tenant_id, part) for part in dispatch.portions(one.items, one.sizes, weight=weight, most=most)]
+        for one in due
+    ]
+    for turn in zip_longest(*messages):  # tenants take turns
+        for tenant, part in filter(None, turn):
+            dispatch.send_fill(parts.database, tenant, index.id, part)
 
 
 def fill(parts: Runtime, tenant: UUID, index_id: int, items: Sequence[Item]) -> None:

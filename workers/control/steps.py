@@ -71,7 +71,7 @@ def syncer(parts: Runtime) -> Syncer:
         database=parts.database,
         lease=q.lease_seconds,
         guard=admission.DeletionGuard(share=q.deletion_guard.share, documents=q.deletion_guard.documents),
-        after_page=partial(dispatch.ring, seldom=True),
+        after_page=partial(dispatch.wake_pump, seldom=True),
     )
 
 

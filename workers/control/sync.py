@@ -151,7 +151,7 @@ def sync(parts: Runtime, tenant: UUID, source_id: UUID, run_id: int) -> bool:
         _put_back(parts, tenant, source_id, run_id, unexpected(error))
         return True
     if complete:
-        dispatch.ring()
+        dispatch.wake_pump()
     return complete
 
 
@@ -230,7 +230,7 @@ def register(parts: Runtime) -> None:
     with parts.database.control() as connection:
         # Whoever starts has perhaps mended what was refused, or raised what was used up.
         embedding_use.release_other_holds(connection, parts.allowance.fingerprint)
-        work.wake_waiting(connection)
+        work.resume_waiting(connection)
     for tenant, ones in by_tenant.items():
         with parts.database.tenant(tenant) as connection:
             if tenant == own:
@@ -238,7 +238,7 @@ def register(parts: Runtime) -> None:
             for one in ones:
                 sources.ensure_tenant(connection, tenant, one.tenant, one.project_id, one.project)
             sources.register(connection, [registration(parts, one, now) for one in ones])
-            sources.retire_others(connection, [one.id for one in ones])
+            sources.retire_unconfigured(connection, [one.id for one in ones])
 
 
 def registration(

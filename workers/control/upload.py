@@ -10,6 +10,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from threading import Lock
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -17,12 +18,12 @@ from sqlalchemy import Connection
 import connectors
 from connectors.documents.options import SourceOptions
 from connectors.documents.protection import protected
-from connectors.documents.values import made
+from connectors.documents.values import build_document
 from connectors.web.limiter import LocalRequestLimiter
 from pipeline.access import Caller
 from pipeline.documents import LEVEL, Document, Json, Kind, Page, Problem, SourceType
 from pipeline.errors import DocumentRejected, LarderError, NotFound, RequestRejected, StoreUnavailable
-from pipeline.ledger import admission, audit, clean, document_id, project_id, runs, source_id, sources
+from pipeline.ledger import admission, audit, document_id, project_id, runs, source_id, sources, storable
 from pipeline.search import statement
 from workers.admin.sync_now import SUFFIXES
 from workers.control import steps
@@ -82,14 +83,14 @@ def upload(
         )
         page = Page(cursor={}, documents=tuple(taken.values()), failed=tuple(rejected))
         runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
-        runs.discovered(connection, run)
+        runs.finish_walk(connection, run)
         sources.completed(
             connection, own, pipeline_version=where.pipeline_version, stamp=None, next_sync_at=None,
             next_walk_at=None, walked=False,
         )  # fmt: skip
         told = {"run": run, "taken": len(taken), "rejected": len(rejected)}
-        audit.note(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
-    dispatch.ring(seldom=True)
+        audit.append(connection, caller.tenant, "upload", str(place), told, by=caller.subject)
+    dispatch.wake_pump(seldom=True)
     return {
         "run": run,
         "documents": [{"external_id": e, "document_id": str(document_id(own, e))} for e in taken],
@@ -102,14 +103,14 @@ def _unseen(
 ) -> Iterator[Problem]:
     """Takes out what would replace a document that the caller may not see."""
     names = statement.names_of(caller.sight)
-    ids = [document_id(source, clean(one)) for one in taken]
+    ids = [document_id(source, storable(one)) for one in taken]
     rows = connection.exec_driver_sql(
         f"""select d.external_id from document d
             where d.id = any(%(ids)s) and not d.deleted and ({statement.visible(names)}) is not true""",
         {**statement.values_of(caller.sight, names), "ids": ids},
     )
     unseen = set(rows.scalars())
-    for name in [one for one in taken if clean(one) in unseen]:
+    for name in [one for one in taken if storable(one) in unseen]:
         del taken[name]
         yield Problem(
             external_id=name,
@@ -146,7 +147,7 @@ def remove(parts: Runtime, caller: Caller, document: UUID) -> None:
         if place is None or not caller.changes(place) or not admission.remove(connection, [document]):
             raise NotFound("there is no uploaded document of this id")
         told = {"document": str(document)}
-        audit.note(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
+        audit.append(connection, caller.tenant, "upload.delete", str(place), told, by=caller.subject)
 
 
 @cache
@@ -155,24 +156,33 @@ def _reader() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
+_TURN = Lock()
+"""Whoever has it uses the process that reads: what takes too long there is theirs."""
+
+
 def _read_apart(
     settings: Settings, files: Sequence[tuple[str, bytes]], documents: Sequence[Mapping[str, object]]
 ) -> list[Document | Problem]:
     """What was sent, read by a process of its own that an evil one cannot hold up for long."""
     # Sections of sources are classes made at run time, which cannot be sent; nor does it need their keys.
     settings = replace(settings, rag=settings.rag.model_copy(update={"sources": ()}))
-    for last in (False, True):
-        reader = _reader()
-        try:
-            return reader.submit(read, settings, files, documents).result(MOST_SECONDS)
-        except (BrokenProcessPool, TimeoutError) as error:
-            _reader.cache_clear()
-            for process in list((reader._processes or {}).values()):  # noqa: SLF001 (there is no other way to end it)
-                process.kill()
-            reader.shutdown(wait=False)
-            # Its process was perhaps ended for what somebody else has sent.
-            if last or isinstance(error, TimeoutError):
-                break
+    if not _TURN.acquire(timeout=MOST_SECONDS):
+        raise StoreUnavailable("other uploads are being read", fix="send it again", retry_after=MOST_SECONDS)
+    try:
+        for last in (False, True):
+            reader = _reader()
+            try:
+                return reader.submit(read, settings, files, documents).result(MOST_SECONDS)
+            except (BrokenProcessPool, TimeoutError) as error:
+                _reader.cache_clear()
+                for process in list((reader._processes or {}).values()):  # noqa: SLF001 (there is no other way)
+                    process.kill()
+                reader.shutdown(wait=False)
+                # Its process may have died while it had nothing to do.
+                if last or isinstance(error, TimeoutError):
+                    break
+    finally:
+        _TURN.release()
     raise RequestRejected(f"this takes more than {MOST_SECONDS:g} s to read; send less at once")
 
 
@@ -250,7 +260,7 @@ def _document(options: SourceOptions, given: Mapping[str, object], number: int) 
         return protected(sent, options)
 
     try:
-        found = made(build, name)
+        found = build_document(build, name)
     except DocumentRejected as error:
         return Problem(external_id=name, reason=str(error))
     return found or Problem(external_id=name, reason="it holds no text")
@@ -275,5 +285,5 @@ def create_project(parts: Runtime, caller: Caller, name: str) -> UUID:
                 "a project's name is no id", fix="give it a name, from which its id is made"
             )
         sources.ensure_tenant(connection, caller.tenant, caller.tenant_name, found, name)
-        audit.note(connection, caller.tenant, "project", name, {}, by=caller.subject)
+        audit.append(connection, caller.tenant, "project", name, {}, by=caller.subject)
     return found

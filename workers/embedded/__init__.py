@@ -11,7 +11,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from workers.embedded import postgres, valkey
-from workers.embedded.folder import Credentials, free_port, halt, is_taken, made, write_private
+from workers.embedded.folder import (
+    Credentials,
+    free_port,
+    is_taken,
+    private_folder,
+    stop_server,
+    write_private,
+)
 
 __all__ = [
     "Credentials",
@@ -20,7 +27,7 @@ __all__ = [
     "free_port",
     "is_taken",
     "locked",
-    "made",
+    "private_folder",
     "stop",
     "write_private",
 ]
@@ -45,7 +52,7 @@ def locked(data: Path) -> Iterator[None]:
     Raises:
         ConfigurationError: there can be no such folder, or nothing can be written there.
     """
-    with made(data).joinpath(".lock").open("w") as handle:
+    with private_folder(data).joinpath(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -79,6 +86,6 @@ def ensure(data: Path) -> Servers:
 def stop(data: Path, *, seconds: float = 30.0) -> list[str]:
     """Stop both servers; what they hold stays on disk. Returns which of them ran."""
     with locked(data):
-        valkey_ran = halt(data / "valkey", signal.SIGTERM, seconds)
-        postgres_ran = halt(data / "postgres", signal.SIGINT, seconds)
+        valkey_ran = stop_server(data / "valkey", signal.SIGTERM, seconds)
+        postgres_ran = stop_server(data / "postgres", signal.SIGINT, seconds)
     return [name for name, ran in (("postgres", postgres_ran), ("valkey", valkey_ran)) if ran]

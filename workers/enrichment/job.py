@@ -52,7 +52,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
     limits, begun = steps.job_limits(parts.rag), time.monotonic()
     with suppress(LarderError):
         with parts.database.tenant(tenant, durable=False) as connection:
-            jobs.note_way(connection, way_of_answering(parts))
+            jobs.record_answer_version(connection, answer_version(parts))
             claimed = jobs.claim(connection, job_id, lease=limits.lease)
         if claimed is None:
             return
@@ -63,10 +63,10 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
                 found = (enrich or enricher(parts, tenant, claimed.project_id))(claimed.request)
             with parts.database.tenant(tenant) as connection:
                 jobs.finish(connection, claimed, found, found.get("degradation_level"))
-                more = jobs.wait_for_the_pump(connection)
+                more = jobs.has_unsent(connection)
             if more:
-                dispatch.ring(seldom=True)
-            metrics.ended("done", found.get("degradation_level"))
+                dispatch.wake_pump(seldom=True)
+            metrics.record_job("done", found.get("degradation_level"))
             took = time.monotonic() - begun
             logger.info("enrichment job %s waited %.3f s and took %.3f s", job_id, claimed.waited, took)
         except LeaseLost:
@@ -86,7 +86,7 @@ def run(parts: Runtime, tenant: UUID, job_id: UUID, enrich: Enrich | None = None
             _settle(parts, tenant, claimed, unforeseen)
 
 
-def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderError) -> None:
+def _settle(parts: Runtime, tenant: UUID, claimed: jobs.ClaimedJob, error: LarderError) -> None:
     """Try again what may pass, and end the job otherwise.
 
     One without a deadline is tried for ever while a service is away, which is not its fault.
@@ -100,7 +100,7 @@ def _settle(parts: Runtime, tenant: UUID, claimed: jobs.Claimed, error: LarderEr
             return
         with suppress(LeaseLost):
             jobs.fail(connection, claimed, error)
-            metrics.ended("failed", None)
+            metrics.record_job("failed", None)
 
 
 def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enrich:
@@ -114,7 +114,7 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         ConfigurationError: the configuration is.
     """
     from pipeline.enrichment import DocumentTexts, Enricher, EnrichmentRequest, static_context
-    from pipeline.ledger import project_id, searched
+    from pipeline.ledger import project_id, visible_projects
     from workers.search import retriever
 
     fallback = str(project or parts.settings.project)
@@ -131,9 +131,9 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         asked = EnrichmentRequest.from_json(request)
         name = asked.project or fallback
         ours = project or project_id(tenant, name)
-        projects = searched(tenant, ours, asked.projects)
+        projects = visible_projects(tenant, ours, asked.projects)
         # What names no project is in the one that all share, where the item itself may be.
-        own = searched(tenant, ours) or ()
+        own = visible_projects(tenant, ours) or ()
 
         def at(level: DegradationLevel) -> EnrichedContext | None:
             found = made[level].enrich(asked, projects=projects, project=ours, own=own)
@@ -151,13 +151,13 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
     return enrich
 
 
-def _renew(database: Database, tenant: UUID, claimed: jobs.Claimed, lease: float) -> bool:
+def _renew(database: Database, tenant: UUID, claimed: jobs.ClaimedJob, lease: float) -> bool:
     with database.tenant(tenant, durable=False) as connection:
         return jobs.renew(connection, claimed, lease=lease)
 
 
 @lru_cache(maxsize=4)
-def way_of_answering(parts: Runtime) -> str:
+def answer_version(parts: Runtime) -> str:
     """Equal where the same request finds the same: how is searched, looked again and written."""
     from pipeline.enrichment.context import SHAPE
     from workers.search import options_of
@@ -168,11 +168,11 @@ def way_of_answering(parts: Runtime) -> str:
         return str(SHAPE)
 
 
-def announce(parts: Runtime) -> bool:
+def record_answer_version(parts: Runtime) -> bool:
     """Tell the ledger how this process makes answers, so that those made otherwise are made anew; True if told."""
     with suppress(LarderError):
         with parts.database.control() as connection:
-            jobs.note_way(connection, way_of_answering(parts))
+            jobs.record_answer_version(connection, answer_version(parts))
         return True
     return False
 
@@ -185,7 +185,7 @@ def warm(parts: Runtime) -> None:
     from pipeline.search import SearchRequest
     from workers.search import retriever
 
-    announce(parts)
+    record_answer_version(parts)
     with suppress(LarderError):
         embedder = parts.embedder
         if not parts.allowance.metered:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -20,16 +21,24 @@ from workers.queue import broker
 
 POLL_SECONDS = 1.0
 """A notification may be lost, with its connection or in a pooler; looking once in a while finds what it told."""
-READY_SECONDS = 2.0
+
+
+@dataclass
+class _Watched:
+    """A job that somebody waits for."""
+
+    tenant: UUID
+    wakes: list[Callable[[], object]] = field(default_factory=list)
+    state: str | None = None
+    """As it was seen last."""
 
 
 class JobNotifications:
-    """Sets an event when a job has ended; starts its thread with the first waiter."""
+    """Wakes who waits for jobs: one thread and one connection for all waiters of a process, from the first one on."""
 
     def __init__(
         self,
         database: Database,
-        tenant: UUID,
         url: str,
         *,
         answer_timeout: float = 5.0,
@@ -37,33 +46,35 @@ class JobNotifications:
     ) -> None:
         """`answer_timeout` is how many seconds the server may take for an answer when it is connected to."""
         self._database = database
-        self._tenant = tenant
         self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         self._answer_timeout = answer_timeout
         self._poll = poll
         self._lock = threading.Lock()
-        self._waiting: dict[UUID, list[threading.Event]] = {}
-        self._ready = threading.Event()
+        self._waiting: dict[UUID, _Watched] = {}
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(self, job_id: UUID) -> Iterator[threading.Event]:
-        """An event that is set soon after the job has ended; look at the job once before waiting for it."""
-        ended = threading.Event()
+    def watch(self, tenant: UUID, job_ids: Iterable[UUID], wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake` in a thread when one of the jobs ends, and within a second after it begins.
+
+        It is called at other times, too, so look what has happened; and look once before the first wait.
+        """
+        watched = [*job_ids]
         with self._lock:
-            self._waiting.setdefault(job_id, []).append(ended)
+            for job_id in watched:
+                self._waiting.setdefault(job_id, _Watched(tenant)).wakes.append(wake)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="larder-notifications", daemon=True)
                 self._thread.start()
-        self._ready.wait(READY_SECONDS)
         try:
-            yield ended
+            yield
         finally:
             with self._lock:
-                self._waiting[job_id].remove(ended)
-                if not self._waiting[job_id]:
-                    del self._waiting[job_id]
+                for job_id in watched:
+                    self._waiting[job_id].wakes.remove(wake)
+                    if not self._waiting[job_id].wakes:
+                        del self._waiting[job_id]
 
     def close(self) -> None:
         """End the thread; whoever still waits is woken a last time."""
@@ -85,28 +96,34 @@ class JobNotifications:
             self._answer_timeout, self._url, autocommit=True, application_name="larder-notifications"
         ) as connection:
             connection.execute(f"listen {jobs.CHANNEL}")
-            self._ready.set()
             while not self._closed.is_set():
+                self._look()
                 for notification in connection.notifies(timeout=self._poll):
                     with suppress(ValueError):
                         self._wake(UUID(notification.payload))
                     if self._closed.is_set():
                         return
-                self._look()
 
-    def _wake(self, job_id: UUID) -> None:
+    def _wake(self, job_id: UUID, state: str | None = None) -> None:
         with self._lock:
-            for event in self._waiting.get(job_id, ()):
-                event.set()
+            found = self._waiting.get(job_id)
+            if found is not None and (state is None or state != found.state):
+                found.state = state or found.state
+                for wake in found.wakes:
+                    wake()
 
     def _look(self) -> None:
-        """Ask the database which of the jobs have ended meanwhile."""
-        if waiting := list(self._waiting):
+        """Ask the database how the jobs stand: a question for each tenant, however many wait."""
+        by_tenant: dict[UUID, list[UUID]] = {}
+        with self._lock:
+            for job_id, watched in self._waiting.items():
+                by_tenant.setdefault(watched.tenant, []).append(job_id)
+        for tenant, job_ids in by_tenant.items():
             with suppress(LarderError):
-                with self._database.tenant(self._tenant) as connection:
-                    ended = jobs.ended(connection, waiting)
-                for job_id in ended:
-                    self._wake(job_id)
+                with self._database.tenant(tenant) as connection:
+                    found = jobs.states(connection, job_ids)
+                for job_id in job_ids:
+                    self._wake(job_id, found.get(job_id, "gone"))
 
 
 QUEUE = "enrich"
@@ -176,7 +193,7 @@ class JobPublisher:
 
         if self._connection is None:
             self._connection = cast("Any", Connection)(  # kombu is not annotated
-                self._url, transport_options=OPTIONS, connect_timeout=SECONDS
+                self._url, transport_options=OPTIONS, connect_timeout=SECONDS, ssl=broker.tls_of(self._url)
             )
         # To the queue itself and not by an exchange.
         self._connection.Producer(auto_declare=False).publish(

@@ -17,7 +17,7 @@ from connectors.pbi.shapes import pbi_items, top_level
 from pipeline.documents import Json, in_words
 from pipeline.enrichment import report
 from pipeline.errors import ConfigurationError, DocumentRejected
-from pipeline.ledger import ALL, project_id, searched, sources
+from pipeline.ledger import ALL, project_id, sources, visible_projects
 from pipeline.ledger.jobs import BULK, INTERACTIVE
 from pipeline.step4 import INPUTS, EnrichContextStep, Outcome, StepOptions, pbi_id, project_of, scored_of
 from workers.client import Client
@@ -226,7 +226,7 @@ def notices(parts: Runtime, backlog: BacklogFile, scope: ProjectScope) -> list[s
     with parts.database.tenant(tenant) as connection:
         held = sources.projects(connection)
     for name in own:
-        where = searched(tenant, project_id(tenant, name), scope.projects)
+        where = visible_projects(tenant, project_id(tenant, name), scope.projects)
         others = [] if where is None else [held[ident] for ident in held if ident not in where]
         if others:
             said.append(

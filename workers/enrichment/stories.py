@@ -128,7 +128,7 @@ def delete(stories: StoryMemory, source: str) -> int:
         deleted = delete_stories_by_source(source, connection, memory=stories)
         if deleted:
             told = {"stories": deleted}
-            audit.note(connection, stories.tenant, "stories.delete", source, told, by=current_user())
+            audit.append(connection, stories.tenant, "stories.delete", source, told, by=current_user())
     return deleted
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.database.engine import Database
 from pipeline.documents import Json
 from pipeline.embedding import Embedder
@@ -21,10 +22,12 @@ from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import BudgetSpent, EmbedderUnavailable
 from pipeline.ingest.work_in_progress import Terms
 from pipeline.ledger import embedding_use
-from workers.limits.tokens import Outlook, RateLimits, ValkeyRate
 from workers.processes import metrics
 from workers.settings import Configuration, EmbeddingModel
 from workers.settings.embedding import EmbeddingBudgetSettings
+
+if TYPE_CHECKING:
+    from workers.limits.tokens import ValkeyRate
 
 LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
@@ -58,7 +61,7 @@ class TenantBudget:
         """See Budget. The day is counted before the call: a process killed in between has probably paid."""
         daily = self.daily
         share = Decimal(1) if cost.query else 1 - Decimal(str(daily.query_share))
-        ceiling = embedding_use.Ceiling(
+        ceiling = embedding_use.DailyLimit(
             tokens=None if daily.daily_tokens is None else int(daily.daily_tokens * share),
             cost=None if daily.daily_cost is None else Decimal(str(daily.daily_cost)) * share,
         )
@@ -88,7 +91,7 @@ class TenantBudget:
             self._add(grant, self._used(0, more))
         if self.rate is not None:
             self.rate.answered(grant.slot, more)
-        metrics.count(self._meter(cost), self._used(cost.texts, real, calls=1))
+        metrics.record_embedding_use(self._meter(cost), self._used(cost.texts, real, calls=1))
 
     def failed(self, grant: Grant, error: EmbedderUnavailable) -> None:
         """See Budget."""
@@ -164,6 +167,11 @@ class Allowance:
         """Shared by all who ask the same address with the same key; None for a command without a broker."""
         if not self.metered or not self.broker_url:
             return None
+        from workers.limits.tokens import (  # with the client of the broker: for services alone
+            RateLimits,
+            ValkeyRate,
+        )
+
         e, q = self.rag.embedding, self.rag.queue
         limits = RateLimits(
             requests=e.requests_per_minute,
@@ -173,7 +181,7 @@ class Allowance:
             base=q.retry_base_seconds,
             longest=q.retry_max_seconds,
         )
-        name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, revealed(e.api_key))}"
+        name = f"{e.provider}-{embedding_use.fingerprint(e.base_url, secret_value(e.api_key))}"
         return ValkeyRate(self.broker_url, name, limits)
 
     def budget(self, tenant: UUID) -> TenantBudget:
@@ -195,7 +203,7 @@ class Allowance:
             budget=self.budget if self.metered else None,
             fingerprint=self.fingerprint,
             probe_seconds=self.rag.embedding.probe_seconds,
-            counted=metrics.count,
+            counted=metrics.record_embedding_use,
         )
 
     def terms_of(self, provider: str, model: str) -> Terms:
@@ -219,12 +227,12 @@ class Allowance:
         """How many documents may be sent for embedding now; None: as many as the queue takes."""
         if embedding_use.hold_on(connection, self.fingerprint, probe_seconds=self.terms.probe_seconds):
             return PROBE_DOCUMENTS if embedding_use.probe_due(connection, self.fingerprint) else 0
-        outlook = self.rate.look() if self.rate else Outlook()
-        if outlook.closed_seconds > 0:
+        outlook = self.rate.look() if self.rate else None
+        if outlook and outlook.closed_seconds > 0:
             return 0
-        return PROBE_DOCUMENTS if outlook.doubtful else None
+        return PROBE_DOCUMENTS if outlook and outlook.doubtful else None
 
 
 def _named(e: EmbeddingModel) -> tuple[object, ...]:
     """What tells one description of a model from another."""
-    return e.provider, e.dimensions, e.base_url, revealed(e.api_key), e.model_path, e.model
+    return e.provider, e.dimensions, e.base_url, secret_value(e.api_key), e.model_path, e.model

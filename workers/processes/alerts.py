@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.documents import Json
 from pipeline.errors import StoreError
 from pipeline.ledger import audit, upkeep
@@ -135,7 +135,7 @@ def _file(channel: AlertChannel, settings: Settings, told: Json) -> None:
 def _webhook(channel: AlertChannel, _settings: Settings, told: Json) -> None:
     import httpx2  # by who has such a channel alone
 
-    headers = {"Authorization": f"Bearer {revealed(channel.token)}"} if channel.token else {}
+    headers = {"Authorization": f"Bearer {secret_value(channel.token)}"} if channel.token else {}
     try:
         body = {**told, "text": f"{told['state']}: {told['message']}"}
         httpx2.post(channel.url or "", json=body, headers=headers, timeout=SECONDS).raise_for_status()
@@ -155,7 +155,7 @@ def _mail(channel: AlertChannel, _settings: Settings, told: Json) -> None:
         if channel.tls and opened is smtplib.SMTP:
             server.starttls(context=ssl.create_default_context())
         if channel.username:
-            server.login(channel.username, revealed(channel.password))
+            server.login(channel.username, secret_value(channel.password))
         server.send_message(mail)
 
 
@@ -266,10 +266,10 @@ class Watcher:
             message = RULES["store_unreachable"].says.format(value=condition.threshold)
             one = {"name": condition.name, "subject": "", "severity": condition.severity, "message": message}
             found = one | {"since": datetime.now(UTC).isoformat()}
-            is_first = broker.keep_first(url, AWAY_KEY, json.dumps(found))
+            is_first = broker.set_if_absent(url, AWAY_KEY, json.dumps(found))
             self._own = found if is_first is None else None  # the broker is away, too
             return [] if is_first is False else [told("firing", **found)]
-        kept = broker.take(url, AWAY_KEY)
+        kept = broker.get_and_delete(url, AWAY_KEY)
         over, self._own = json.loads(kept) if kept else self._own, None
         return [told("cleared", **over)] if over else []
 

@@ -36,7 +36,7 @@ class LedgerPoller:
         self._back = back
         self._needed_until = self._announce_at = float("-inf")
         self._over = threading.Event()
-        self._broker = broker.opened(parts.addresses.broker)
+        self._broker = broker.client_of(parts.addresses.broker)
         self._thread = threading.Thread(target=self._run, name="larder-ledger-poller", daemon=True)
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class LedgerPoller:
     def _run(self) -> None:
         while not self._over.wait(self._look):
             # Now and then; at every look until the database is there to be told.
-            if time.monotonic() >= self._announce_at and job.announce(self._parts):
+            if time.monotonic() >= self._announce_at and job.record_answer_version(self._parts):
                 self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
             if self._needed():
                 while not self._over.is_set() and self._answer_one():

@@ -128,7 +128,7 @@ class Presence:
             return "messages wait, and it takes none" if self._starves() else ""
         # While the broker is away, and while Celery may still pause before it connects again, the timer stands still:
         # there is nothing to hear, and a restart would mend nothing.
-        if broker.trouble(self._broker_url):
+        if broker.connect_problem(self._broker_url):
             self._excused_until = now + max(RETURN_SECONDS, DEAF_SECONDS)
         if now < self._excused_until:
             with suppress(OSError):  # the timer may write at the same moment

@@ -104,22 +104,22 @@ USED = {
 }
 
 
-def moved(_old: DegradationLevel, new: DegradationLevel) -> None:
+def record_level(_old: DegradationLevel, new: DegradationLevel) -> None:
     """The level of this process is another one now."""
     LEVEL.set(int(new))
 
 
-def ended(state: str, level: int | None) -> None:
+def record_job(state: str, level: int | None) -> None:
     """A request ended as done or failed; one that failed was answered at no level."""
     ENRICHMENTS.labels(state=state, level="" if level is None else str(level)).inc()
 
 
-def fell_back(error: BaseException) -> None:
+def record_fallback(error: BaseException) -> None:
     """Whoever asked has to do without the answer that was asked for."""
     FALLBACKS.labels(reason=type(error).__name__).inc()
 
 
-def count(meter: Meter, used: Used) -> None:
+def record_embedding_use(meter: Meter, used: Used) -> None:
     """Add what was used."""
     for name, counter in USED.items():
         counter.labels(meter.provider, meter.model, meter.kind).inc(max(0.0, float(getattr(used, name))))
@@ -348,7 +348,7 @@ def _alone(shared: Path, seconds: float) -> Iterator[bool]:
                 return
 
 
-def tidy(shared: Path, seconds: float = 0.0) -> None:
+def compact(shared: Path, seconds: float = 0.0) -> None:
     """Bring what ended processes counted into one file, and drop their gauges, unless somebody is at it.
 
     Workers replace their processes after some tasks, and the folder must not grow with them.
@@ -393,7 +393,7 @@ def exposition(shared: Path | None = None, found: Json | None = None) -> bytes:
     return bytes(generate_latest(registry))
 
 
-def admits(token: str, authorization: str) -> bool:
+def is_authorized(token: str, authorization: str) -> bool:
     """Whether who sends this header may read them: as a bearer, or with the token as a password."""
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() == "basic":
@@ -416,7 +416,7 @@ def serve(host: str, port: int, token: str, shared: Path | None) -> None:
     """
 
     def page(environ: Mapping[str, object], respond: Callable[..., object]) -> list[bytes]:
-        admitted = admits(token, str(environ.get("HTTP_AUTHORIZATION", "")))
+        admitted = is_authorized(token, str(environ.get("HTTP_AUTHORIZATION", "")))
         respond("200 OK" if admitted else "401 Unauthorized", [("Content-Type", CONTENT_TYPE_LATEST)])
         return [exposition(shared) if admitted else b""]
 

@@ -10,31 +10,34 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 from celery.signals import setup_logging, task_failure, task_postrun, task_prerun, worker_process_init
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
 import connectors
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.access import Caller
 from pipeline.errors import ConfigurationError
 from workers import runtime
 from workers.control import sync
-from workers.embedded import Credentials
 from workers.enrichment import job
 from workers.processes import logs, metrics
 from workers.processes.broker_outage import LedgerPoller
 from workers.processes.heartbeat import Heartbeat, Listening
 from workers.processes.liveness import heartbeat_folder
-from workers.queue.app import app, configure, harden
-from workers.queue.celeryconfig import QUEUES
+from workers.processes.supervisor import flower_login
+from workers.queue import broker
+from workers.queue.app import app, configure, install_transport
+from workers.queue.celeryconfig import QUEUES, ROUTES
 from workers.runtime import Runtime
-from workers.settings.environment import lookup
 
-PATIENT = ("ingest", "embed")
-"""Queues that nobody waits for: where cores are short, their workers leave them to Step 4 first."""
-NICENESS = 5
+PATIENT = {"ingest": 5, "embed": 10}
+"""Queues that nobody waits for, and how nice their workers are: where cores are short, they leave them to Step 4 first,
+and what is embedded to what is cut, since that is found by its words at once."""
+BYTES_OF = {"hashing": 150e6, "minilm": 450e6, "transformers": 1200e6}
+"""Provider on this machine -> what a process takes that embeds with it."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ def _after_fork(**_: Any) -> None:
     parts = runtime.current()
     parts.forget_connections()
     if parts.metrics_folder:
-        metrics.tidy(parts.metrics_folder)  # it may come in the place of another
+        metrics.compact(parts.metrics_folder)  # it may come in the place of another
     configure(parts.rag.queue, parts.addresses.broker, send_only=True)  # its parent consumes
 
 
@@ -83,6 +86,8 @@ def _task_begins(task_id: str, task: Any, args: Any, **_: Any) -> None:
 def _task_ended(task_id: str, task: Any, **_: Any) -> None:
     structlog.contextvars.clear_contextvars()
     metrics.TASKS.labels(task.name).observe(time.monotonic() - _begun.pop(task_id, time.monotonic()))
+    if (queue := ROUTES.get(task.name)) in PATIENT:
+        broker.let_through(runtime.current().addresses.broker, queue)
 
 
 def _task_failed(sender: Any, exception: BaseException, **_: Any) -> None:
@@ -98,18 +103,45 @@ def _observe(parts: Runtime) -> None:
     told = parts.rag.monitoring.metrics
     if told.enabled and told.port:
         try:
-            metrics.serve(told.host, told.port, revealed(told.token), parts.metrics_folder)
+            metrics.serve(told.host, told.port, secret_value(told.token), parts.metrics_folder)
         except OSError as error:
             # As with several workers on one machine: they count together.
             logger.warning("port %d for metrics cannot be had: %s", told.port, error.strerror)
+
+
+def _processes(parts: Runtime, queue: str) -> int:
+    """As configured; `auto` by the cores and the memory of this machine, or of the container."""
+    given: int | str = getattr(parts.rag.queue.concurrency, queue)
+    if isinstance(given, int):
+        return given
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    free = float(psutil.virtual_memory().available)
+    if quota := _limit("cpu.max"):
+        cores = min(cores, max(1, round(quota[0] / quota[1])))
+    if limit := _limit("memory.max"):
+        free = min(free, limit[0] - psutil.Process().memory_info().rss)
+    return embedders(parts.rag.embedding.provider, cores, free)
+
+
+def embedders(provider: str, cores: int, free: float) -> int:
+    """How many processes embed: one per core that `free` bytes allow; one asks a service, which has its limits."""
+    return max(1, min(cores, int(free // BYTES_OF[provider]))) if provider in BYTES_OF else 1
+
+
+def _limit(name: str) -> list[float] | None:
+    """The numbers of a limit of the container, if there is one."""
+    try:
+        said = Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").split()
+    except OSError:
+        return None
+    return None if said[0] == "max" else [float(number) for number in said]
 
 
 def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     """Serve one queue until a signal comes."""
     _prepare(parts)
     _observe(parts)
-    if queue in PATIENT:
-        os.nice(NICENESS)
+    os.nice(PATIENT.get(queue, 0))
     if queue == "control":
         # Without `larder up`, as in containers, nobody else tells the ledger what is configured.
         sync.register(parts)
@@ -122,7 +154,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     worker_process_init.connect(_after_fork, weak=False)
     if queue == "enrich":
         worker_process_init.connect(_warm, weak=False)  # somebody waits for its first answer already
-    harden()
+    install_transport()
     if queue == "control":
         from workers.processes.background import (
             Background,
@@ -134,7 +166,7 @@ def run_worker(parts: Runtime, queue: str, concurrency: int | None) -> None:
     # Not by Celery's command line, which imports every plugin there is, Flower among them, into each worker.
     serving = app.Worker(
         queues=[queue],
-        concurrency=concurrency or getattr(parts.rag.queue.concurrency, queue),
+        concurrency=concurrency or _processes(parts, queue),
         hostname=host_format(default_nodename(f"worker-{queue}@%h")),
         loglevel=mlevel(parts.rag.monitoring.logging.level),
         without_mingle=True,
@@ -182,9 +214,11 @@ def run_flower(parts: Runtime, port: int, address: str, environ: Mapping[str, st
     """Show the queue until a signal comes: read-only, with basic auth from the start, to whom knows its address."""
     _guard_flower({"localhost", "127.0.0.1", "::1", address, *parts.rag.flower.hosts})
     # By the environment: an argument would show the password in the process list.
-    auth = lookup(environ)("LARDER_FLOWER_AUTH")
-    os.environ["FLOWER_BASIC_AUTH"] = auth or f"larder:{Credentials.of(parts.settings.data).flower}"
+    os.environ["FLOWER_BASIC_AUTH"] = flower_login(environ, parts.settings.data)
     options = ["--read_only=true", "--inspect_timeout=5000", "--persistent=true"]
+    options += [
+        "--tasks_columns=name,state,received,runtime,worker,args"
+    ]  # ids of documents instead of tasks
     options += [f"--db={parts.settings.data / 'flower.db'}", "--state_save_interval=60000"]
     if prefix := parts.rag.flower.url_prefix:
         options.append(f"--url_prefix={prefix}")
@@ -211,3 +245,5 @@ def _guard_flower(hosts: Collection[str]) -> None:
 
     for kind in (BaseApiHandler, BaseHandler):
         kind.prepare = guarded(kind.prepare)
+    # Flower itself knows the queues of the workers that answered it in time.
+    BaseHandler.get_active_queue_names = lambda _handler: sorted(QUEUES)

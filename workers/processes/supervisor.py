@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,13 +29,16 @@ from workers.processes import liveness, logs
 from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
-from workers.settings import Settings
+from workers.settings import Settings, in_force, load
+from workers.settings.environment import lookup
 
 STOP_SECONDS = 45.0
 """Soft shutdown of a worker takes up to 30 seconds."""
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived this long starts with a clean record."""
+WITHOUT_HEARTBEAT = ("commands", "flower")
+"""Of these it is only known whether they live."""
 FREE_RESTARTS = 2
 """As many restarts in a row come at once; later ones wait 2, 4, 8 seconds and so on."""
 
@@ -50,6 +53,9 @@ class Child:
     started: float = 0.0
     failures: int = 0
     next_start: float = 0.0
+    told: int = 0
+    """Number of the process that was told to end, to begin anew with another configuration."""
+    told_at: float = 0.0
 
 
 @dataclass
@@ -65,7 +71,10 @@ class Supervisor:
     lends: bool = False
     """True: workers and beat for the length of one command; servers and state are not its own."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    reloading: threading.Event = field(default_factory=threading.Event)
     children: list[Child] = field(default_factory=list)
+    outdated: list[Child] = field(default_factory=list)
+    """Those that have yet to begin anew with the configuration taken over last, one after the other."""
     state: dict[str, object] = field(default_factory=dict)
     """What `state.json` says."""
     ended_by: int = 0
@@ -78,15 +87,18 @@ class Supervisor:
 
     def plan(self) -> None:
         """Decide which processes there shall be."""
-        base = [sys.executable, "-m", "workers.cli"]
-        self.children = [Child(f"worker-{q}", [*base, "worker", q]) for q in self.queues]
-        self.children.append(Child("beat", [*base, "beat"]))
+        self.children = [Child(name, command) for name, command in self._commands().items()]
+
+    def _commands(self) -> dict[str, list[str]]:
+        """Name -> how it is started."""
+        wanted = {f"worker-{q}": ["worker", q] for q in self.queues} | {"beat": ["beat"]}
         if not self.lends:
-            self.children.append(Child("commands", [*base, "serve"]))
+            wanted["commands"] = ["serve"]
         if self.api_port is not None:
-            self.children.append(Child("api", [*base, "api", "--port", str(self.api_port)]))
+            wanted["api"] = ["api", "--port", str(self.api_port)]
         if self.flower_port is not None:
-            self.children.append(Child("flower", [*base, "flower", "--port", str(self.flower_port)]))
+            wanted["flower"] = ["flower", "--port", str(self.flower_port)]
+        return {name: [sys.executable, "-m", "workers.cli", *args] for name, args in wanted.items()}
 
     def run(
         self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None
@@ -94,6 +106,8 @@ class Supervisor:
         """Start everything, call `ready`, look after it until `stopping`, call `leaving`, stop everything."""
         for sign in () if self.lends else (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._end)
+        if not self.lends:
+            signal.signal(signal.SIGHUP, lambda *_: self.reloading.set())
         self.plan()
         shutil.rmtree(self.data / "metrics", ignore_errors=True)  # process numbers come again
         (self.data / "metrics").mkdir(parents=True)
@@ -116,8 +130,12 @@ class Supervisor:
 
     def look(self) -> None:
         """One round: restart what has died or stopped beating, servers first."""
+        if self.reloading.is_set():
+            self.reloading.clear()
+            self.take_over()
         self.write_state()
         ages = liveness.ages(self.data / "heartbeat")
+        self._renew(ages)
         for child in self.children:
             lived = time.monotonic() - child.started
             if child.process is None:
@@ -130,7 +148,8 @@ class Supervisor:
                     kill_tree(child.process.pid)
             else:
                 self._tell_end(child, lived)
-                child.failures = 0 if lived > STEADY_SECONDS else child.failures + 1
+                asked = child.process.pid == child.told
+                child.failures = 0 if asked or lived > STEADY_SECONDS else child.failures + 1
                 late = child.failures - FREE_RESTARTS
                 child.next_start = time.monotonic() + (min(LONGEST_PAUSE, 2.0**late) if late > 0 else 0)
                 child.process = None
@@ -138,16 +157,43 @@ class Supervisor:
         for path in (self.data / "logs").glob("*.log"):
             logs.rotate(path, most_bytes=int(limits.max_size), files=limits.max_files)
 
+    def take_over(self) -> None:
+        """Read the configuration anew, and have every process begin anew with it; a wrong one changes nothing."""
+        before = self.settings.rag
+        try:
+            self.settings = load(self.settings.path, {**os.environ, "LARDER_DATA": str(self.data)})
+        except LarderError as error:
+            _note(f"the configuration stays as it was: {error}")
+            return
+        for name in ("flower", "api"):
+            port = getattr(self.settings.rag, name).port
+            if port and port != getattr(before, name).port and getattr(self, f"{name}_port") is not None:
+                setattr(self, f"{name}_port", port)
+        commands = self._commands()
+        for child in self.children:
+            child.command, child.told = commands.get(child.name, child.command), 0
+        self.outdated = list(self.children)
+        _note("another configuration is taken over: the processes begin anew, one after the other")
+
+    def _renew(self, ages: Mapping[str, float]) -> None:
+        """Have the next one end, once the one before it is up again."""
+        if self.outdated and self.outdated[0].process is not None:
+            child, process = self.outdated[0], self.outdated[0].process
+            if not child.told:
+                child.told, child.told_at = process.pid, time.monotonic()
+                process.terminate()
+            elif child.told == process.pid:
+                if time.monotonic() - child.told_at > STOP_SECONDS:
+                    kill_tree(process.pid)
+            elif process.poll() is None and (child.name in ages or child.name in WITHOUT_HEARTBEAT):
+                self.outdated.pop(0)
+
     def _tell_end(self, child: Child, lived: float) -> None:
         """A line in the log of the supervisor; the process itself may have had no time for one."""
         if child.process is not None and not self.lends:
-            code, now = child.process.returncode, datetime.now(UTC)
+            code, pid = child.process.returncode, child.process.pid
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            said = (
-                f"{child.name} (process {child.process.pid}) {how} after {lived:.0f} s and is started again"
-            )
-            sys.stderr.write(f"{now:%Y-%m-%dT%H:%M:%SZ} {said}\n")
-            sys.stderr.flush()
+            _note(f"{child.name} (process {pid}) {how} after {lived:.0f} s and is started again")
 
     def _start(self, child: Child) -> None:
         log = self.data / "logs" / f"{child.name}.log"
@@ -210,7 +256,8 @@ class Supervisor:
         flower: dict[str, object] = dict.fromkeys(("flower_url", "flower_user", "flower_password"))
         if self.flower_port is not None:
             url = f"http://127.0.0.1:{self.flower_port}{self.settings.rag.flower.url_prefix}"
-            flower = {"flower_url": url, "flower_user": "larder", "flower_password": credentials.flower}
+            user, _, password = flower_login(os.environ, self.data).partition(":")
+            flower = {"flower_url": url, "flower_user": user, "flower_password": password}
         state: dict[str, object] = {
             "database_url": self.where.database,
             "control_database_url": self.where.control,
@@ -223,12 +270,14 @@ class Supervisor:
             "postgres_password": credentials.postgres if uses_embedded(self.settings) else None,
             "jwt_secret": credentials.jwt,
             "pids": [pid for _, pid, _ in running],
+            "configuration": {"file": str(self.settings.path or ""), **in_force(self.settings)},
+            "outdated": [child.name for child in self.outdated],
             "processes": [
                 {"name": name, "pid": pid, "started": process_start(pid), "failures": failures}
                 for name, pid, failures in running
             ],
         }
-        if state["pids"] != self.state.get("pids"):
+        if state != self.state:
             self.state = state
             write_private(self.data / "state.json", json.dumps(state, indent=1))
 
@@ -251,6 +300,17 @@ class Supervisor:
                 kill_tree(child.process.pid)
 
 
+def flower_login(environ: Mapping[str, str], data: Path) -> str:
+    """`user:password` of Flower: what the variable says, else what the data folder keeps."""
+    return lookup(environ)("LARDER_FLOWER_AUTH") or f"larder:{Credentials.of(data).flower}"
+
+
+def _note(said: str) -> None:
+    """A line in the log of the supervisor."""
+    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {said}\n")
+    sys.stderr.flush()
+
+
 def _without_password(url: str) -> str:
     """The address with its user, host and database; options may hold passwords too."""
     return make_url(url).set(query={})._replace(password=None).render_as_string() if url else ""
@@ -266,18 +326,18 @@ def kill_tree(pid: int) -> None:
 
 
 @contextmanager
-def alone(data: Path) -> Iterator[None]:
+def single_supervisor(data: Path) -> Iterator[None]:
     """Be the one supervisor of this data folder, however many begin at once.
 
     Raises:
         ConfigurationError: there can be no such folder.
         LarderError: another one runs.
     """
-    with (embedded.made(data) / "supervisor.lock").open("a") as handle:
+    with (embedded.private_folder(data) / "supervisor.lock").open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise already(data) from None
+            raise refuse_second(data) from None
         # Left behind by one that was killed: nobody would ever stop them.
         _end_children(data)
         # Who it is, for a `down` that comes before there is more to tell.
@@ -289,7 +349,7 @@ def alone(data: Path) -> Iterator[None]:
             (data / "state.json").unlink(missing_ok=True)
 
 
-def already(data: Path) -> LarderError:
+def refuse_second(data: Path) -> LarderError:
     """Two sets of processes on one data folder would be in each other's way."""
     return LarderError(f"already running with {data}", fix="larder down, or another folder with --data")
 

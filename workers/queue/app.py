@@ -71,7 +71,7 @@ def count_set_aside(channel: Any) -> None:
         client.incr(SET_ASIDE)
 
 
-def surviving(read: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(read: Callable[..., Any]) -> Callable[..., Any]:
     """`read` of a channel, but a message that cannot be read, or whose taking fails, ends no worker: it is set aside.
 
     It would otherwise be put back after the worker's death and end the next one. The broker's own errors go their way.
@@ -120,12 +120,12 @@ class Request(CeleryRequest):  # type: ignore[misc]
         return super().info(safe=True)
 
 
-def harden() -> None:
+def install_transport() -> None:
     """Use these for every channel of this process, whatever the scheme of its URL; a transport would need its own."""
     channel: Any = redis.Channel
     channel.QoS = QoS
-    channel._brpop_read = surviving(channel._brpop_read)  # noqa: SLF001 (what all messages come by)
-    channel._receive = surviving(channel._receive)  # noqa: SLF001 (and all commands)
+    channel._brpop_read = guarded(channel._brpop_read)  # noqa: SLF001 (what all messages come by)
+    channel._receive = guarded(channel._receive)  # noqa: SLF001 (and all commands)
     app.Task.Request = Request
     # Acknowledged, one that cannot be decoded would look like one that was done.
     consumer: Any = Consumer

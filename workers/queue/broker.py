@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class BrokerFacts:
 
 def lengths(url: str, queues: Sequence[str]) -> dict[str, int] | None:
     """Messages that wait in each queue, without those a worker has taken; None if the broker is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         return {q: sum(int(client.llen(part)) for part in lists_of(q)) for q in queues}
     return None
 
@@ -48,7 +49,7 @@ SET_ASIDE = "larder:set-aside"
 
 def set_aside(url: str) -> int | None:
     """Messages that no worker could take since the broker began to keep anything; None if it is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         return int(client.get(SET_ASIDE) or 0)
     return None
 
@@ -60,17 +61,45 @@ def lists_of(queue: str) -> list[str]:
 
 def waiting(url: str, queue: str) -> dict[int, int]:
     """Messages of each priority that wait in a queue, without those a worker has taken; empty if the broker is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         return {p: int(client.llen(part)) for p, part in zip(PRIORITIES, lists_of(queue), strict=True)}
     return {}
 
 
-def unheard(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
+SHARE = 4
+"""One of so many messages of a queue is let through although others of a higher priority wait."""
+_LET_THROUGH = """
+local turn = redis.call('INCR', KEYS[1])
+local share = tonumber(ARGV[1])
+if turn % share ~= 0 then return 0 end
+local behind = #KEYS - 2
+for step = 0, behind - 1 do
+  local list = KEYS[3 + (turn / share + step) % behind]
+  local message = redis.call('RPOP', list)
+  if message then return redis.call('RPUSH', KEYS[2], message) end
+end
+return 0
+"""
+"""Keys: the count of turns, the list that is read first, and those behind it, which take turns. The end that is read is
+the right one."""
+
+
+def let_through(url: str, queue: str) -> None:
+    """One task of a queue is done; each time after SHARE of them a message of a lower priority goes next.
+
+    So nobody who has small changes without end keeps loads and fills waiting for ever.
+    """
+    with suppress(*AWAY, ValueError), client_of(url) as client:
+        lists = lists_of(queue)
+        client.eval(_LET_THROUGH, 1 + len(lists), f"larder:turn:{queue}", *lists, SHARE)
+
+
+def without_message(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
     """Those tasks of which no message waits and none is with a worker; none of them if the broker is away.
 
     `lists` names those of each. What waits behind a slow worker is heard, and so is what somebody is at.
     """
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         empty = {task for task, waits in lists.items() if not client.exists(*waits)}
         taken = b"".join(client.hvals("unacked")) if empty else b""
         return {task for task in empty if f'"{task}"'.encode() not in taken}
@@ -79,7 +108,7 @@ def unheard(url: str, lists: Mapping[str, Sequence[str]]) -> set[str]:
 
 def facts(url: str) -> BrokerFacts | None:
     """Its kind, memory and policy; None if the broker is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         # INFO, not CONFIG: a user that may run tasks need not be allowed to read the configuration.
         found = client.info("server") | client.info("memory")
         version = found.get("valkey_version")
@@ -97,6 +126,11 @@ REFUSALS: Mapping[str, str] = {
     "wants a password, and its address holds none": "write redis://:PASSWORD@HOST:6379/0 into LARDER_BROKER_URL",
     "refuses the password": "correct user and password in LARDER_BROKER_URL",
     "has no database of that number": "correct the number at the end of LARDER_BROKER_URL",
+    "has a certificate for another host name": "write the name that is in its certificate into LARDER_BROKER_URL",
+    "has a certificate that nobody we trust has signed": (
+        "name the file of the authority that signed it: LARDER_BROKER_URL=rediss://...?ssl_ca_certs=/path/ca.pem"
+    ),
+    "is to be trusted by a file that is not there": "correct ssl_ca_certs in LARDER_BROKER_URL",
     "refuses its user what workers do": "let that user run all commands on all keys and channels (ACL SETUSER)",
 }
 """What it says who answers and does not let us in -> what to do."""
@@ -108,6 +142,8 @@ _SAID = (
     ("refused", "cannot be reached: nothing listens at its address"),
     ("No such file", "cannot be reached: there is no such socket"),
     ("Name or service|name resolution|nodename nor", "cannot be reached: its host name is not known"),
+    ("(?i)hostname mismatch|IP address mismatch", "has a certificate for another host name"),
+    ("CERTIFICATE_VERIFY_FAILED", "has a certificate that nobody we trust has signed"),
     ("SSL", "cannot be reached: TLS with it fails"),
     ("loading", "cannot be reached: it is still reading its data"),
     (
@@ -118,29 +154,31 @@ _SAID = (
 """Words of an error -> what is wrong."""
 
 
-def trouble(url: str) -> str:
+def connect_problem(url: str) -> str:
     """Why it cannot be used, as the end of a sentence; empty if it can. Nothing of the address is repeated."""
     try:
-        with opened(url) as client:
+        with client_of(url) as client:
             client.ping()
             client.exists("control")  # to answer a ping needs no right on any key
     except (redis.TimeoutError, TimeoutError):
         return SILENT
     except (redis.RedisError, OSError, ValueError) as error:
         kind = type(error).__name__
+        if url.startswith("rediss:") and "No such file" in str(error):
+            return "is to be trusted by a file that is not there"
         said = (why for words, why in _SAID if re.search(words, f"{kind}: {error}"))
         return next(said, f"cannot be reached: {kind}")
     return ""
 
 
-def remedy(why: str) -> str:
+def advice_on(why: str) -> str:
     """What to do about such trouble."""
     if why == SILENT:
         return "look whether it is stopped (T in `ps`), out of memory, cut off, or speaks no TLS (rediss)"
     return REFUSALS.get(why, "start it, or correct LARDER_BROKER_URL")
 
 
-def opened(url: str) -> Any:
+def client_of(url: str) -> Any:
     """A client of the broker; it connects at the first use.
 
     It tries nothing twice: a script that ran, and whose answer was lost, must not run again.
@@ -152,19 +190,28 @@ def opened(url: str) -> Any:
     )
 
 
+def tls_of(url: str) -> dict[str, Any] | None:
+    """What Celery needs to know of TLS beyond the address: that the server must prove who it is; None without TLS."""
+    return (
+        {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+        if url.startswith("rediss:")
+        else None
+    )
+
+
 KEPT_SECONDS = 30 * 86_400
 
 
-def keep_first(url: str, key: str, value: str) -> bool | None:
+def set_if_absent(url: str, key: str, value: str) -> bool | None:
     """Keep a value for others to take; False if there is one already, None if the broker is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         return bool(client.set(key, value, nx=True, ex=KEPT_SECONDS))
     return None
 
 
-def take(url: str, key: str) -> bytes | None:
+def get_and_delete(url: str, key: str) -> bytes | None:
     """The value kept there, which one alone gets; None if there is none, or the broker is away."""
-    with suppress(*AWAY, ValueError), opened(url) as client:
+    with suppress(*AWAY, ValueError), client_of(url) as client:
         found: bytes | None = client.getdel(key)
         return found
     return None
@@ -206,7 +253,7 @@ class Scripts:
 
     def __init__(self, broker_url: str, prefix: str) -> None:
         """`prefix` is what all its keys begin with."""
-        self._client = opened(broker_url)
+        self._client = client_of(broker_url)
         self._prefix = prefix
 
     def run(self, script: str, name: str, parts: str, *arguments: object) -> Any:

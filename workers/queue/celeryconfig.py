@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workers.queue import broker
 from workers.queue.broker import SECONDS
 from workers.settings.queue import QueueSettings
 
@@ -42,6 +43,8 @@ def celery_settings(queue: QueueSettings, broker_url: str, *, send_only: bool = 
     tick = queue.tick_seconds
     return {
         "broker_url": broker_url,
+        # Kombu would speak without TLS to a rediss:// that says nothing of certificates.
+        "broker_use_ssl": broker.tls_of(broker_url),
         "task_serializer": "json",
         "accept_content": ["json"],
         "result_serializer": "json",

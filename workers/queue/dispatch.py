@@ -59,6 +59,8 @@ def send(
                 priority=priority,
                 queue=queue,
                 headers=broker.request_header(),
+                # Celery would cut it short, and a document could not be found by its id in Flower.
+                argsrepr=repr(list(args)),
             )
         except (OperationalError, OSError):
             _resting_until[address] = time.monotonic() + REST_SECONDS
@@ -68,7 +70,7 @@ def send(
     return False
 
 
-def ring(*, seldom: bool = False) -> None:
+def wake_pump(*, seldom: bool = False) -> None:
     """Tell the pump that work is due; `seldom` not if this process told it a moment ago: its tick finds the rest."""
     address, now = str(app.conf.broker_url), time.monotonic()
     if not seldom or now - _rung_at.get(address, float("-inf")) >= RING_SECONDS:

@@ -20,7 +20,7 @@ from connectors.sections import (
     WebUrl,
     Whole,
     refuse,
-    revealed,
+    secret_value,
 )
 
 HMAC = "HS256"
@@ -48,6 +48,8 @@ class ApiSettings(ConfigSection):
     """What one user may ask; more is refused with the time to wait."""
     at_once: Whole = Field(default=16, ge=1)
     """Requests of one user that may be under way."""
+    wrong_tokens_per_minute: Whole = Field(default=20, ge=1)
+    """Wrong tokens of one address, and five times as many of one account, after which new ones are refused unseen."""
 
 
 class AuthSettings(ConfigSection):
@@ -72,7 +74,7 @@ class AuthSettings(ConfigSection):
     def _has_keys(self) -> Self:
         wrong = []
         if self.algorithm == HMAC:
-            if self.secret and len(revealed(self.secret).encode()) < LEAST_SECRET:
+            if self.secret and len(secret_value(self.secret).encode()) < LEAST_SECRET:
                 wrong.append(Mismatch(key="secret", expected=f"a secret of {LEAST_SECRET} bytes or more"))
         elif not (self.jwks_url or self.jwks_file):
             fix = "name jwksUrl or jwksFile"

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from connectors import SourceContext
-from connectors.sections import host_of, revealed
+from connectors.sections import host_of, secret_value
 from pipeline.documents import as_metadata
 from pipeline.embedding.known_models import KNOWN
 from pipeline.ledger import project_id, tenant_id
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from connectors.web.limiter import RequestLimiter
 
 FILE = "larder.yaml"
-PATIENCE = 30.0
+MAX_PAUSE_SECONDS = 30.0
 """Seconds of pauses that one slice of a walk waits out: a pause of a second is no reason to put it back."""
 
 UNUSED: Mapping[str, str] = {
@@ -67,12 +67,12 @@ class Settings:
     @property
     def database_url(self) -> str | None:
         """PostgreSQL as the application role; None for the embedded server. Secret."""
-        return revealed(self.rag.storage.database.url) or None
+        return secret_value(self.rag.storage.database.url) or None
 
     @property
     def broker_url(self) -> str | None:
         """Valkey or Redis; None for the embedded server. Secret."""
-        return revealed(self.rag.storage.broker.url) or None
+        return secret_value(self.rag.storage.broker.url) or None
 
     @property
     def tenant(self) -> str:
@@ -112,7 +112,7 @@ class Settings:
             levels=self.rag.security.levels,
             metadata=as_metadata(source.language or self.rag.language),
             limiter=limiter,
-            patience=min(PATIENCE, self.rag.queue.lease_seconds / 4),
+            max_pause=min(MAX_PAUSE_SECONDS, self.rag.queue.lease_seconds / 4),
         )
 
 

@@ -66,7 +66,7 @@ class DatabaseSettings(ConfigSection):
     admin_url: DatabaseUrl | None = Field(default=None, examples=["${LARDER_ADMIN_DATABASE_URL}"])
     """The owner of the tables, for migrations only."""
     pool_size: Whole = Field(default=2, ge=1, le=200)
-    """Connections of each kind that a process keeps; it opens up to four more while it needs them."""
+    """Connections of each kind that a process has, and four more; each is opened when all others are in use."""
 
 
 class BrokerSettings(ConfigSection):

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from connectors.sections import ConfigSection, Flag, Mismatch, Number, Whole, refuse
+from workers.settings.values import Processes
 
 
 class ConcurrencySettings(ConfigSection):
@@ -17,8 +18,8 @@ class ConcurrencySettings(ConfigSection):
     """The pump and upkeep: one to count while one pumps."""
     ingest: Whole = Field(default=2, ge=1, le=256)
     """Reading sources, cutting documents and writing chunks."""
-    embed: Whole = Field(default=1, ge=1, le=256)
-    """Embedding; each process holds the model once."""
+    embed: Processes = "auto"
+    """Embedding; each process holds the model once. auto: one per core that memory allows, and one for a service."""
     enrich: Whole = Field(default=2, ge=1, le=256)
     """Answering Step 4; each process holds the model once."""
 

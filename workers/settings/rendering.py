@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from connectors import SOURCES
-from connectors.sections import ConfigSection
+from connectors.sections import ConfigSection, secrets_in
 from workers.settings.diagnosis import described, inner_section
 from workers.settings.environment import CONFIG, OVERRIDES
 from workers.settings.loading import UNUSED, Settings
@@ -66,6 +67,24 @@ def initial_file() -> str:
 def effective(settings: Settings) -> dict[str, Any]:
     """The values in force as JSON in the shape of the file, with secrets masked."""
     return ConfigurationFile(rag=settings.rag).model_dump(mode="json", by_alias=True)
+
+
+def in_force(settings: Settings) -> dict[str, str]:
+    """Every key with dots -> its value as text, to compare two configurations; of all secrets together a hash."""
+    found: dict[str, str] = {}
+
+    def read(key: str, value: Any) -> None:
+        sections = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+        inner = {str(one.get("name", n)): one for n, one in enumerate(value)} if sections else value
+        if isinstance(inner, dict) and inner:
+            for name, one in inner.items():
+                read(f"{key}.{name}" if key else name, one)
+        else:
+            found[key] = text_of(value)
+
+    read("", effective(settings)[ROOT])
+    secrets = "\0".join(sorted(secrets_in(settings.rag)))
+    return found | {"storage.data": str(settings.data), "secrets": sha256(secrets.encode()).hexdigest()}
 
 
 def show(settings: Settings) -> str:

@@ -12,7 +12,7 @@ import annotated_types
 from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 from pydantic import AfterValidator, BaseModel, BeforeValidator, PlainSerializer, SecretStr
 
-from connectors.sections import Expected, Number, OneOf, Text, masked, refusal
+from connectors.sections import Expected, Number, OneOf, Text, Whole, refusal, without_secrets
 from pipeline.documents import LANGUAGES
 
 _Options = TypeVar("_Options")
@@ -60,7 +60,7 @@ def _scheme(*allowed: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-_Masked = PlainSerializer(lambda secret: masked(secret.get_secret_value()), when_used="json")
+_Masked = PlainSerializer(lambda secret: without_secrets(secret.get_secret_value()), when_used="json")
 Separators = Annotated[
     tuple[Text, ...], BeforeValidator(_separators), annotated_types.MinLen(1), Expected("a list of texts")
 ]
@@ -69,6 +69,10 @@ Language = Annotated[str, OneOf(LANGUAGES)]
 Similarity = Annotated[
     Literal["auto"] | Annotated[Number, annotated_types.Interval(ge=0, le=1)],
     Expected("auto, or a number from 0 to 1"),
+]
+Processes = Annotated[
+    Literal["auto"] | Annotated[Whole, annotated_types.Interval(ge=1, le=256)],
+    Expected("auto, or a whole number from 1 to 256"),
 ]
 DatabaseUrl = Annotated[
     SecretStr,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from pipeline.access import Caller
@@ -17,6 +20,7 @@ from tests.workers.installed import installed
 from workers import embedded
 from workers.admin import tokens
 from workers.api.app import create_app
+from workers.embedded.folder import free_port
 from workers.runtime import Runtime
 
 CONFIG = """
@@ -24,7 +28,7 @@ rag:
   tenant: acme
   embedding: {provider: hashing, dimensions: 32}
   retrieval: {minSimilarity: 0}
-  api: {requestsPerMinute: 100000, maxBody: 1m}
+  api: {requestsPerMinute: 100000, wrongTokensPerMinute: 100000, maxBody: 1m}
   auth: {secret: a-secret-of-the-tests-of-32-bytes-and-more}
 """
 ACME = Caller(tenant=tenant_id("acme"), tenant_name="acme", subject="ann", projects=("berth",))
@@ -70,6 +74,26 @@ def fill(shop: Workshop, whose: str) -> None:
 def api(parts: Runtime) -> Iterator[TestClient]:
     with TestClient(create_app(parts), raise_server_exceptions=False) as client:
         yield client
+
+
+@contextmanager
+def served(app: Any, **options: Any) -> Iterator[str]:
+    """The address of an application at a port, as a server of its own."""
+    port = free_port()
+    serving = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", log_config=None, **options))
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    while not serving.started:
+        threading.Event().wait(0.01)
+    yield f"http://127.0.0.1:{port}"
+    serving.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(parts: Runtime) -> Iterator[str]:
+    with served(create_app(parts)) as found:
+        yield found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from workers.api.app import create_app
 from workers.runtime import Runtime
 
+EXAMPLES = int(os.environ.get("LARDER_CASES", "10"))
+"""Requests for each operation."""
 EVERYTHING = frozenset({"read", "write", "operate", "admin"})
 
 
@@ -25,7 +28,7 @@ def test_answers_are_as_they_are_described(parts: Runtime, token: Callable[..., 
         operation: Any = found.ok()  # type: ignore[union-attr]
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+        @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
         def check(case: Any) -> None:
             nonlocal asked
             asked += 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
@@ -13,6 +15,8 @@ from sqlalchemy import text
 
 from pipeline.ledger import project_id
 from tests.workers.api.conftest import ACME
+from workers.api import callers
+from workers.api.client import HttpClient
 from workers.enrichment import job
 from workers.runtime import Runtime
 
@@ -82,6 +86,53 @@ def test_its_states_come_as_events(call: Callable[..., Any]) -> None:
     assert events[-1] == "event: done"
     assert events.count("event: done") == 1
     assert '"technical_docs"' in answer.text
+
+
+def test_fifty_wait_on_one_connection_while_others_are_served(
+    call: Callable[..., Any],
+    parts: Runtime,
+    address: str,
+    token: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(callers, "MOST_WAITING", 50)
+    asked = call("POST", "/api/v1/enrich", {**PBI, "id": "PBI-9"}).json()["jobs"][0]
+    headers = {"Authorization": f"Bearer {token()}", "Accept": "text/event-stream"}
+
+    def wait() -> tuple[HTTPConnection, HTTPResponse]:
+        line = HTTPConnection(urlsplit(address).netloc, timeout=60)
+        line.request("GET", asked["url"], headers=headers)
+        return line, line.getresponse()
+
+    def connections() -> int:
+        count = "select count(*) from pg_stat_activity where datname = current_database()"
+        with parts.database.tenant(ACME.tenant) as connection:
+            found: int = connection.execute(
+                text(f"{count} and application_name like '%-notif%'")
+            ).scalar_one()
+            return found
+
+    before = connections()
+    waiting = [wait() for _ in range(50)]
+    try:
+        assert {answer.readline() for _, answer in waiting} == {b"event: queued\n"}
+        assert connections() <= before + 1
+        with HttpClient(address, token=token()) as client:
+            assert client.search("mooring lines", projects=["berth"])["results"]
+        one_more = wait()
+        assert (one_more[1].status, "Retry-After" in one_more[1].headers) == (429, True)
+        for line, answer in (*waiting[40:], one_more):
+            answer.close()
+            line.close()
+        while (again := wait())[1].status == 429:  # a place is free as soon as the server knows who is gone
+            again[0].close()
+        waiting[40:] = [again]
+        job.run(parts, ACME.tenant, UUID(asked["id"]))
+        for _, answer in waiting:
+            assert b"event: done\n" in answer.read()
+    finally:
+        for line, _ in waiting:
+            line.close()
 
 
 def cited(answer: Any) -> set[str]:

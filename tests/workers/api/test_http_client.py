@@ -10,16 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import uvicorn
 from sqlalchemy import text
 
 from pipeline.errors import Forbidden, NotFound, RateLimited, RequestRejected, StoreUnavailable, TokenRefused
 from tests.pipeline.stories.storyteller import story
-from tests.workers.api.conftest import ACME
-from workers.api.app import create_app
+from tests.workers.api.conftest import ACME, served
 from workers.api.client import HttpClient, RAGService
 from workers.client import Client, EnrichmentFailed, NoAnswerYet, UnknownJob
-from workers.embedded.folder import free_port
 from workers.enrichment import job, stories
 from workers.enrichment.story_jobs import SEARCH, STORE
 from workers.runtime import Runtime
@@ -28,21 +25,6 @@ Either = Client | HttpClient
 PBI = {"title": "Check mooring lines before each tide", "project": "berth"}
 ALL = frozenset({"read", "write"})
 WORK = {"larder.enrich": job.run, STORE: stories.run_store, SEARCH: stories.run_search}
-
-
-@pytest.fixture(scope="module")
-def address(parts: Runtime) -> Iterator[str]:
-    port = free_port()
-    serving = uvicorn.Server(
-        uvicorn.Config(create_app(parts), port=port, log_level="warning", log_config=None)
-    )
-    thread = threading.Thread(target=serving.run)
-    thread.start()
-    while not serving.started:
-        threading.Event().wait(0.01)
-    yield f"http://127.0.0.1:{port}"
-    serving.should_exit = True
-    thread.join()
 
 
 @pytest.fixture(params=["database", "http"])
@@ -195,20 +177,10 @@ def test_it_asks_again_when_it_is_told(status: int, kind: type[Exception]) -> No
             await send(start)
             await send({"type": "http.response.body", "body": b"" if later else b'{"results": []}'})
 
-    port = free_port()
-    serving = uvicorn.Server(
-        uvicorn.Config(api, port=port, log_level="warning", lifespan="off", log_config=None)
-    )
-    thread = threading.Thread(target=serving.run)
-    thread.start()
-    while not serving.started:
-        threading.Event().wait(0.01)
-    with HttpClient(f"http://127.0.0.1:{port}", token="x") as client:
+    with served(api, lifespan="off") as address, HttpClient(address, token="x") as client:
         assert client.search("a") == {"results": []}
         assert len(asked) == 3
-    serving.should_exit = True
-    thread.join()
-    with HttpClient(f"http://127.0.0.1:{port}", token="x") as client, pytest.raises(StoreUnavailable):
+    with HttpClient(address, token="x") as client, pytest.raises(StoreUnavailable):
         client._once("GET", "/")
     assert issubclass(kind, Exception)
 

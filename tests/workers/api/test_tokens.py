@@ -6,18 +6,23 @@ import base64
 import hmac
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
+from pydantic import SecretStr
 
 from pipeline.errors import TokenRefused
 from pipeline.ledger import project_id, tenant_id
 from tests.workers.api.conftest import ACME
-from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, Verifier
+from workers.admin.tokens import REFETCH_SECONDS, PublicKeys, TokenUnproved, Verifier
+from workers.api import callers
+from workers.api.callers import Attempts
+from workers.runtime import Runtime
 from workers.settings import load
 
 SECRET = "a-secret-of-the-tests-of-32-bytes-and-more"
@@ -125,6 +130,83 @@ def test_tricks_are_refused(api: TestClient, trick: str) -> None:
 def test_a_permission_is_needed(api: TestClient) -> None:
     assert status(api, signed(permissions=["write"])) == 403
     assert status(api, signed(permissions=["admin"])) == 200
+
+
+class TestManyWrongTokens:
+    """One address may send three, and five such may name one account."""
+
+    @pytest.fixture
+    def clock(self, api: TestClient) -> Iterator[list[float]]:
+        now, state = [0.0], cast("Any", api.app).state
+        before, state.attempts = state.attempts, Attempts(3, clock=lambda: now[0])
+        yield now
+        state.attempts = before
+
+    @staticmethod
+    def at(api: TestClient, address: str) -> TestClient:
+        return TestClient(api.app, client=(address, 1), raise_server_exceptions=False)
+
+    def test_an_address_is_sent_away_for_a_while(self, api: TestClient, clock: list[float]) -> None:
+        here, known = self.at(api, "2001:db8::1"), signed(jti="known")
+        neighbour = self.at(api, "2001:db8::ffff:2")
+        assert status(here, known) == 200
+        for wrong in (FORGED["expired"], FORGED["audience"], FORGED["expired"]):
+            assert status(here, wrong) == 401, "whoever made it had the key, so it is no guess"
+        told = [
+            status(line, crafted({"alg": "HS256"}, secret=bytes([n])))
+            for n, line in enumerate([here, neighbour] * 2)
+        ]
+        assert told == [401, 401, 401, 429]
+        refused = here.post(
+            "/api/v1/rag/query", json=BODY, headers={"Authorization": f"Bearer {signed(jti='new')}"}
+        )
+        assert (refused.status_code, 0 < int(refused.headers["Retry-After"]) <= 60) == (429, True)
+        assert status(here, known) == 200, "who is at work is not kept out"
+        assert status(self.at(api, "198.51.100.7"), signed(jti="new")) == 200
+        page = here.post("/console/login", data={"token": signed(jti="newer")})
+        assert (page.status_code, "Retry-After" in page.headers, "Too many wrong tokens" in page.text) == (
+            429,
+            True,
+            True,
+        )
+        assert "Set-Cookie" not in page.headers
+        clock[0] += 60
+        assert status(here, signed(jti="newer")) == 200
+
+    @pytest.mark.usefixtures("clock")
+    def test_so_is_who_names_one_account_from_many_addresses(self, api: TestClient) -> None:
+        wrong = crafted({"alg": "HS256"}, {**CLAIMS, "sub": "eve"}, b"x")
+        told = [status(self.at(api, f"198.51.100.{n}"), wrong) for n in range(16)]
+        assert told == [401] * 15 + [429]
+        fresh = self.at(api, "203.0.113.1")
+        assert (status(fresh, signed(sub="eve", jti="2")), status(fresh, signed(sub="ann", jti="3"))) == (
+            429,
+            200,
+        )
+
+    @pytest.mark.usefixtures("clock")
+    def test_the_token_of_metrics_is_guarded_alike(self, api: TestClient, parts: Runtime) -> None:
+        told, rag = parts.rag.monitoring, parts.rag
+        metered = told.model_copy(
+            update={"metrics": told.metrics.model_copy(update={"token": SecretStr("t0ken")})}
+        )
+        parts.rag = rag.model_copy(update={"monitoring": metered})
+        try:
+            codes = [
+                api.get("/metrics", headers={"Authorization": f"Bearer {guess}"}).status_code
+                for guess in ("t0ken", "a", "b", "c", "t0ken")
+            ]
+        finally:
+            parts.rag = rag
+        assert codes == [200, 401, 401, 401, 429]
+
+    def test_what_is_remembered_of_them_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(callers, "MOST_KEPT", 10)
+        attempts = Attempts(3)
+        for n in range(100):
+            with pytest.raises(TokenUnproved), attempts.counted(f"address {n}", f"name {n}"):
+                raise TokenUnproved("x")
+        assert len(attempts._wrong) == 10
 
 
 class TestPublicKeys:

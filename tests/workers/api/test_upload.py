@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from pipeline.ledger import documents, project_id, tenant_id, work
 from tests.workers.api.conftest import ACME, Ask
-from workers.control import maintenance, pump, steps
+from workers.control import maintenance, pump, steps, upload
 from workers.runtime import Runtime
 from workers.settings import SOURCE_TYPES
 
@@ -235,6 +235,15 @@ def test_what_others_have_sent_and_what_came_before_ends_nobodys_upload(send: Ca
         time.sleep(0.5)
         reader.kill()
         assert {one.result(60).status_code for one in sent} == {202}
+
+
+def test_who_waits_behind_what_takes_too_long_is_not_blamed_for_it(
+    send: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "MOST_SECONDS", 0.1)
+    with upload._TURN:  # somebody else is read
+        answer = send(files(**{"a.md": "# A\n\nText."}))
+    assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
 
 
 def test_only_who_may_write_to_the_project_sends(send: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typer.testing import CliRunner, Result
 from connectors import SOURCES
 from workers.cli import commands
 from workers.cli.config import app
+from workers.processes.liveness import process_start
+from workers.settings import in_force, load
 
 Run = Callable[..., Result]
 
@@ -34,7 +37,7 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-@pytest.mark.req("001-081", "001-091")
+@pytest.mark.req("001-081", "001-091", "001-139", "001-148")
 def test_the_written_file_passes_its_own_check(run: Run) -> None:
     made = run("init")
     assert made.exit_code == 0, made.output
@@ -201,3 +204,33 @@ def test_files_that_searches_need_are_looked_at(run: Run) -> None:
     assert checked.exit_code == 0
     assert "warning searches go without the reranker: " in checked.stdout
     assert "has no model.onnx" in checked.stdout
+
+
+def test_what_runs_differently_is_told_and_taken_over(run: Run) -> None:
+    def larder(*args: str) -> Result:
+        return CliRunner().invoke(commands.app, list(args))
+
+    write("rag: {retrieval: {topK: 5}, auth: {secret: 'a secret of some length, sixty-four bits at least'}}")
+    settings = load(None, {})
+    nothing = larder("reload")
+    assert (nothing.exit_code, nothing.stderr.splitlines()[1]) == (2, "  larder up --detach")
+    settings.data.mkdir(mode=0o700)
+    entry = {"name": "supervisor", "pid": os.getpid(), "started": process_start(os.getpid())}
+    state = {"processes": [entry], "configuration": in_force(settings), "outdated": []}
+    (settings.data / "state.json").write_text(json.dumps(state))
+    assert document(run("check", "--json"))["not_running"] == []
+    assert larder("reload").stdout.startswith("nothing to do")
+    write(
+        "rag: {retrieval: {topK: 9}, auth: {secret: 'another secret of some length, sixty-four bits at least'}}"
+    )
+    told = run("check").stdout.splitlines()
+    assert told[-3:] == [
+        "differs retrieval.topK: 9 (what runs has 5)",
+        "differs a password or key",
+        "next  larder reload",
+    ]
+    write("rag: {storage: {broker: {url: 'redis://:secret@elsewhere/0'}}}")
+    refused = larder("reload")
+    assert refused.exit_code == 2
+    assert "storage.broker.url: redis://:***@elsewhere/0" in refused.stderr
+    assert "larder down, then larder up --detach" in refused.stderr

@@ -145,11 +145,11 @@ def test_what_only_looks_finds_the_installation_above(
     assert f"no installation in {top / '.larder'}" in larder("status").stderr
 
 
-def test_the_table_of_commands_tells_what_they_tell(larder: Larder) -> None:
-    for name, (_, line) in commands.COMMANDS.items():
-        told = (commands.loaded(name).help or "").partition("\n")[0].rstrip(".")
-        assert not line or line == told, name
+def test_the_list_of_commands_tells_what_they_tell(larder: Larder) -> None:
     shown = larder("-h").stdout
+    for name in commands.COMMANDS:
+        told = (commands.loaded(name).help or "").partition("\n")[0].rstrip(".")
+        assert (told in " ".join(shown.split())) == (name not in commands.HIDDEN), name
     assert not [
         text
         for text in shown.splitlines()

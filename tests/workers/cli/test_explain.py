@@ -104,7 +104,13 @@ def test_a_waiting_document_tells_its_next_try(depot: Depot, run: Run) -> None:
         (["--query", " "], "", "empty", "the question is empty"),
         (["--query", "otters"], "hidden = true", "hidden", "the last complete walk"),
         (["--query", "otters"], "deleted = true", "deleted", "its source no longer has it"),
-        (["--query", "otters"], "indexed_version = null, stage = 'chunked'", "not_indexed", "stage chunked"),
+        (
+            ["--query", "otters"],
+            "indexed_version = null, stage = 'fetched', chunk_count = 0",
+            "not_indexed",
+            "stage fetched",
+        ),
+        (["--query", "otters"], "indexed_version = null, stage = 'chunked'", "found", "found: rank 1"),
         (["--query", "otters"], "chunk_count = 0", "no_text", "no text"),
     ],
 )

@@ -10,7 +10,7 @@ from pipeline.documents import Json
 from workers.cli.index import _COLUMNS, summary
 
 
-def screen(*errors: Json, **counts: int) -> str:
+def screen(*errors: Json, sources: tuple[str, ...] = ("docs", "more"), **counts: int) -> str:
     """The summary of one run in a terminal of eighty columns."""
     run = {
         **dict.fromkeys((c for counted in _COLUMNS.values() for c in counted), 0),
@@ -18,7 +18,7 @@ def screen(*errors: Json, **counts: int) -> str:
         **counts,
     }
     stats = {"documents_processed": 1, "vectors_indexed": 3, "time_elapsed": 0.5, "errors": errors}
-    result: Json = {"stats": stats, "runs": [{"source": "docs", **run}, {"source": "more", **run}]}
+    result: Json = {"stats": stats, "runs": [{"source": name, **run} for name in sources]}
     out = StringIO()
     Console(file=out, width=80).print(*summary(result))
     return out.getvalue()
@@ -34,3 +34,8 @@ def test_what_failed_is_named_an_item_or_the_source_as_a_whole() -> None:
     shown = screen(whole, {**whole, "item": "a.md", "reason": "not [b]UTF-8[/]"})
     assert "failed docs: no such folder" in shown
     assert "failed docs: a.md: not [b]UTF-8[/]" in shown
+
+
+def test_a_run_before_that_left_its_work_to_the_command_is_no_line() -> None:
+    assert screen(sources=("docs", "docs", "more")).count("docs ") == 1
+    assert screen(sources=("docs", "docs"), indexed=2).count("docs ") == 2

@@ -55,6 +55,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(site: Site) -> Iterator[Terminal]:
+    site.prepare()
     site.write("larder.yaml", CONFIG)
     # Whoever runs the tests in the background of a script has it ignored, and a command would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -91,8 +92,6 @@ def test_while_it_is_still_loading(terminal: Terminal) -> None:
 def test_enrich_lets_go_of_those_that_wait(terminal: Terminal) -> None:
     pbis = [{"id": f"P-{n}", "title": f"Item {n}"} for n in range(40)]
     terminal.site.write("step-3.json", json.dumps(pbis))
-    servers = terminal.site.larder("migrate")
-    assert servers.code == 0, servers.err
     terminal.type("enrich", "step-3.json", "-o", "out.json")
     terminal.wait_for(lambda: "started some" in terminal.said.read_text())
     begun = time.monotonic()

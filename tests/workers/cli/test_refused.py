@@ -193,7 +193,7 @@ def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str,
         reader: "refuses its user what workers do",
     }
     for url, why in said.items():
-        assert broker.trouble(url) == why
+        assert broker.connect_problem(url) == why
         assert why in broker.REFUSALS, "it has a remedy of its own"
     unreached = {
         f"redis://:{SESAME}@127.0.0.1:{slammer}/0": "it closes the connection (no Redis or Valkey?)",
@@ -201,8 +201,8 @@ def test_a_broker_that_refuses_says_what(servers: embedded.Servers, reader: str,
         f"redis://:{SESAME}@127.0.0.1:1/0": "nothing listens at its address",
     }
     for url, why in unreached.items():
-        assert broker.trouble(url) == f"cannot be reached: {why}"
-    assert broker.trouble(servers.broker_url) == ""
+        assert broker.connect_problem(url) == f"cannot be reached: {why}"
+    assert broker.connect_problem(servers.broker_url) == ""
 
 
 @pytest.mark.parametrize("command", ["status", "doctor", "index"])

@@ -11,17 +11,20 @@ import pytest
 
 from pipeline.database.engine import Database
 from pipeline.documents import Kind
+from pipeline.embedding.known_models import model_of
 from pipeline.ledger import project_id
-from tests.pipeline.stores.depot import Depot
+from pipeline.search.records import MEASURED_WEAK
+from tests.pipeline.stores.depot import MODEL, Depot
 from tests.workers.cli.asking import CONFIG, Run, found, titles
 
 
+@pytest.mark.req("001-070")
 def test_results_are_json_as_promised(depot: Depot, run: Run) -> None:
     answer = found(run("search", "kestrel towers barns", "--json"))
-    assert set(answer) == {"results", "degradation_level"}
+    assert set(answer) == {"results", "degradation_level", "weak"}
     assert answer["degradation_level"] == 0
     first = answer["results"][0]
-    assert set(first) == {"id", "document_id", "content", "score", "metadata"}
+    assert set(first) == {"id", "document_id", "content", "score", "weak", "metadata"}
     assert first["id"] == f"{first['document_id']}:0"
     assert first["content"].endswith("old barns.")
     assert 0 < first["score"] <= 1
@@ -59,6 +62,21 @@ def test_explanations_come_on_request(run_shared: Run) -> None:
         assert e["keyword_score"] is not None
 
 
+def test_what_hardly_answers_is_called_weak(run_shared: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MEASURED_WEAK, model_of(MODEL), (0.9, 0.9))
+    nothing = found(run_shared("search", "zzzqqqxxx", "--json"))
+    assert nothing["weak"]
+    assert {result["weak"] for result in nothing["results"]} == {True}
+    shown = run_shared("search", "zzzqqqxxx").stdout.splitlines()
+    assert shown[0] == "nothing close; nearest:"
+    assert "  weak  " in shown[1]
+    some = found(run_shared("search", "kestrel church towers", "--json"))
+    assert not some["results"][0]["weak"], "it has all words"
+    assert not some["weak"]
+    by_words = found(run_shared("search", "kestrel of the moon and stars", "--mode", "keyword", "--json"))
+    assert not by_words["weak"], "words alone cannot tell"
+
+
 @pytest.mark.parametrize(
     ("mode", "parts"),
     [
@@ -68,6 +86,7 @@ def test_explanations_come_on_request(run_shared: Run) -> None:
         ("HYBRID", {"vector_part", "keyword_part", "title_part", "covered_part"}),
     ],
 )
+@pytest.mark.req("001-140")
 def test_modes(run_shared: Run, mode: str, parts: set[str]) -> None:
     results = found(run_shared("search", "the birds towers", "--mode", mode, "--explain", "--json"))[
         "results"
@@ -236,6 +255,7 @@ def test_age_stands_in_the_answer(run_shared: Run) -> None:
     assert all(age is None or age > 300 for age in ages)
 
 
+@pytest.mark.req("001-140")
 def test_the_same_command_is_answered_from_memory_until_something_changes(depot: Depot, run: Run) -> None:
     first = found(run("search", "kestrel", "--json"))
     assert found(run("search", "kestrel", "--json")) == first
@@ -260,15 +280,16 @@ def test_nothing_found_and_nothing_indexed_are_told_apart(database: Database, te
     assert run("search", "kestrel", "--mode", "keyword").stdout.strip() == "nothing found"
     assert run("search", "otters", LARDER_TENANT="acmee").stdout.startswith("no document of tenant acmee")
     missing = found(run("search", "kestrel", "--mode", "keyword", "--json"))
-    assert missing == {"results": [], "degradation_level": 0}
+    assert missing == {"results": [], "degradation_level": 0, "weak": False}
 
 
 def test_a_switched_off_installation_says_so(depot: Depot, run: Run) -> None:
     Path("larder.yaml").write_text(CONFIG + "  enabled: false\n", encoding="utf-8")
-    assert found(run("search", "kestrel", "--json")) == {"results": [], "degradation_level": 5}
+    assert found(run("search", "kestrel", "--json")) == {"results": [], "degradation_level": 5, "weak": False}
     assert "switched off" in run("search", "kestrel").stdout
 
 
+@pytest.mark.req("001-140")
 def test_a_database_that_is_away_is_e001(run: Run) -> None:
     away = "postgresql://larder_app:x@127.0.0.1:1/none"
     shown = run("search", "kestrel", "--json", LARDER_DATABASE_URL=away)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def harbour(make_site: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     site.write("larder.yaml", "rag: {sources: [{name: docs, type: markdown, paths: ['docs/*.md']}]}")
     for n, word in enumerate(("bollards hold vessels", "tides rise twice", "pilots board at dawn")):
         site.write(f"docs/{n}.md", f"# Page {n}\n\nThe {word}.\n")
-    assert site.larder("index").code == 0
+    site.prepare()
+    site.index()
     with (site.root / "serve.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "workers.cli", "serve"],
@@ -129,6 +131,29 @@ def test_ctrl_c_reaches_it(harbour: Site) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_question_that_breaks_off_leaves_no_process_at_work(harbour: Site) -> None:
+    server, end = psutil.Process(served_by(harbour)), time.monotonic() + 30
+    for part in (b"", b'{"program": '):
+        with socket.socket(socket.AF_UNIX) as door, chdir(harbour.data):
+            door.connect("commands.sock")
+            if part:
+                socket.send_fds(door, [part], [0, 1, 2])
+    while server.children():
+        assert time.monotonic() < end, "it waits for the rest, for ever and at full speed"
+        time.sleep(0.02)
+
+
+def test_large_variables_and_a_closed_input_are_no_trouble(harbour: Site) -> None:
+    more = {f"LARGE_{n}": "x" * 100_000 for n in range(8)}
+    code, _, _, loaded = asked(harbour, "search", "tides", alone=False, **more)
+    assert (code, loaded) == (0, False)
+    closed = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m workers.cli search tides <&-"],
+        cwd=harbour.root, env=clean(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (closed.returncode, "Traceback" in closed.stderr) == (0, False)
 
 
 def test_who_is_killed_leaves_nothing_behind(harbour: Site) -> None:

@@ -31,6 +31,7 @@ def table() -> str:
 
 @pytest.mark.req("000-047", "000-025")
 def test_an_export_is_seeded_and_its_bad_row_is_named(site: Site) -> None:
+    site.prepare()
     site.write("larder.yaml", "rag:\n  embedding: {provider: hashing}\n")
     site.write("export.csv", table())
     seeded = site.larder("stories", "seed", "export.csv", "--json")

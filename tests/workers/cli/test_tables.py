@@ -32,6 +32,12 @@ def test_what_fits_is_a_table() -> None:
     ]
 
 
+def test_words_are_broken_behind_their_marks() -> None:
+    lines = drawn([("manuals-of-cmake-and-python", "12", "ok", "see ./docs/deep/down")], 34)
+    assert [line.split()[0] for line in lines[1:]] == ["manuals-of-", "cmake-and-", "python"]
+    assert [line.split()[-1] for line in lines[1:]] == ["./docs/", "deep/down", "python"]
+
+
 def test_nothing_is_read_as_markup_and_colours_are_kept() -> None:
     assert drawn([("[red]a", "1", "[/b]", "")], 80)[1].split() == ["[red]a", "1", "[/b]"]
     console = Console(width=80, force_terminal=True, color_system="standard")

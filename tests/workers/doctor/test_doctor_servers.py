@@ -35,7 +35,7 @@ def test_a_broken_audit_chain_is_found(kind: str, store: Store, omniscient: SQL)
     for subject in ("one", "two", "three"):
         with store.parts.database.tenant(store.parts.settings.tenant_id) as connection:
             tenant = store.parts.settings.tenant_id
-            audit.note(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
+            audit.append(connection, tenant, "test", subject, {"a": 1, "b": [None, "ä"]}, by="somebody")
     assert store.examine()["audit chain"]["detail"] == "3 entries fit"
     omniscient.execute(AUDITS[kind])
     found = store.examine(repair=True)["audit chain"]

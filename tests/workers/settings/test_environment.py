@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from workers.settings import Settings, SettingsError, effective, load, show
 
 Loaded = Callable[..., Settings]
@@ -28,8 +28,8 @@ def test_urls_of_the_environment_win_over_the_file(loaded: Loaded) -> None:
         },
     )
     assert settings.database_url == URL
-    assert revealed(settings.rag.storage.database.control_url) == URL + "1"
-    assert revealed(settings.rag.storage.database.admin_url) == URL + "2"
+    assert secret_value(settings.rag.storage.database.control_url) == URL + "1"
+    assert secret_value(settings.rag.storage.database.admin_url) == URL + "2"
     assert settings.broker_url == BROKER
     assert settings.rag.storage.database.pool_size == 9
 

@@ -215,7 +215,11 @@ class TestQueue:
         assert (queue.max_in_flight, queue.batch_documents, queue.upsert_rows) == (2000, 32, 500)
         assert (queue.max_attempts, queue.max_crashes) == (8, 3)
         assert (queue.retry_base_seconds, queue.retry_max_seconds) == (2, 600)
-        assert (queue.concurrency.control, queue.concurrency.ingest, queue.concurrency.embed) == (2, 2, 1)
+        assert (queue.concurrency.control, queue.concurrency.ingest, queue.concurrency.embed) == (
+            2,
+            2,
+            "auto",
+        )
         assert (queue.deletion_guard.share, queue.deletion_guard.documents) == (0.2, 25)
         assert (queue.keep_runs_days, queue.keep_dead_days, queue.reconcile_hours) == (30, 90, 24)
 

@@ -10,7 +10,7 @@ import pytest
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.options import DecisionRules, SourceContext
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from pipeline.documents import SourceType
 from workers.settings import (
     Settings,
@@ -95,7 +95,7 @@ def test_the_documented_confluence_source(loaded: Loaded) -> None:
         "https://example.atlassian.net/wiki",
         ("TECH", "ARCH"),
     )
-    assert (wiki.username, revealed(wiki.api_token)) == ("ann@example.com", "sesame")
+    assert (wiki.username, secret_value(wiki.api_token)) == ("ann@example.com", "sesame")
     assert (wiki.include_attachments, wiki.include_comments, wiki.max_pages) == (False, True, 1000)
     assert (wiki.include_archived, wiki.include_restricted, wiki.include_blog_posts) == (False, True, False)
     assert (wiki.schedule, wiki.deployment, wiki.max_concurrency) == ("0 2 * * *", "auto", 4)
@@ -112,7 +112,7 @@ def test_the_documented_azure_devops_source(loaded: Loaded) -> None:
         ("Shop",),
         None,
     )
-    assert revealed(boards.pat) == "sesame"
+    assert secret_value(boards.pat) == "sesame"
     assert boards.work_item_types == ("User Story", "Bug", "Task", "Feature")
     assert boards.fields[2] == "Microsoft.VSTS.Common.AcceptanceCriteria"
     assert (boards.max_items, boards.schedule) == (5000, "0 3 * * *")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.sections import revealed
+from connectors.sections import secret_value
 from workers.settings import Settings, load
 from workers.settings.models import StorySettings
 
@@ -18,7 +18,7 @@ KEY = {"GEMINI_API_KEY": "g-1"}
 
 def model(settings: Settings) -> tuple[str, str, int, str, str | None]:
     e = settings.rag.story_embedding
-    return e.provider, e.model, e.dimensions, revealed(e.api_key), e.base_url
+    return e.provider, e.model, e.dimensions, secret_value(e.api_key), e.base_url
 
 
 @pytest.mark.req("000-048", "000-049", "000-024", "000-025")

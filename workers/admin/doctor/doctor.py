@@ -12,6 +12,7 @@ from pipeline.ledger import audit, upkeep
 from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
+from workers.admin.doctor import wear_checks as wear
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.control.pump import pump_once
 from workers.runtime import Runtime, current_user
@@ -67,6 +68,11 @@ CHECKS: tuple[Check, ...] = (
     Check("held deletions", stored.held),
     Check("audit chain", stored.audit_chains),
     Check("clock", server.clock),
+    Check("schedules", wear.schedules, wear.plan_anew),
+    Check("figures", wear.figures, wear.count_anew),
+    Check("versions", wear.versions),
+    Check("index size", wear.index_size, wear.build_indexes_anew),
+    Check("vacuum", wear.vacuum, wear.vacuum_now),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
     Check("model", server.model, needs_database=False),
@@ -90,7 +96,7 @@ def examine(parts: Runtime, *, repair: bool = False) -> list[Diagnosis]:
                 check.repair(parts)
                 own = parts.settings.tenant_id
                 with parts.database.tenant(own) as connection:
-                    audit.note(connection, own, "doctor.repair", check.name, by=current_user())
+                    audit.append(connection, own, "doctor.repair", check.name, by=current_user())
             except LarderError as failed:
                 one = error(f"{one.detail}; the repair failed: {failed.message}", failed.fix or one.fix)
             else:

@@ -153,8 +153,8 @@ def message_broker(parts: Runtime) -> Diagnosis:
     """The broker answers and drops nothing."""
     found = broker.facts(parts.addresses.broker)
     if found is None:
-        why = broker.trouble(parts.addresses.broker)
-        fix = f"{broker.remedy(why)}; work waits in the database meanwhile"
+        why = broker.connect_problem(parts.addresses.broker)
+        fix = f"{broker.advice_on(why)}; work waits in the database meanwhile"
         return error(f"the broker {why or 'gives no facts of itself'}", fix)
     if found.policy != "noeviction":
         fix = "set maxmemory-policy noeviction on it"

@@ -10,7 +10,7 @@ from pipeline.ledger import audit, dead, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers.admin import status
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
-from workers.admin.sync_now import served
+from workers.admin.sync_now import served_queues
 from workers.control import steps
 from workers.control.maintenance import each_tenant
 from workers.queue import dispatch
@@ -37,7 +37,7 @@ def for_each_tenant(
     def run(parts: Runtime) -> None:
         each_tenant(parts, repair)
         if pump:
-            dispatch.ring()
+            dispatch.wake_pump()
 
     return run
 
@@ -105,7 +105,7 @@ def embedding(parts: Runtime) -> Diagnosis:
 def waiting(parts: Runtime) -> Diagnosis:
     """Due documents have a message under way, and no lease is forgotten."""
     with parts.database.control() as connection:
-        unsent, expired = upkeep.forgotten(
+        unsent, expired = upkeep.count_forgotten(
             connection,
             due=LONG_SECONDS,
             lease=LEASE_SECONDS,
@@ -122,7 +122,7 @@ def waiting(parts: Runtime) -> Diagnosis:
 def workers(parts: Runtime) -> Diagnosis:
     """Every queue is served; if none is and nothing is being synced, nothing was started on purpose."""
     with parts.database.control() as connection:
-        live = served(overview.workers(connection))
+        live = served_queues(overview.workers(connection))
         stuck = upkeep.silent_queues(connection, seconds=CANARY_SECONDS)
         syncing = upkeep.sources_being_synced(connection)
     lacking = ", ".join(queue for queue in QUEUES if queue not in live)

@@ -105,7 +105,7 @@ def index(parts: Runtime, dataset: EvalDataset, show: Show) -> int:
         with parts.database.tenant(tenant) as connection:
             todo = [] if wait is None else documents.restart_pending(connection)
     with parts.database.control() as connection:
-        runs.close(connection, [run.id for run in runs.settled(connection)])
+        runs.close(connection, [run.id for run in runs.list_settled(connection)])
     maintenance.refresh_tenant(parts, tenant)
     maintenance.build_indexes(parts)
     with parts.database.tenant(tenant) as connection:
@@ -196,4 +196,4 @@ def _admit(parts: Runtime, name: str, project: str, held: Sequence[Document]) ->
         for start in range(0, len(stemmed), PAGE):
             page = Page(cursor={"next": start}, documents=tuple(stemmed[start : start + PAGE]))
             runs.add(connection, run, admission.admit(connection, where, page), cursor=page.cursor)
-        runs.discovered(connection, run)
+        runs.finish_walk(connection, run)
