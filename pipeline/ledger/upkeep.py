@@ -67,8 +67,9 @@ def tenants_to_count(connection: Connection) -> list[UUID]:
         select d.tenant_id from document_count d
         left join (select s.tenant_id, s.refreshed_at as at from index_stat s
                    join search_index i on i.id = s.index_id and i.status = 'active') s using (tenant_id)
-        where d.state = 'done' or not d.indexed and d.chunks > 0
-        group by d.tenant_id, s.at having max(d.at) > coalesce(s.at, '-infinity')
+        where d.state = 'done' or not d.indexed
+        group by d.tenant_id, s.at
+        having max(d.at) filter (where d.state = 'done' or d.chunks > 0) > coalesce(s.at, '-infinity')
         order by sum(d.chunks), d.tenant_id""")
     rows = connection.execute(statement)
     return list(rows.scalars())

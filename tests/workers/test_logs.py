@@ -207,14 +207,14 @@ class TestIds:
         monkeypatch.setattr(root, "handlers", list(root.handlers))
         monkeypatch.setattr(root, "level", root.level)
         logs.configure("info")
-        one = task(tasks.chunk)
-        run._task_begins("1", one, ["t", [["d", 1]]])
+        one = task(tasks.enrich)
+        run._task_begins("1", one, ["t", "j"])
         logging.getLogger("a.library").warning("within")
         run._task_ended("1", one)
         logging.getLogger("a.library").warning("after")
         within, after = map(json.loads, capsys.readouterr().err.splitlines())
-        assert (within["task_id"], within["document"], within["tenant"]) == ("1", "d", "t")
-        assert not {"task_id", "document"} & after.keys()
+        assert (within["task_id"], within["job"], within["tenant"]) == ("1", "j", "t")
+        assert not {"task_id", "job"} & after.keys()
 
 
 @pytest.mark.req("001-128", "001-129")

@@ -9,6 +9,7 @@ from sqlalchemy import QueuePool
 
 from connectors.documents.options import DecisionRules
 from pipeline.chunking import ChunkingOptions
+from pipeline.database.engine import MORE
 from pipeline.embedding import PROVIDERS
 from pipeline.search import Weights
 from workers.runtime import Addresses, Runtime
@@ -261,5 +262,5 @@ def test_a_process_keeps_as_many_connections_as_it_is_told(loaded: Loaded) -> No
     database = Runtime(settings, where).database
     for engine in (database.app, database.controller):
         assert isinstance(engine.pool, QueuePool)
-        assert engine.pool.size() == 9
+        assert engine.pool.size() == 9 + MORE
     database.close()
