@@ -145,7 +145,7 @@ class Runtime:
     def request_limiter(self) -> RequestLimiter:
         """Who may call a foreign host when, shared with all other workers; a command without servers is alone."""
         from connectors.web.limiter import LocalRequestLimiter
-        from workers.limits.requests import ValkeyRequestLimiter
+        from workers.limits.limiters import ValkeyRequestLimiter
 
         return ValkeyRequestLimiter(self.addresses.broker) if self.addresses.broker else LocalRequestLimiter()
 

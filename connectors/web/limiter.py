@@ -104,7 +104,7 @@ class LocalRequestLimiter:
             host.tickets = {ticket: end for ticket, end in host.tickets.items() if end > now}
             if len(host.tickets) >= limits.at_once:
                 raise refusal(key, "busy", BUSY_SECONDS)
-            if limits.per_minute:  # the same arithmetic stands in workers/limits/requests.py in Lua
+            if limits.per_minute:  # the same arithmetic stands in workers/limits/limiters.py in Lua
                 rate = limits.per_minute / 60
                 host.tokens = min(float(limits.burst), host.tokens + max(0.0, now - host.at) * rate)
                 host.at = now

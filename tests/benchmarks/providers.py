@@ -42,7 +42,7 @@ from tests.pipeline.workshop import Workshop, document, fill_index, paragraphs
 from workers import embedded
 from workers.control import steps
 from workers.limits.allowance import TenantBudget
-from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.limits.limiters import RateLimits, ValkeyRate
 from workers.settings.embedding import EmbeddingBudgetSettings
 from workers.settings.queue import QueueSettings
 

@@ -18,7 +18,7 @@ import redis
 from connectors.web.limiter import LocalRequestLimiter, RequestLimiter, RequestLimits
 from pipeline.errors import RateLimited, SourceUnavailable
 from workers import embedded
-from workers.limits.requests import PREFIX, ValkeyRequestLimiter
+from workers.limits.limiters import HOST_PREFIX, ValkeyRequestLimiter
 
 FREE = RequestLimits(at_once=10_000)
 _names = itertools.count(1)
@@ -206,7 +206,7 @@ WORKER = """
 import sys, time
 from connectors.web.limiter import RequestLimits
 from pipeline.errors import RateLimited
-from workers.limits.requests import ValkeyRequestLimiter
+from workers.limits.limiters import ValkeyRequestLimiter
 limiter = ValkeyRequestLimiter(sys.argv[1])
 limits = RequestLimits(per_minute=600)
 until = time.time() + float(sys.argv[3])
@@ -259,7 +259,7 @@ def test_the_ticket_of_a_killed_worker_dies(servers: embedded.Servers) -> None:
     limiter = ValkeyRequestLimiter(servers.broker_url)
     limits = RequestLimits(per_minute=600, at_once=1)
     limiter.acquire("host-killed", limits)
-    tickets = f"{PREFIX}{{host-killed}}:tickets"
+    tickets = f"{HOST_PREFIX}{{host-killed}}:tickets"
     with redis.Redis.from_url(servers.broker_url) as client:
         ((name, end),) = client.zrange(tickets, 0, -1, withscores=True)
         assert end - time.time() == pytest.approx(300, abs=5)
@@ -267,7 +267,7 @@ def test_the_ticket_of_a_killed_worker_dies(servers: embedded.Servers) -> None:
 
         limiter.acquire("host-killed", limits)
 
-        keys = list(client.scan_iter(f"{PREFIX}*host-killed*"))
+        keys = list(client.scan_iter(f"{HOST_PREFIX}*host-killed*"))
         assert len(keys) == 2
         assert all(client.pttl(key) > 0 for key in keys), "something stays for ever"
     limiter.disconnect()

@@ -8,7 +8,7 @@ import time
 
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
-from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.limits.limiters import RateLimits, ValkeyRate
 
 
 def main(broker: str, name: str, limits: dict[str, float], texts: int, seconds: float) -> None:

@@ -21,7 +21,7 @@ from pipeline.errors import BudgetSpent, EmbedderRefused, EmbedderUnavailable, L
 from pipeline.ledger import sources
 from workers import embedded
 from workers.limits.allowance import TenantBudget
-from workers.limits.tokens import RateLimits, ValkeyRate
+from workers.limits.limiters import RateLimits, ValkeyRate
 from workers.settings.embedding import EmbeddingBudgetSettings
 
 _names = itertools.count(1)

@@ -16,8 +16,8 @@ import redis
 from pipeline.embedding.budget import Cost
 from pipeline.errors import BudgetSpent
 from workers import embedded
-from workers.limits import tokens as rate
-from workers.limits.tokens import PREFIX, RateLimits, ValkeyRate
+from workers.limits import limiters as rate
+from workers.limits.limiters import PROVIDER_PREFIX, RateLimits, ValkeyRate
 
 HERE = Path(__file__).parent
 Open = Callable[..., ValkeyRate]
@@ -48,13 +48,13 @@ def later(servers: embedded.Servers) -> Iterator[Later]:
     with redis.Redis.from_url(servers.broker_url) as valkey:
 
         def passed(part: str) -> float:
-            (key,) = valkey.keys(f"{PREFIX}*:{part}")
+            (key,) = valkey.keys(f"{PROVIDER_PREFIX}*:{part}")
             seconds = valkey.pttl(key) / 1000
             valkey.delete(key)
             return float(seconds)
 
         yield passed
-        kept = valkey.keys(f"{PREFIX}*")
+        kept = valkey.keys(f"{PROVIDER_PREFIX}*")
         if kept:
             valkey.delete(*kept)
 

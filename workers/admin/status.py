@@ -24,7 +24,7 @@ from pipeline.search.retriever import indexed_since
 from workers.admin import reindex
 from workers.admin.sync_now import served_queues
 from workers.control import steps, sync
-from workers.limits.tokens import Outlook
+from workers.limits.limiters import Outlook
 from workers.queue import broker
 from workers.queue.celeryconfig import INDEXING, QUEUES
 from workers.runtime import Runtime, acting_as

@@ -27,7 +27,7 @@ from workers.settings import Configuration, EmbeddingModel
 from workers.settings.embedding import EmbeddingBudgetSettings
 
 if TYPE_CHECKING:
-    from workers.limits.tokens import ValkeyRate
+    from workers.limits.limiters import ValkeyRate
 
 LONGEST_SLEEP = 2.0
 """A shorter wait is slept here; a longer one is the ledger's, where it holds up no worker."""
@@ -167,7 +167,7 @@ class Allowance:
         """Shared by all who ask the same address with the same key; None for a command without a broker."""
         if not self.metered or not self.broker_url:
             return None
-        from workers.limits.tokens import (  # with the client of the broker: for services alone
+        from workers.limits.limiters import (  # with the client of the broker: for services alone
             RateLimits,
             ValkeyRate,
         )
