@@ -7,19 +7,24 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, Self
 from uuid import UUID
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from pgvector import HalfVector, Vector
+from pgvector.psycopg.halfvec import register_halfvec_info
+from pgvector.psycopg.vector import register_vector_info
+from psycopg.adapt import AdaptersMap, PyFormat
+from psycopg.pq import Format, TransactionStatus
+from psycopg.types import TypeInfo
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.connect_errors import KEPT, hindrance, no_answer, refusal
-from pipeline.database.vector_types import register_vectors
-from pipeline.errors import StoreError, StoreRejected, StoreSilent, StoreUnavailable
+from pipeline.database.driver_errors import KEPT, AnswerTimeout, translated
+from pipeline.errors import StoreUnavailable
 
 APP_ROLE = "larder_app"
 CONTROL_ROLE = "larder_control"
@@ -320,61 +325,6 @@ def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
     return query, tuple(numbered.names)
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
-    try:
-        yield
-    except (DBAPIError, psycopg.Error) as error:
-        lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        original = error.orig if isinstance(error, DBAPIError) else error
-        ours = translate(original, lost=lost)
-        for one in (error, original):
-            if one is not None and getattr(original, "sqlstate", None):
-                one.args = (_said(original), *one.args[1:])
-        raise ours from error
-
-
-def _said(error: BaseException | None) -> str:
-    """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
-    said = getattr(getattr(error, "diag", None), "message_primary", None)
-    wrong_data = str(getattr(error, "sqlstate", None)).startswith("22")
-    return type(error).__name__ if wrong_data or not said else str(said)
-
-
-# Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
-# refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
-_OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
-# Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
-# the same work may succeed a moment later.
-_PASSING = ("40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "08006", "08001", "08003")
-
-
-def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
-    """The error of ours for one of the driver's: passing trouble or refusal."""
-    if isinstance(original, (AnswerTimeout, psycopg.errors.ConnectionTimeout)):
-        return StoreSilent(
-            f"the database says nothing: {original}",
-            fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
-        )
-    state = getattr(original, "sqlstate", None)
-    if not state and isinstance(original, psycopg.Error):
-        if refused := refusal(original):
-            return refused
-        lost |= isinstance(original, psycopg.OperationalError)
-    if lost or state in _PASSING:
-        why = no_answer(original) or " ".join(filter(None, (type(original).__name__, state)))
-        return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
-    what = _said(original)
-    if not state or state.startswith(_OF_THE_VALUE):
-        return StoreRejected(f"the database refuses: {what}")
-    return hindrance(state, what)
-
-
-class AnswerTimeout(psycopg.OperationalError):
-    """The server keeps the connection and says nothing."""
-
-
 HANDSHAKE = 4
 """Waits that a connection takes at most: to be accepted, and for three answers until the password is believed."""
 
@@ -471,3 +421,43 @@ def transfer(connection: Connection, how: Transfer, rows: Iterable[Sequence[Any]
         statement = how.insert.format(incoming=f"unnest({arrays}) as incoming({', '.join(names)})")
         with driver_of(connection) as driver:
             driver.execute(statement, columns)
+
+
+_TYPES = (
+    "select typname, oid, typarray from pg_type where oid in (to_regtype('vector'), to_regtype('halfvec'))"
+)
+
+
+def register_vectors(connection: psycopg.Connection[Any]) -> None:
+    """Let a new connection speak of vectors; nothing happens in a database without the extension.
+
+    In one round trip: the library takes three for each type, and each connection pays for them.
+    """
+    before, connection.autocommit = connection.autocommit, True
+    try:
+        found = connection.execute(_TYPES).fetchall()
+    finally:
+        connection.autocommit = before
+    for name, oid, array_oid in found:
+        kind, info = Vector if name == "vector" else HalfVector, TypeInfo(name, oid, array_oid)
+        known, mine = _adapters(name, oid, array_oid), connection.adapters
+        info.register(connection)
+        for sent, got in ((PyFormat.TEXT, Format.TEXT), (PyFormat.BINARY, Format.BINARY)):
+            dumper, loader = known.get_dumper(kind, sent), known.get_loader(oid, got)
+            for one in (kind, "numpy.ndarray") if kind is Vector else (kind,):
+                mine.register_dumper(one, dumper)
+            if loader is not None:
+                mine.register_loader(oid, loader)
+
+
+@lru_cache(16)
+def _adapters(name: str, oid: int, array_oid: int) -> AdaptersMap:
+    """What the library registers for a type.
+
+    It makes classes anew for each connection, and the driver keeps every class it has seen: 5 KB each time.
+    """
+    register: Any = register_vector_info if name == "vector" else register_halfvec_info
+    context = SimpleNamespace(adapters=AdaptersMap(psycopg.adapters))
+    register(context, TypeInfo(name, oid, array_oid))
+    found: AdaptersMap = context.adapters
+    return found

@@ -18,13 +18,13 @@ from pgvector.psycopg.halfvec import HalfVectorDumper
 from pgvector.psycopg.vector import VectorDumper
 from sqlalchemy import text
 
+from pipeline.database.driver_errors import translate
 from pipeline.database.engine import (
     MORE,
     Database,
     ServerTimeouts,
     driver_of,
     lift_statement_timeout,
-    translate,
 )
 from pipeline.database.migrations import owner_engine
 from pipeline.errors import StoreError, StoreHindered, StoreRejected, StoreUnavailable

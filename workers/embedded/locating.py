@@ -6,7 +6,8 @@ from sqlalchemy.engine import make_url
 
 from connectors.sections import secret_value
 from pipeline.database import migrations
-from pipeline.database.engine import TimedConnection, translated
+from pipeline.database.driver_errors import translated
+from pipeline.database.engine import TimedConnection
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import InvalidRequirement, Requirement
 
 from pipeline.database import wear
-from pipeline.database.engine import translated
+from pipeline.database.driver_errors import translated
 from pipeline.ledger import overview, sources
 from workers import PACKAGE
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning

@@ -1,16 +1,32 @@
-"""Why a connection to PostgreSQL could not be made, or is of no use, told from what the driver says of it.
+"""The driver's errors as ours: why a connection could not be made or is of no use, and what a statement failed of.
 
-The driver gives no code for the first, only words. The server's own come after its severity and two blanks, in whatever
-language it speaks; those of the client are English. None holds a password or the whole address.
+Of connections the driver gives no code, only words. The server's own come after its severity and two blanks, in
+whatever language it speaks; those of the client are English. None holds a password or the whole address.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
+from sqlalchemy.exc import DBAPIError
 
-from pipeline.errors import StoreDamaged, StoreError, StoreHindered, StoreRefused, StoreUnavailable
+from pipeline.errors import (
+    StoreDamaged,
+    StoreError,
+    StoreHindered,
+    StoreRefused,
+    StoreRejected,
+    StoreSilent,
+    StoreUnavailable,
+)
+
+
+class AnswerTimeout(psycopg.OperationalError):
+    """The server keeps the connection and says nothing."""
+
 
 _SERVER_SAYS = re.compile(r"failed: [^\s:]+:  ([^\n]+)")
 _PARAMETER = re.compile(r'invalid (?:(\w+) value:|URI query parameter:|connection option) "(\w*)')
@@ -57,7 +73,7 @@ _NO_ANSWER = (
 KEPT = "see `larder doctor`; the work is kept and tried again"
 
 
-def refusal(error: psycopg.Error) -> StoreError | None:
+def _refusal(error: psycopg.Error) -> StoreError | None:
     """The error of ours if the server answered and let us in no further, or the address itself is wrong; else None."""
     words = str(error)
     if parameter := _PARAMETER.search(words):
@@ -82,16 +98,79 @@ def _refused(said: str) -> StoreError:
     return StoreRefused(f"the database refuses the login: {said}", fix=fix)
 
 
-def no_answer(error: BaseException | None) -> str:
+def _no_answer(error: BaseException | None) -> str:
     """Why nobody answers, in words; empty if the driver's tell nothing."""
     said = str(error)
     return next((why for words, why in _NO_ANSWER if words in said), "")
 
 
-def hindrance(state: str, said: str) -> StoreHindered:
+def _hindrance(state: str, said: str) -> StoreHindered:
     """The error of ours for a state of the server in which it can do nothing, or nothing with some of its rows."""
     kind = StoreDamaged if state.startswith("XX") else StoreHindered
     return kind(
         f"the database cannot do this now: {said} ({state})",
         fix="see its log, its disk and `larder doctor`; the work is kept and tried again",
     )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        original = error.orig if isinstance(error, DBAPIError) else error
+        ours = translate(original, lost=lost)
+        for one in (error, original):
+            if one is not None and getattr(original, "sqlstate", None):
+                one.args = (_said(original), *one.args[1:])
+        raise ours from error
+
+
+def _said(error: BaseException | None) -> str:
+    """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    wrong_data = str(getattr(error, "sqlstate", None)).startswith("22")
+    return type(error).__name__ if wrong_data or not said else str(said)
+
+
+# Nobody else could write such a value either: its form, a column's rule, a limit of the server, or our own functions
+# refuse it. All else is trouble of the server or of its tables, and mending that mends it for all that waits.
+_OF_THE_VALUE = ("22", "23502", "23505", "23514", "54", "P0")
+# Deadlock, serialization failure, lock or statement timeout, too many connections, shutdown in progress:
+# the same work may succeed a moment later.
+_PASSING_STATES = (
+    "40P01",
+    "40001",
+    "55P03",
+    "57014",
+    "53300",
+    "57P01",
+    "57P02",
+    "57P03",
+    "08006",
+    "08001",
+    "08003",
+)
+
+
+def translate(original: BaseException | None, *, lost: bool = False) -> StoreError:
+    """The error of ours for one of the driver's: passing trouble or refusal."""
+    if isinstance(original, (AnswerTimeout, psycopg.errors.ConnectionTimeout)):
+        return StoreSilent(
+            f"the database says nothing: {original}",
+            fix="it is frozen, overloaded or cut off: see `larder doctor`; the work is kept and tried again",
+        )
+    state = getattr(original, "sqlstate", None)
+    if not state and isinstance(original, psycopg.Error):
+        if refused := _refusal(original):
+            return refused
+        lost |= isinstance(original, psycopg.OperationalError)
+    if lost or state in _PASSING_STATES:
+        why = _no_answer(original) or " ".join(filter(None, (type(original).__name__, state)))
+        return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
+    what = _said(original)
+    if not state or state.startswith(_OF_THE_VALUE):
+        return StoreRejected(f"the database refuses: {what}")
+    return _hindrance(state, what)
