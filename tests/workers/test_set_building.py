@@ -13,7 +13,7 @@ from sqlalchemy import text
 from pipeline.errors import ConfigurationError
 from tests.conftest import Addresses, Site
 from workers import runtime
-from workers.admin.evaluation import measuring, sandbox, set_builder
+from workers.admin.evaluation import dataset, measuring, sandbox
 from workers.admin.evaluation.dataset import read
 from workers.settings import load
 
@@ -74,7 +74,7 @@ class TestBuild:
             work("B-2", duplicate_of="gone"),
             work("C-1", duplicate_of="nobody else has it"),
         )
-        told = set_builder.build(parts, parts.settings.tenant_id, tmp_path / "out")
+        told = dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         pairs = both("A-1", "A-2") | both("A-1", "A-3") | both("A-2", "A-3") | both("B-1", "B-2")
         assert lines(tmp_path / "out/qrels.tsv") == {(*pair, "2") for pair in pairs}
         assert lines(tmp_path / "out/context_judgements.tsv") == {
@@ -97,7 +97,7 @@ class TestBuild:
             decision("adr/1.md", f"We chose PDF for A-1, see [the item]({BOARD}/17). It took 19 days."),
             decision("adr/2.md", "This was #19's doing."),
         )
-        told = set_builder.build(parts, parts.settings.tenant_id, tmp_path / "out")
+        told = dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         related = both("A-1", "A-2") | both("A-1", "A-3") | both("17", "18")
         decided = {("A-1", "adr/1.md"), ("17", "adr/1.md"), ("19", "adr/2.md")}
         assert lines(tmp_path / "out/qrels.tsv") == {(*p, "1") for p in related} | {
@@ -122,7 +122,7 @@ class TestBuild:
         }
         parts = stocked(work("A-1", **whole), work("A-2", text="Badges are printed on paper."))
         out = tmp_path / "out"
-        set_builder.build(parts, parts.settings.tenant_id, out)
+        dataset.build(parts, parts.settings.tenant_id, out)
         row = json.loads((out / "corpus.jsonl").read_text().splitlines()[0])
         assert row == {"_id": "A-1", "kind": "work", "title": "Item A-1", **whole}
         judged = read(out)
@@ -147,7 +147,7 @@ class TestBuild:
                     insert into document_body (document_id, tenant_id, version, body)
                     select id, tenant_id, desired_version, 'Not indexed yet.' from document""")
             )
-        set_builder.build(parts, parts.settings.tenant_id, tmp_path / "out")
+        dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         made = read(tmp_path / "out")
         assert made.relevant == {odd: {"A-2": 2.0}, "A-2": {odd: 2.0}}
         assert {d.external_id: d.text for d in made.documents} == {
@@ -159,11 +159,11 @@ class TestBuild:
     def test_it_is_for_its_owner_only(self, tmp_path: Path, stocked: Callable[..., runtime.Runtime]) -> None:
         parts = stocked(work("A-1"), work("A-2", duplicate_of="A-1"))
         out = tmp_path / "made" / "out"
-        set_builder.build(parts, parts.settings.tenant_id, out)
+        dataset.build(parts, parts.settings.tenant_id, out)
         assert out.stat().st_mode & 0o777 == 0o700
         before = {path: path.read_bytes() for path in out.iterdir()}
         with pytest.raises(ConfigurationError, match="not empty"):
-            set_builder.build(parts, parts.settings.tenant_id, out)
+            dataset.build(parts, parts.settings.tenant_id, out)
         assert {path: path.read_bytes() for path in out.iterdir()} == before
 
     def test_without_a_link_nothing_is_written(
@@ -171,7 +171,7 @@ class TestBuild:
     ) -> None:
         parts = stocked(work("A-1"), decision("adr/1.md", "We use PDF."))
         with pytest.raises(ConfigurationError, match="names a duplicate"):
-            set_builder.build(parts, parts.settings.tenant_id, tmp_path / "out")
+            dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
     def test_ids_of_two_sources_are_told_apart(
@@ -186,7 +186,7 @@ class TestBuild:
         )
         omniscient.execute("update document set external_id = '1' where external_id = 'one'")
         omniscient.commit()
-        set_builder.build(parts, parts.settings.tenant_id, tmp_path / "out")
+        dataset.build(parts, parts.settings.tenant_id, tmp_path / "out")
         assert lines(tmp_path / "out/qrels.tsv") == {
             (*pair, "2") for pair in both("judged-a:1", "2a") | both("judged-b:1", "2b")
         }

@@ -277,11 +277,11 @@ def build(
     out: Annotated[Path, Argument(metavar="OUT", help="A new folder, which only you can read.")],
 ) -> None:
     """Make a set from what is indexed: duplicates, relations, decisions that name items. It holds document texts."""
-    from workers.admin.evaluation import set_builder
+    from workers.admin.evaluation import dataset
 
     context.ping()
-    made = set_builder.build(context.parts, context.tenant, out)
-    pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in set_builder.REASONS)
+    made = dataset.build(context.parts, context.tenant, out)
+    pairs = ", ".join(f"{made.get(name, 0)} by {name}" for name in dataset.REASONS)
     said = (
         f"{out} holds the texts of {made['documents']} documents and {made['queries']} questions: keep it as "
         f"safe as the documents\npairs: {pairs}\nnext: larder eval {out} --ungraded FILE"
