@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from pipeline.database.engine import Database
 from pipeline.documents import Kind
-from pipeline.enrichment import EnrichmentRequest
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import RequestRejected
 from pipeline.search import Hit, RetrievalOptions, Retriever, SearchRequest, SearchResults, feedback
 from pipeline.search.cache import read_snapshot

@@ -36,7 +36,7 @@ from workers.runtime import Runtime
 if TYPE_CHECKING:
     from pipeline.actions.collections import CollectionStore
     from pipeline.embedding import Embedder
-    from pipeline.enrichment import EnrichedContext
+    from pipeline.enrichment.context import EnrichedContext
 
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,10 @@ def enricher(parts: Runtime, tenant: UUID, project: UUID | None = None) -> Enric
         SearchError: the request itself is wrong.
         ConfigurationError: the configuration is.
     """
-    from pipeline.enrichment import DocumentTexts, Enricher, EnrichmentRequest, static_context
+    from pipeline.enrichment.context import static_context
+    from pipeline.enrichment.enricher import Enricher
+    from pipeline.enrichment.found import DocumentTexts
+    from pipeline.enrichment.request import EnrichmentRequest
     from pipeline.ledger import project_id, visible_projects
     from workers.search import retriever
 

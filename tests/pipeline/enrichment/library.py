@@ -9,8 +9,10 @@ from typing import Any
 
 from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
-from pipeline.enrichment import DocumentTexts, EnrichedContext, Enricher, EnrichmentRequest
-from pipeline.enrichment.context import IN_FORCE
+from pipeline.enrichment.context import IN_FORCE, EnrichedContext
+from pipeline.enrichment.enricher import Enricher
+from pipeline.enrichment.found import DocumentTexts
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.search import RetrievalOptions, Retriever
 from tests.pipeline.workshop import Workshop, document
 from tests.step4_contract import complaints

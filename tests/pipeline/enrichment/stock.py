@@ -7,8 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from pipeline.documents import Chunk, Json, Kind, SourceType
-from pipeline.enrichment import Enricher, EnrichmentRequest
+from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.found import DocumentText, DocumentTexts
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import worded
 from pipeline.errors import StoreUnavailable
 from pipeline.search import Hit, SearchRequest, SearchResults

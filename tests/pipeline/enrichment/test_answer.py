@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import Connection
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment import DocumentTexts, EnrichmentRequest, prompt_block
-from pipeline.enrichment.found import DocumentText, FoundDocument, Likely
+from pipeline.enrichment.found import DocumentText, DocumentTexts, FoundDocument, Likely
+from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import StoreUnavailable
 from pipeline.search import SearchRequest
 from pipeline.search.chunk_store import SearchIndex, open_index

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pipeline.enrichment import EnrichmentRequest, static_context
+from pipeline.enrichment.context import static_context
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import LarderError, RequestRejected
 from pipeline.step4 import EnrichContextStep
 from tests.pipeline.enrichment.everything import EVERYTHING

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.enrichment import EnrichedContext, prompt_block, static_context
-from pipeline.enrichment.prompt import NOTHING_FOUND
+from pipeline.enrichment.context import EnrichedContext, static_context
+from pipeline.enrichment.prompt import NOTHING_FOUND, prompt_block
 from tests.pipeline.enrichment.context import context
 
 

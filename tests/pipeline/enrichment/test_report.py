@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pipeline.documents import Json
-from pipeline.enrichment import EnrichedContext, static_context
+from pipeline.enrichment.context import EnrichedContext, static_context
 from pipeline.enrichment.report import Form, document, folder, html
 from pipeline.enrichment.text import printable
 from tests.growth import assert_linear

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.documents import SourceType
-from pipeline.enrichment import EnrichmentRequest
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.errors import SearchError
 
 SNAKE = {

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment import Enricher, EnrichmentRequest
+from pipeline.enrichment.enricher import Enricher
 from pipeline.enrichment.found import CANDIDATES, DUPLICATES, Likely, is_duplicate, likely
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit, SearchRequest, SearchResults
 from pipeline.search.records import Filter

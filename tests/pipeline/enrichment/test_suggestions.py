@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.documents import Json, Kind
-from pipeline.enrichment import EnrichmentRequest, prompt_block, suggestions
+from pipeline.enrichment.enricher import CLOSE, SURE, risks_of, suggestions_of
 from pipeline.enrichment.extraction import Citations
 from pipeline.enrichment.found import FoundDocument, Likely
-from pipeline.enrichment.suggestions import CLOSE, SURE
+from pipeline.enrichment.prompt import prompt_block
+from pipeline.enrichment.request import EnrichmentRequest
 from pipeline.enrichment.text import stems
 from pipeline.search import Hit
 from tests.pipeline.enrichment.library import PBI, answer, by_ref, decision, stocked
@@ -247,9 +248,9 @@ def test_only_work_that_is_surely_alike_lends_a_criterion_or_a_warning(likely: i
         Likely(hit=one, probability=likely / 100, by="meaning"), None, stems("export invoices")
     )
     request, cited = EnrichmentRequest.from_json({"title": "Export invoices"}), Citations()
-    risks = suggestions.risks_of([found], cited)
+    risks = risks_of([found], cited)
     assert len(risks) == min(texts, 1)
-    assert len(suggestions.suggested(request, [found], (), (), (), risks, cited)) == texts
+    assert len(suggestions_of(request, [found], (), (), (), risks, cited)) == texts
 
 
 # All of it ------------------------------------------------------------------------------------------

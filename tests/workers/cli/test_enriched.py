@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.documents import Json
-from pipeline.enrichment import EnrichedContext, static_context
+from pipeline.enrichment.context import EnrichedContext, static_context
 from tests.pipeline.enrichment.everything import EVERYTHING
 from workers.cli.enrich import show
 
