@@ -12,7 +12,8 @@ from urllib.parse import quote, urljoin
 from connectors.azure_devops.options import AzureDevOpsOptions
 from connectors.documents.decisions import Evidence, headings_of, kind_and_facts, nested
 from connectors.documents.values import clean_text, measure, number_of, parse_time, scalar_text
-from connectors.markup import Links, to_markdown
+from connectors.markup.elements import to_markdown
+from connectors.markup.inline import Links
 from pipeline.documents import Document, SourceType
 
 OPEN_END = 9999

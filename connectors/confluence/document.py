@@ -18,7 +18,7 @@ from connectors.documents.decisions import Evidence, headings_of, kind_and_facts
 from connectors.documents.redaction import redact
 from connectors.documents.values import clean_text, json_text, parse_json, parse_time
 from connectors.files.source import is_blank
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 from pipeline.documents import DEFAULT_KIND, Document, Json, Kind, SourceType
 
 READERS = ("restrictions.read.restrictions.user", "restrictions.read.restrictions.group")

@@ -71,7 +71,7 @@ _ASIDE_ROLES = frozenset({"navigation", "search", "contentinfo", "complementary"
 
 
 def _html(text: str) -> str:
-    from connectors.markup import to_markdown
+    from connectors.markup.elements import to_markdown
 
     titles: list[str] = []
 

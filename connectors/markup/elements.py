@@ -1,9 +1,11 @@
-"""What each element of HTML means, and what Confluence's own do."""
+"""A page as Markdown: what each element of HTML means, and what Confluence's own do."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import NamedTuple
 
 from connectors.markup import inline
 from connectors.markup.conversion import (
@@ -16,8 +18,8 @@ from connectors.markup.conversion import (
     Macro,
     Table,
 )
-from connectors.markup.inline import around, file_name
-from connectors.markup.parsing import BLOCKS, Element
+from connectors.markup.inline import LinkResolver, Links, around, file_name
+from connectors.markup.parsing import BLOCKS, Element, parse
 
 _LANGUAGE = re.compile(r"\b(?:language|lang|brush)[-:]\s*([\w+#.-]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*([0-9]{1,9})")
@@ -315,3 +317,33 @@ STORAGE_FORMAT: dict[str, Handler] = {
     **dict.fromkeys(("ac:emoticon", "ac:hipchat-emoticon"), _emoticon),
     "ac:task": _task,
 }
+
+
+_ELEMENTS = {**HTML, **STORAGE_FORMAT}
+
+
+class Rendered(NamedTuple):
+    """A page as Markdown."""
+
+    text: str
+    """No trailing blanks outside of code, no two blank lines in a row outside of code, no line end at the end."""
+    capped: bool
+    """True if text is missing because the page is too large."""
+
+
+def to_markdown(
+    html: str,
+    links: Links | None = None,
+    *,
+    most_characters: int = 5_000_000,
+    content: Callable[[Element], Element] = lambda page: page,
+) -> Rendered:
+    """The page as Markdown, with all text a reader of the page sees, in its order.
+
+    Takes any text without raising; only what `links` raises comes through. Broken markup is read as browsers
+    read it. `content` gives the part of the page that is wanted, and may change it.
+    """
+    page, complete = parse(html)
+    conversion = Conversion(_ELEMENTS, LinkResolver(links), most_characters)
+    conversion.render(content(page).children)
+    return Rendered(text=conversion.result(), capped=conversion.full or not complete)

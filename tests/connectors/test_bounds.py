@@ -13,7 +13,7 @@ import pytest
 
 from connectors.documents import values
 from connectors.documents.values import bounded, build_document
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 from connectors.pbi.record import PbiRecord, pbi_record
 from connectors.pbi.shapes import PbiItem
 from pipeline.documents import Document, Kind, SourceType

@@ -26,7 +26,7 @@ from connectors.files.formats import markdown_of
 from connectors.files.markdown import markdown_document
 from connectors.files.options import MarkdownOptions
 from connectors.files.source import FileText
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 from connectors.pbi.record import pbi_record
 from connectors.pbi.shapes import clearly_pbis, pbi_items, run_facts, top_level
 from connectors.pbi.sources import json_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 FILES = "https://dev.azure.com/org/p-1/_apis/wit/attachments/6e1f"
 

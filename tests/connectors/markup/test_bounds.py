@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.markup import parsing, to_markdown
+from connectors.markup import parsing
+from connectors.markup.elements import to_markdown
 from tests.growth import assert_linear
 
 MB = 1_000_000

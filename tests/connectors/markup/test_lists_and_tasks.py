@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 SAMPLES: list[tuple[str, str, str]] = [
     ("bullets", "<p>x</p><ul><li>a</li><li>b</li></ul><p>y</p>", "x\n\n- a\n- b\n\ny"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 
 class Site:

@@ -7,7 +7,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 WORD, SETTING = "\x01", "\x02"
 """Stand for a word and a setting in a generated tree; each becomes unique."""

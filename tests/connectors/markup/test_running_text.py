@@ -7,7 +7,7 @@ import itertools
 import pytest
 from markdown_it import MarkdownIt
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 SAMPLES: list[tuple[str, str, str]] = [
     ("paragraphs", "<p>One</p><p>Two</p>", "One\n\nTwo"),

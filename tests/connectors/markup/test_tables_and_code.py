@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from connectors.markup import to_markdown
+from connectors.markup.elements import to_markdown
 
 HEAD = "| A | B |\n| --- | --- |\n"
 
