@@ -1,11 +1,11 @@
-"""The five strategies of chunking, and the packer that fills chunks with blocks."""
+"""The port of chunking, its five strategies, and the packer that fills chunks with blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, Protocol
 from zlib import crc32
 
 from pipeline.chunking.blocks import (
@@ -24,11 +24,13 @@ from pipeline.chunking.splitting import (
     Ruler,
     Seams,
     Separator,
+    Tokens,
     Words,
     split_rows,
     split_windows,
 )
 from pipeline.documents import Chunk, Document
+from pipeline.errors import ConfigurationError
 
 _ROWS: dict[BlockKind, Seams] = {BlockKind.CODE: (), BlockKind.TABLE: PROSE}
 """Kinds cut at line ends, and how to cut a line that is too long by itself."""
@@ -335,3 +337,41 @@ class RecursiveChunker(FixedChunker):
         share = options.min_size / options.max_size
         separators = [(Separator(mark=mark), share) for mark in options.split_on if mark]
         self._seams = (*separators, *self._seams)
+
+
+class Chunker(Protocol):
+    """Text in, chunks out; deterministic, no input or output of its own."""
+
+    version: str
+    """Name, code version and options in one short string; part of the pipeline version."""
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        """All text of the document, in order; an empty document has no chunks."""
+        ...
+
+
+STRATEGIES: Mapping[str, Callable[[ChunkingOptions, Ruler], Chunker]] = {
+    "structure": StructureChunker,
+    "semantic": SemanticChunker,
+    "recursive": RecursiveChunker,
+    "fixed": FixedChunker,
+    "pbi_aware": PbiChunker,
+}
+
+
+def open_chunker(options: ChunkingOptions, count_tokens: Callable[[str], int] | None = None) -> Chunker:
+    """The chunker that `options` ask for.
+
+    `count_tokens` measures a text where `unit` is `tokens`, without special tokens; if it is missing, four
+    characters count as a token.
+
+    Raises:
+        ConfigurationError: the strategy or the unit is unknown.
+    """
+    rulers: Mapping[str, Ruler] = {"characters": Ruler(), "tokens": Tokens(count_tokens)}
+    for key, value, known in (("strategy", options.strategy, STRATEGIES), ("unit", options.unit, rulers)):
+        if value not in known:
+            raise ConfigurationError(
+                f"unknown chunking {key} {value!r}", fix=f"use one of {', '.join(known)}"
+            )
+    return STRATEGIES[options.strategy](options, rulers[options.unit])

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import Connection
 
-from pipeline.chunking import Chunker
+from pipeline.chunking.strategies import Chunker
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, SourceType
 from pipeline.embedding import Embedder, Vectors

@@ -12,8 +12,8 @@ import numpy as np
 from pgvector import HalfVector
 from sqlalchemy import Connection
 
-from pipeline.chunking import Chunker
 from pipeline.chunking.prose import prose_of
+from pipeline.chunking.strategies import Chunker
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk, Document, Kind, SourceType
 from pipeline.embedding import Embedder, Vectors

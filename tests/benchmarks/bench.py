@@ -33,7 +33,8 @@ from pgvector.psycopg import register_vector
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
+from pipeline.chunking.splitting import ChunkingOptions  # noqa: E402
+from pipeline.chunking.strategies import open_chunker  # noqa: E402
 from pipeline.documents import Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
 from pipeline.search.chunk_store import searchable  # noqa: E402

@@ -28,7 +28,8 @@ from uuid import UUID, uuid4
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.database import migrations
 from pipeline.database.engine import Database
 from pipeline.embedding import EmbeddingOptions, open_embedder

@@ -25,7 +25,8 @@ from sqlalchemy import Connection, text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pipeline.chunking import ChunkingOptions, open_chunker  # noqa: E402
+from pipeline.chunking.splitting import ChunkingOptions  # noqa: E402
+from pipeline.chunking.strategies import open_chunker  # noqa: E402
 from pipeline.database import migrations  # noqa: E402
 from pipeline.database.engine import Database  # noqa: E402
 from pipeline.documents import Chunk, Document, Kind  # noqa: E402

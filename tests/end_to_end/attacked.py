@@ -24,7 +24,8 @@ import psutil
 import psycopg
 import redis
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Kind, SourceType
 from pipeline.errors import LarderError
 from tests.end_to_end.fleet import Fleet

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.chunking import Chunker, ChunkingOptions
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Chunk, Document
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.chunking import Chunker
+from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Chunk, Document
 from pipeline.embedding import EmbedderLimits, Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder

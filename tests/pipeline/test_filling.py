@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import EmbedderRefused, EmbedderUnavailable, LarderError, TextRejected

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Page
 from pipeline.embedding import Vectors
 from pipeline.embedding.providers.hashing import HashingEmbedder

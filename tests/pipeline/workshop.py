@@ -8,7 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pipeline.chunking import Chunker, ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.database.engine import Database
 from pipeline.documents import Document, Kind, Page, Problem, SourceType
 from pipeline.embedding import Embedder

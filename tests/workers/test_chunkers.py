@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import SourceType
 from workers.control import steps
 from workers.runtime import Addresses, Runtime

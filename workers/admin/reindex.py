@@ -11,7 +11,7 @@ from typing import Literal
 from sqlalchemy import Connection
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from pipeline.chunking import STRATEGIES
+from pipeline.chunking.strategies import STRATEGIES
 from pipeline.documents import Json
 from pipeline.embedding import EmbeddingOptions
 from pipeline.embedding.known_models import KNOWN, vector_key

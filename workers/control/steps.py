@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pipeline.chunking import Chunker, open_chunker
+from pipeline.chunking.strategies import Chunker, open_chunker
 from pipeline.documents import SourceType
 from pipeline.embedding.known_models import KNOWN
 from pipeline.errors import LarderError

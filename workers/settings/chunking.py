@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from connectors.sections import ConfigSection, Flag, Mismatch, OneOf, Whole, refuse
-from pipeline.chunking import STRATEGIES, ChunkingOptions
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import STRATEGIES
 from workers.settings.values import Separators, options_from
 
 SEMANTIC_SIZES = {"minSize": 100, "maxSize": 500, "overlap": 50}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.chunking import STRATEGIES, ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import STRATEGIES, open_chunker
 from pipeline.documents import Document, Kind, SourceType
 from pipeline.errors import ConfigurationError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Chunk, Document, Kind, SourceType
 
 CRITERIA = [f"- Given state {n}, when it is saved, then the audit shows entry {n}" for n in range(8)]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.chunking import STRATEGIES, ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import STRATEGIES, open_chunker
 from pipeline.documents import Chunk, Document, Kind, SourceType
 
 WORDS = st.text(

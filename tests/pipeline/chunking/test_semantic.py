@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Chunk, Document, Kind, SourceType
 
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.chunking import ChunkingOptions, open_chunker
 from pipeline.chunking.splitting import (
     PROSE,
+    ChunkingOptions,
     Piece,
     Ruler,
     Sentences,
@@ -18,6 +18,7 @@ from pipeline.chunking.splitting import (
     split_rows,
     split_windows,
 )
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Chunk, Document, Kind, SourceType
 
 

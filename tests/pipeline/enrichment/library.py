@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.chunking import ChunkingOptions, open_chunker
+from pipeline.chunking.splitting import ChunkingOptions
+from pipeline.chunking.strategies import open_chunker
 from pipeline.documents import Document, Json, Kind, SourceType
 from pipeline.enrichment.context import IN_FORCE, EnrichedContext
 from pipeline.enrichment.enricher import Enricher

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from pipeline.chunking import Chunker
+from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Page
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import DocumentRejected, LeaseLost

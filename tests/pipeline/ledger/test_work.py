@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from pipeline.chunking import Chunker
+from pipeline.chunking.strategies import Chunker
 from pipeline.documents import Chunk, Document, Page
 from pipeline.errors import DocumentRejected, EmbedderUnavailable, LarderError
 from pipeline.ledger import Item, Stage, admission, runs, sources, work

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import QueuePool
 
 from connectors.documents.options import DecisionRules
-from pipeline.chunking import ChunkingOptions
+from pipeline.chunking.splitting import ChunkingOptions
 from pipeline.database.engine import MORE
 from pipeline.embedding import PROVIDERS
 from pipeline.search import Weights
