@@ -28,7 +28,7 @@ def init(
     full: Annotated[bool, Option("--full", help="With every key, its default and its meaning.")] = False,
 ) -> None:
     """Write a commented file with an example of each source."""
-    from workers.settings import initial_file, short_file
+    from workers.settings.rendering import initial_file, short_file
 
     path = file or context.config or Path("larder.yaml")
     if path.exists() and not force:
@@ -47,8 +47,8 @@ def init(
 @command(app, "show")
 def show(context: CommandContext) -> None:
     """Print the values in force, environment included, with secrets masked."""
-    from workers.settings import effective
-    from workers.settings import show as shown
+    from workers.settings.rendering import effective
+    from workers.settings.rendering import show as shown
 
     context.answer(effective(context.settings), shown(context.settings).rstrip("\n"))
 

@@ -176,7 +176,7 @@ RELOAD_SECONDS = 90.0
 def differing(context: CommandContext) -> list[str]:
     """What the file says and what runs does not do yet, a line for each key; nothing if nothing runs."""
     from workers.processes import supervisor
-    from workers.settings import in_force
+    from workers.settings.rendering import in_force
 
     state = supervisor.read_state(context.settings.data) or {}
     runs, file = state.get("configuration"), in_force(context.settings)

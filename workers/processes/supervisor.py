@@ -29,8 +29,9 @@ from workers.processes import liveness, logs
 from workers.processes.liveness import is_same_process, process_start
 from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Addresses
-from workers.settings import Settings, in_force, load
+from workers.settings import Settings, load
 from workers.settings.environment import lookup
+from workers.settings.rendering import in_force
 
 STOP_SECONDS = 45.0
 """Soft shutdown of a worker takes up to 30 seconds."""

@@ -3,7 +3,6 @@
 from workers.settings.embedding import EMBEDDING_PROVIDERS, EmbeddingModel
 from workers.settings.loading import Settings, load
 from workers.settings.models import Configuration, ConfigurationFile
-from workers.settings.rendering import effective, in_force, initial_file, reference, short_file, show
 from workers.settings.sources import SOURCE_TYPES, SourceSettings
 from workers.settings.yamlfile import SettingsError, SettingsProblem
 
@@ -17,11 +16,5 @@ __all__ = [
     "SettingsError",
     "SettingsProblem",
     "SourceSettings",
-    "effective",
-    "in_force",
-    "initial_file",
     "load",
-    "reference",
-    "short_file",
-    "show",
 ]

@@ -15,7 +15,8 @@ from connectors import SOURCES
 from workers.cli import commands
 from workers.cli.config import app
 from workers.processes.liveness import process_start
-from workers.settings import in_force, load
+from workers.settings import load
+from workers.settings.rendering import in_force
 
 Run = Callable[..., Result]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from workers.settings import Settings, effective, show
+from workers.settings import Settings
+from workers.settings.rendering import effective, show
 
 Loaded = Callable[..., Settings]
 

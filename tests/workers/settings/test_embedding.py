@@ -9,7 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.embedding.known_models import KNOWN
-from workers.settings import Settings, SettingsProblem, effective, show
+from workers.settings import Settings, SettingsProblem
+from workers.settings.rendering import effective, show
 
 Loaded = Callable[..., Settings]
 Problems = Callable[..., list[SettingsProblem]]

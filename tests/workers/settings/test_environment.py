@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectors.sections import secret_value
-from workers.settings import Settings, SettingsError, effective, load, show
+from workers.settings import Settings, SettingsError, load
+from workers.settings.rendering import effective, show
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]

@@ -12,19 +12,10 @@ import pytest
 import yaml
 
 from connectors.sections import ConfigSection
-from workers.settings import (
-    SOURCE_TYPES,
-    Configuration,
-    Settings,
-    effective,
-    initial_file,
-    load,
-    reference,
-    show,
-)
+from workers.settings import SOURCE_TYPES, Configuration, Settings, load
 from workers.settings.diagnosis import inner_section
 from workers.settings.environment import OVERRIDES
-from workers.settings.rendering import meanings
+from workers.settings.rendering import effective, initial_file, meanings, reference, show
 
 Loaded = Callable[..., Settings]
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,12 +12,8 @@ from connectors.confluence.options import ConfluenceOptions
 from connectors.documents.options import DecisionRules, SourceContext
 from connectors.sections import secret_value
 from pipeline.documents import SourceType
-from workers.settings import (
-    Settings,
-    SettingsError,
-    SourceSettings,
-    effective,
-)
+from workers.settings import Settings, SettingsError, SourceSettings
+from workers.settings.rendering import effective
 
 Loaded = Callable[..., Settings]
 Lines = Callable[..., list[str]]
@@ -146,7 +142,7 @@ class TestSwitchedOff:
             loaded(DOCUMENTED, environ)
 
     def test_what_it_shows_can_be_loaded_again(self, loaded: Loaded) -> None:
-        from workers.settings import show
+        from workers.settings.rendering import show
 
         assert [s.enabled for s in loaded(show(loaded(DOCUMENTED))).rag.sources] == [False, False]
 
