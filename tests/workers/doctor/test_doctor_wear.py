@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.database import wear
 from tests.workers.doctor.installation import SQL, Store
-from workers.admin.doctor import wear_checks
+from workers.admin.doctor import stored_checks
 
 
 def test_a_source_that_a_wrong_clock_put_off_is_planned_anew(store: Store, omniscient: SQL) -> None:
@@ -43,15 +43,15 @@ def test_libraries_and_servers_other_than_the_tested_ones_are_named(
     def older(name: str, real: Any = importlib.metadata.version) -> str:
         return "5.7.0" if name == "celery" else str(real(name))
 
-    monkeypatch.setattr(wear_checks, "version", older)
+    monkeypatch.setattr(stored_checks, "version", older)
     found = store.examine()["versions"]
     assert (found["status"], "celery 5.7.0 instead of ==5.6.3" in found["detail"]) == ("error", True)
-    assert [wear_checks.too_old(one) for one in ("Redis 6.0.16", "Redis 7.0.15", "Valkey 7.2.4")] == [
+    assert [stored_checks.too_old(one) for one in ("Redis 6.0.16", "Redis 7.0.15", "Valkey 7.2.4")] == [
         True,
         False,
         False,
     ]
-    assert [wear_checks.too_old(one) for one in ("PostgreSQL 14.9 (Debian)", "PostgreSQL 18.4")] == [
+    assert [stored_checks.too_old(one) for one in ("PostgreSQL 14.9 (Debian)", "PostgreSQL 18.4")] == [
         True,
         False,
     ]

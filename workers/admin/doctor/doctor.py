@@ -12,7 +12,6 @@ from pipeline.ledger import audit, upkeep
 from workers import installed_version
 from workers.admin.doctor import server_checks as server
 from workers.admin.doctor import stored_checks as stored
-from workers.admin.doctor import wear_checks as wear
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
 from workers.control.pump import pump_once
 from workers.runtime import Runtime, current_user
@@ -68,11 +67,11 @@ CHECKS: tuple[Check, ...] = (
     Check("held deletions", stored.held),
     Check("audit chain", stored.audit_chains),
     Check("clock", server.clock),
-    Check("schedules", wear.schedules, wear.plan_anew),
-    Check("figures", wear.figures, wear.count_anew),
-    Check("versions", wear.versions),
-    Check("index size", wear.index_size, wear.build_indexes_anew),
-    Check("vacuum", wear.vacuum, wear.vacuum_now),
+    Check("schedules", stored.schedules, stored.plan_anew),
+    Check("figures", stored.figures, stored.count_anew),
+    Check("versions", stored.versions),
+    Check("index size", stored.index_size, stored.build_indexes_anew),
+    Check("vacuum", stored.vacuum, stored.vacuum_now),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
     Check("model", server.model, needs_database=False),
