@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.embedding.providers.hashing import HashingEmbedder
 from pipeline.errors import ModelMissing
-from pipeline.reranking import RerankerUnavailable, RerankOptions
-from pipeline.reranking.cross_encoder import OnnxReranker
+from pipeline.reranking import OnnxReranker, RerankerUnavailable, RerankOptions
 from tests.pipeline.reranking import tiny_model
 
 QUESTION = "kestrel nests in towers"

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigurationError, ModelMissing, SearchError
-from pipeline.reranking import PROVIDERS, RerankerUnavailable, RerankOptions, open_reranker
-from pipeline.reranking.cross_encoder import OnnxReranker, SentenceTransformerReranker
+from pipeline.reranking import (
+    PROVIDERS,
+    OnnxReranker,
+    RerankerUnavailable,
+    RerankOptions,
+    SentenceTransformerReranker,
+    open_reranker,
+)
 from tests.pipeline.reranking import tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
