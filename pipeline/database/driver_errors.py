@@ -7,11 +7,8 @@ whatever language it speaks; those of the client are English. None holds a passw
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psycopg
-from sqlalchemy.exc import DBAPIError
 
 from pipeline.errors import (
     StoreDamaged,
@@ -113,22 +110,7 @@ def _hindrance(state: str, said: str) -> StoreHindered:
     )
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
-    try:
-        yield
-    except (DBAPIError, psycopg.Error) as error:
-        lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        original = error.orig if isinstance(error, DBAPIError) else error
-        ours = translate(original, lost=lost)
-        for one in (error, original):
-            if one is not None and getattr(original, "sqlstate", None):
-                one.args = (_said(original), *one.args[1:])
-        raise ours from error
-
-
-def _said(error: BaseException | None) -> str:
+def message_of(error: BaseException | None) -> str:
     """The server's message without values: the lines after the first quote rows, and that of wrong data quotes them."""
     said = getattr(getattr(error, "diag", None), "message_primary", None)
     wrong_data = str(getattr(error, "sqlstate", None)).startswith("22")
@@ -170,7 +152,7 @@ def translate(original: BaseException | None, *, lost: bool = False) -> StoreErr
     if lost or state in _PASSING_STATES:
         why = _no_answer(original) or " ".join(filter(None, (type(original).__name__, state)))
         return StoreUnavailable(f"the database does not answer: {why}", fix=KEPT)
-    what = _said(original)
+    what = message_of(original)
     if not state or state.startswith(_OF_THE_VALUE):
         return StoreRejected(f"the database refuses: {what}")
     return _hindrance(state, what)

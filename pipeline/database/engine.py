@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
-from pipeline.database.driver_errors import KEPT, AnswerTimeout, translated
+from pipeline.database.driver_errors import KEPT, AnswerTimeout, message_of, translate
 from pipeline.errors import StoreUnavailable
 
 APP_ROLE = "larder_app"
@@ -323,6 +323,21 @@ def _as_tenant(statement: str, usual: bool) -> tuple[str, tuple[str, ...]]:
     more, needs = ("", "") if usual else (_MORE, " and here.ef_search is not null")
     query = _AS_TENANT.format(more=more, needs=needs, statement=statement) % numbered
     return query, tuple(numbered.names)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's errors into ours; values of the statement and of rows stay out of messages and tracebacks."""
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        original = error.orig if isinstance(error, DBAPIError) else error
+        ours = translate(original, lost=lost)
+        for one in (error, original):
+            if one is not None and getattr(original, "sqlstate", None):
+                one.args = (message_of(original), *one.args[1:])
+        raise ours from error
 
 
 HANDSHAKE = 4

@@ -6,8 +6,7 @@ from sqlalchemy.engine import make_url
 
 from connectors.sections import secret_value
 from pipeline.database import migrations
-from pipeline.database.driver_errors import translated
-from pipeline.database.engine import TimedConnection
+from pipeline.database.engine import TimedConnection, translated
 from workers import embedded
 from workers.runtime import Addresses, Runtime
 from workers.settings import Settings

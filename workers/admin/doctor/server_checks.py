@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from pipeline.database import migrations
-from pipeline.database.driver_errors import translated
-from pipeline.database.engine import APP_ROLE, CONTROL_ROLE
+from pipeline.database.engine import APP_ROLE, CONTROL_ROLE, translated
 from pipeline.embedding import open_embedder
 from pipeline.embedding.known_models import KNOWN
 from pipeline.enrichment.degradation import HealthOptions

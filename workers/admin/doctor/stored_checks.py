@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from sqlalchemy import Connection
 
 from pipeline.database import wear
-from pipeline.database.driver_errors import translated
+from pipeline.database.engine import translated
 from pipeline.ledger import audit, dead, jobs, overview, upkeep
 from pipeline.ledger import sources as ledger
 from workers import PACKAGE
