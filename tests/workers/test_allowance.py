@@ -18,7 +18,7 @@ from tests.conftest import Addresses
 from tests.pipeline.workshop import Workshop, document
 from workers import embedded, runtime
 from workers.admin import status, sync_now
-from workers.admin.doctor import stored_checks
+from workers.admin.doctor import doctor
 from workers.control import maintenance, pump, sync
 from workers.limits.allowance import PROBE_DOCUMENTS
 from workers.queue.app import configure
@@ -218,7 +218,7 @@ class TestWhatTheOperatorSees:
             "budget_left": None,
             "cache_bytes": found["embedding"]["cache_bytes"],
         }
-        assert stored_checks.embedding(parts).status == "ok"
+        assert doctor.embedding(parts).status == "ok"
 
     def test_a_hold_and_what_to_do(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -229,7 +229,7 @@ class TestWhatTheOperatorSees:
         assert shown["error"] == "the key is refused (correct embedding.apiKey)"
         assert shown["since"] < shown["until"]
         assert found["next"] == "nothing is embedded: the key is refused (correct embedding.apiKey)"
-        diagnosis = stored_checks.embedding(parts)
+        diagnosis = doctor.embedding(parts)
         assert diagnosis.status == "error"
         assert "correct embedding.apiKey" in diagnosis.detail
 
@@ -244,7 +244,7 @@ class TestWhatTheOperatorSees:
         stuck(parts, "2 hours")
         shown = state(parts)
         assert (shown["state"], shown["error"], shown["documents"]) == ("waiting", "used up", 1)
-        assert stored_checks.embedding(parts).status == "warning"
+        assert doctor.embedding(parts).status == "warning"
 
     def test_a_provider_that_is_left_alone(self, opened: Open) -> None:
         parts = opened(**PAID)
@@ -255,9 +255,9 @@ class TestWhatTheOperatorSees:
     def test_held_documents_are_not_late(self, opened: Open) -> None:
         parts = opened(**PAID)
         stuck(parts, "-1 hour")
-        assert stored_checks.waiting(parts).status == "warning"
+        assert doctor.waiting(parts).status == "warning"
         held(parts)
-        assert stored_checks.waiting(parts).status == "ok"
+        assert doctor.waiting(parts).status == "ok"
 
     def test_todays_use(self, opened: Open) -> None:
         parts = opened(**PAID, costPerMillionTokens=0.02)

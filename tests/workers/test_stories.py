@@ -23,7 +23,7 @@ from tests.pipeline.stories.storyteller import story
 from tests.workers.installed import installed, without_messages
 from workers import embedded
 from workers.admin import operations
-from workers.admin.doctor.stored_checks import dead_letters
+from workers.admin.doctor.doctor import dead_letters
 from workers.admin.status import status
 from workers.client import Client, EnrichmentFailed, NoAnswerYet
 from workers.control import maintenance

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.database import wear
+from pipeline.ledger import upkeep
 from tests.workers.doctor.installation import SQL, Store
-from workers.admin.doctor import stored_checks
+from workers.admin.doctor import doctor
 
 
 def test_a_source_that_a_wrong_clock_put_off_is_planned_anew(store: Store, omniscient: SQL) -> None:
@@ -43,15 +43,15 @@ def test_libraries_and_servers_other_than_the_tested_ones_are_named(
     def older(name: str, real: Any = importlib.metadata.version) -> str:
         return "5.7.0" if name == "celery" else str(real(name))
 
-    monkeypatch.setattr(stored_checks, "version", older)
+    monkeypatch.setattr(doctor, "version", older)
     found = store.examine()["versions"]
     assert (found["status"], "celery 5.7.0 instead of ==5.6.3" in found["detail"]) == ("error", True)
-    assert [stored_checks.too_old(one) for one in ("Redis 6.0.16", "Redis 7.0.15", "Valkey 7.2.4")] == [
+    assert [doctor.too_old(one) for one in ("Redis 6.0.16", "Redis 7.0.15", "Valkey 7.2.4")] == [
         True,
         False,
         False,
     ]
-    assert [stored_checks.too_old(one) for one in ("PostgreSQL 14.9 (Debian)", "PostgreSQL 18.4")] == [
+    assert [doctor.too_old(one) for one in ("PostgreSQL 14.9 (Debian)", "PostgreSQL 18.4")] == [
         True,
         False,
     ]
@@ -74,7 +74,7 @@ def test_an_index_with_many_holes_is_built_anew(
     )
     omniscient.execute(f"delete from {active} where ord >= 1000")
     omniscient.execute(f"vacuum analyze {active}")
-    monkeypatch.setattr(wear, "LEAST_BYTES", 100_000)
+    monkeypatch.setattr(upkeep, "LEAST_BYTES", 100_000)
     assert f"chunk_{index}_vector has" in store.mend("index size")["detail"]
     size = omniscient.execute(f"select pg_relation_size('chunk_{index}_vector')").fetchall()
     assert size < [(100_000,)]

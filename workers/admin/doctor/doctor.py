@@ -1,20 +1,308 @@
-"""The doctor: every check in a table, and what is done about what it finds."""
+"""The doctor: checks of what is stored, of work under way and of what wears out; all in a table; and the repairs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
+from packaging.requirements import InvalidRequirement, Requirement
+from sqlalchemy import Connection
+
+from pipeline.database.engine import translated
 from pipeline.documents import Json
 from pipeline.errors import LarderError
-from pipeline.ledger import audit, upkeep
-from workers import installed_version
+from pipeline.ledger import audit, dead, jobs, overview, upkeep
+from pipeline.ledger import sources as ledger
+from workers import PACKAGE, installed_version
+from workers.admin import status
 from workers.admin.doctor import server_checks as server
-from workers.admin.doctor import stored_checks as stored
 from workers.admin.doctor.diagnosis import Diagnosis, error, fine, warning
+from workers.admin.sync_now import served_queues
+from workers.control import steps
+from workers.control.maintenance import each_tenant
 from workers.control.pump import pump_once
+from workers.control.sync import next_time
+from workers.queue import broker, dispatch
+from workers.queue.celeryconfig import QUEUES
 from workers.runtime import Runtime, current_user
+
+REPAIR = "larder doctor --repair"
+NAMED = 3
+"""How many documents a finding names."""
+LONG_SECONDS = 600
+"""Due work that nobody was told of for so long."""
+LEASE_SECONDS = 60
+"""A lease that ended so long ago should have been found by the pump."""
+CANARY_SECONDS = 300
+"""Every queue does a task a minute; five missed ones mean that it does none."""
+START = "larder up --detach, or `larder worker QUEUE` for one queue"
+
+
+def for_each_tenant(
+    repair: Callable[[Connection], None], *, pump: bool = False
+) -> Callable[[Runtime], object]:
+    """A repair that is made for every tenant; with `pump` workers are told of what has to be done again."""
+
+    def run(parts: Runtime) -> None:
+        each_tenant(parts, repair)
+        if pump:
+            dispatch.wake_pump()
+
+    return run
+
+
+def none_of(
+    found: str,
+    what: str,
+    judge: Callable[[str, str], Diagnosis],
+    otherwise: str = "none",
+) -> Callable[[Runtime], Diagnosis]:
+    """A check that finds nothing to count, over all tenants."""
+
+    def look(parts: Runtime) -> Diagnosis:
+        many = sum(each_tenant(parts, lambda connection: upkeep.count(connection, found)))
+        return judge(f"{many} {what}", REPAIR) if many else fine(otherwise)
+
+    return look
+
+
+def leftovers(
+    found: str, what: str, judge: Callable[[str, str], Diagnosis]
+) -> tuple[Callable[[Runtime], Diagnosis], Callable[[Runtime], object]]:
+    """The same, and the repair that removes them."""
+    return none_of(found, what, judge), for_each_tenant(lambda one: upkeep.delete(one, found))
+
+
+def damaged(parts: Runtime) -> Diagnosis:
+    """Every finished document has exactly its own chunks, all of one version."""
+    rows = [row for found in each_tenant(parts, upkeep.damaged) for row in found]
+    if not rows:
+        return fine("every finished document has exactly its chunks")
+    lost_text = not all(row.has_body for row in rows)
+    fix = "larder index --force, since the text of some is not in the ledger" if lost_text else REPAIR
+    named = ", ".join(row.external_id for row in rows[:NAMED])
+    named += f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return error(f"{len(rows)} documents have lost, doubled or old chunks: {named}", fix)
+
+
+def audit_chains(parts: Runtime) -> Diagnosis:
+    """No entry of the audit chains was changed, taken out or put in."""
+    chains = each_tenant(parts, audit.verify)
+    broken = [one.problem for chain in chains for one in chain.problems]
+    if broken:
+        fix = "somebody with the owner's rights changed the table audit; compare it with a backup"
+        return error("; ".join(broken[:NAMED]), f"{fix}: larder audit verify")
+    return fine(f"{sum(chain.entries for chain in chains)} entries fit")
+
+
+# Work under way -----------------------------------------------------------------------------------
+
+
+def embedding(parts: Runtime) -> Diagnosis:
+    """The embedder takes our key, model and plan, and neither it nor the database is waited for."""
+    with parts.database.control() as connection:
+        found = status.embedding_state(parts, connection)
+    if found["state"] == "held":
+        fix = "mend it and restart; it is tried again by itself"
+        return error(f"nothing is embedded: {found['error']}", fix)
+    if found["state"] == "waiting":
+        said = f"{found['documents']} documents wait until {found['until']}: {found['error']}"
+        return warning(said, "nothing to do: they go on by themselves")
+    return fine("no document waits for the embedder or the database")
+
+
+def waiting(parts: Runtime) -> Diagnosis:
+    """Due documents have a message under way, and no lease is forgotten."""
+    with parts.database.control() as connection:
+        unsent, expired = upkeep.count_forgotten(
+            connection,
+            due=LONG_SECONDS,
+            lease=LEASE_SECONDS,
+            resend=steps.limits(parts.rag).resend + LEASE_SECONDS,
+            embedding=parts.allowance.room(connection) is None,  # what must not be sent is not late
+        )
+    said = [f"{unsent} documents have been due for long without a message"] if unsent else []
+    said += [f"{expired} leases have run out"] if expired else []
+    if not said:
+        return fine("all due documents are under way")
+    return warning(" and ".join(said), f"{REPAIR}; if it comes back, see the control worker's log")
+
+
+def workers(parts: Runtime) -> Diagnosis:
+    """Every queue is served; if none is and nothing is being synced, nothing was started on purpose."""
+    with parts.database.control() as connection:
+        live = served_queues(overview.workers(connection))
+        stuck = upkeep.silent_queues(connection, seconds=CANARY_SECONDS)
+        syncing = upkeep.sources_being_synced(connection)
+    lacking = ", ".join(queue for queue in QUEUES if queue not in live)
+    if lacking and syncing:
+        return error(f"syncs of {', '.join(syncing)} wait, and no worker serves {lacking}", START)
+    if lacking and live:
+        return error(f"no worker serves {lacking}", START)
+    if lacking:
+        return warning("no worker is running; schedules do not run", START)
+    if stuck:
+        fix = "see that beat runs, and that queue's log"
+        return warning(f"{', '.join(stuck)} did no task for minutes", fix)
+    return fine(f"{', '.join(QUEUES)} are served; {len(syncing)} syncs under way")
+
+
+def dead_letters(parts: Runtime) -> Diagnosis:
+    """No document and no job of stories was given up on."""
+    with parts.database.control() as connection:
+        documents, failed = dead.count(connection), len(jobs.failed(connection))
+    told = [f"{documents} documents were given up on"] * bool(documents)
+    told += [f"{failed} jobs of user stories failed"] * bool(failed)
+    return warning(" and ".join(told), "larder dead list") if told else fine("none")
+
+
+def held(parts: Runtime) -> Diagnosis:
+    """No deletions wait for a person."""
+    with parts.database.control() as connection:
+        rows = [row for row in ledger.listed(connection) if row.held]
+    if not rows:
+        return fine("none")
+    said = ", ".join(f"{row.held} of {row.name}" for row in rows)
+    return warning(f"deletions wait: {said}", f"if they are meant: larder sources release {rows[0].name}")
+
+
+LEAST_SERVERS = {"PostgreSQL": (15,), "Valkey": (7, 2), "Redis": (6, 2)}
+"""Older ones lack what is asked of them."""
+
+
+def _put_off(parts: Runtime) -> list[tuple[ledger.SourceRow, datetime]]:
+    """Sources that are due later than their cron text says, with the time it says."""
+    with parts.database.control() as connection:
+        now = overview.server_time(connection)
+        rows = [row for row in ledger.listed(connection) if not (row.paused_at or row.removed_at)]
+    by_text = [(row, next_time(row.schedule, row.timezone, now)) for row in rows]
+    return [
+        (row, due) for row, due in by_text if due and (row.next_sync_at is None or row.next_sync_at > due)
+    ]
+
+
+def schedules(parts: Runtime) -> Diagnosis:
+    """No source waits longer than its cron text says, as after a worker whose clock was ahead."""
+    if late := _put_off(parts):
+        row, due = late[0]
+        planned = row.next_sync_at.isoformat(timespec="minutes") if row.next_sync_at else "never"
+        said = f"{row.name} by {row.schedule!r} at {due.isoformat(timespec='minutes')}, and is planned for {planned}"
+        return warning(
+            f"{len(late)} sources are due sooner than planned: {said}", f"{REPAIR}; see the clocks of workers"
+        )
+    return fine("every source is planned for the next time its schedule names")
+
+
+def plan_anew(parts: Runtime) -> None:
+    """Plan them for the times that their cron texts say."""
+    late = _put_off(parts)
+    with parts.database.control() as connection:
+        for row, due in late:
+            ledger.plan(connection, row.id, due)
+
+
+def figures(parts: Runtime) -> Diagnosis:
+    """What `status` and scaling are told is what the ledger holds."""
+    with parts.database.control() as connection:
+        wrong = upkeep.drift(connection)
+    if wrong:
+        return error(f"the figures of status differ from the ledger by {wrong} documents", REPAIR)
+    return fine("the figures of status are those of the ledger")
+
+
+def count_anew(parts: Runtime) -> None:
+    """Bring the figures in line."""
+    with parts.database.control() as connection:
+        upkeep.correct_figures(connection)
+
+
+def versions(parts: Runtime) -> Diagnosis:
+    """Libraries and servers are those that this release works with; others have faults it knows of."""
+    try:
+        wanted = [Requirement(one) for one in requires(PACKAGE) or []]
+    except (PackageNotFoundError, InvalidRequirement):
+        wanted = []
+    found = []
+    for one in wanted:
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            try:
+                have = version(one.name)
+            except PackageNotFoundError:
+                have = "none"
+            if have == "none" or not one.specifier.contains(have, prereleases=True):
+                found.append(f"{one.name} {have} instead of {one.specifier}")
+    if found:
+        fix = "pip install --require-hashes -r deploy/requirements.lock, or the image of this release"
+        return error(f"versions that do not work, or have faults: {'; '.join(found)}", fix)
+    with parts.database.control() as connection:
+        servers = [f"PostgreSQL {overview.server_version(connection)}"]
+    if told := broker.facts(parts.addresses.broker):
+        servers.append(told.server)
+    if old := [one for one in servers if too_old(one)]:
+        return error(f"too old: {', '.join(old)}", "PostgreSQL 15, Valkey 7.2 or Redis 6.2, or newer")
+    return fine(f"{len(wanted)} libraries as tested; {', '.join(servers)}")
+
+
+def too_old(server: str) -> bool:
+    """Does a server, as in `Redis 5.0.7`, lack what is asked of it?"""
+    kind, _, number = server.partition(" ")
+    parts = tuple(int(part) for part in number.split()[0].split(".") if part.isdigit()) if number else ()
+    return bool(parts) and parts < LEAST_SERVERS.get(kind, ())
+
+
+def index_size(parts: Runtime) -> Diagnosis:
+    """Vector indexes hold little beside what is searched."""
+    with parts.database.control() as connection:
+        found = upkeep.grown(connection)
+    if found:
+        said = ", ".join(
+            f"{row.name} has {row.bytes / 1e6:.0f} MB, {row.times:.1f} times what it needs" for row in found
+        )
+        return warning(
+            said,
+            f"{REPAIR} builds them anew beside the searches, or as the owner: reindex index concurrently",
+        )
+    return fine("no vector index is much larger than its chunks need")
+
+
+def build_indexes_anew(parts: Runtime) -> None:
+    """Without keeping searches or writers waiting."""
+    with parts.database.control() as connection:
+        names = [row.name for row in upkeep.grown(connection)]
+    with translated():
+        upkeep.as_owner(parts.addresses.admin, [f'reindex index concurrently "{name}"' for name in names])
+
+
+def vacuum(parts: Runtime) -> Diagnosis:
+    """PostgreSQL cleans up behind updates, or searches and the pump get slower by the day."""
+    with parts.database.control() as connection:
+        runs, found = upkeep.vacuums(connection), upkeep.unclean(connection)
+    if not runs:
+        return error(
+            "autovacuum is off", "set autovacuum and track_counts to on in postgresql.conf, and reload"
+        )
+    if found:
+        said = ", ".join(
+            f"{row.name} has {row.dead} dead rows beside {row.live}, "
+            + ("never vacuumed" if row.seconds is None else f"vacuumed {row.seconds / 3600:.1f} h ago")
+            for row in found[:3]
+        )
+        fix = (
+            f"{REPAIR}; if it comes back: autovacuum_vacuum_cost_limit up, and no transaction open for hours"
+        )
+        return warning(said, fix)
+    return fine("no table has more dead rows than autovacuum lets be")
+
+
+def vacuum_now(parts: Runtime) -> None:
+    """Do what it did not come to."""
+    with parts.database.control() as connection:
+        names = [row.name for row in upkeep.unclean(connection)]
+    with translated():
+        upkeep.as_owner(parts.addresses.admin, [f'vacuum (analyze) "{name}"' for name in names])
 
 
 class Check(NamedTuple):
@@ -39,39 +327,39 @@ CHECKS: tuple[Check, ...] = (
     Check("search index", server.search_index),
     Check(
         "orphaned chunks",
-        *stored.leftovers(upkeep.ORPHANS, "chunks belong to no living document", error),
+        *leftovers(upkeep.ORPHANS, "chunks belong to no living document", error),
     ),
-    Check("document chunks", stored.damaged, stored.for_each_tenant(upkeep.requeue_damaged, pump=True)),
+    Check("document chunks", damaged, for_each_tenant(upkeep.requeue_damaged, pump=True)),
     Check(
         "other indexes",
-        stored.none_of(
+        none_of(
             upkeep.DAMAGED_BESIDE,
             "documents have lost, doubled or old chunks in an index beside the active one",
             error,
             "every index beside the active one has exactly its chunks",
         ),
-        stored.for_each_tenant(upkeep.refill_damaged_beside, pump=True),
+        for_each_tenant(upkeep.refill_damaged_beside, pump=True),
     ),
     Check(
         "staged chunks",
-        *stored.leftovers(upkeep.SETTLED_STAGE, "staged chunks of settled documents", warning),
+        *leftovers(upkeep.SETTLED_STAGE, "staged chunks of settled documents", warning),
     ),
     Check(
         "old texts",
-        *stored.leftovers(upkeep.OLD_BODIES, "texts of versions that nobody wants any more", warning),
+        *leftovers(upkeep.OLD_BODIES, "texts of versions that nobody wants any more", warning),
     ),
-    Check("waiting documents", stored.waiting, pump_once),
-    Check("embedding", stored.embedding),
-    Check("workers", stored.workers),
-    Check("dead letters", stored.dead_letters),
-    Check("held deletions", stored.held),
-    Check("audit chain", stored.audit_chains),
+    Check("waiting documents", waiting, pump_once),
+    Check("embedding", embedding),
+    Check("workers", workers),
+    Check("dead letters", dead_letters),
+    Check("held deletions", held),
+    Check("audit chain", audit_chains),
     Check("clock", server.clock),
-    Check("schedules", stored.schedules, stored.plan_anew),
-    Check("figures", stored.figures, stored.count_anew),
-    Check("versions", stored.versions),
-    Check("index size", stored.index_size, stored.build_indexes_anew),
-    Check("vacuum", stored.vacuum, stored.vacuum_now),
+    Check("schedules", schedules, plan_anew),
+    Check("figures", figures, count_anew),
+    Check("versions", versions),
+    Check("index size", index_size, build_indexes_anew),
+    Check("vacuum", vacuum, vacuum_now),
     Check("broker", server.message_broker, needs_database=False),
     Check("heartbeats", server.heartbeats, needs_database=False),
     Check("model", server.model, needs_database=False),
