@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,6 @@ from connectors.documents.values import BoundedLoader
 from pipeline.access import ADMIN, Caller
 from pipeline.database.encryption import SEALED
 from pipeline.documents import Json, Kind, SourceType
-from pipeline.enrichment.degradation import Part
 from pipeline.errors import ConfigurationError, LarderError, NotFound, RequestRejected
 from pipeline.ledger import ALL, SHARED, documents, project_id, sources, upkeep
 from pipeline.ledger.audit import MOST_QUERY
@@ -47,20 +46,11 @@ def retriever(parts: Runtime, tenant: UUID) -> Retriever:
         lambda index: parts.allowance.within(tenant, parts.embedder_of(index), index.model),
         options_of(parts),
         caches=parts.caches,
-        reranker=lambda: _reranker(parts),
+        reranker=partial(_reranker, parts),
         rerank=parts.rerank_options,
-        watch=partial(_watched, parts),
+        watch=parts.health.watching,
         performed=partial(_performed, parts),
     )
-
-
-@contextmanager
-def _watched(parts: Runtime, part: Part) -> Iterator[None]:
-    with (
-        parts.health.watching(part),
-        metrics.timed(metrics.RERANKING) if part == "reranker" else nullcontext(),
-    ):
-        yield
 
 
 def _performed(parts: Runtime, request: SearchRequest, found: SearchResults, seconds: float) -> None:
@@ -145,13 +135,27 @@ def read_synonyms(path: Path) -> Synonyms:
     )
 
 
+class _TimedReranker:
+    """A model of the second look, whose calls are timed."""
+
+    def __init__(self, model: Reranker) -> None:
+        self.name = model.name
+        self._model = model
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """As the model's own."""
+        with metrics.timed(metrics.RERANKING):
+            return self._model.scores(query, texts)
+
+
 def _reranker(parts: Runtime) -> Reranker | None:
     """The model of the second look; what keeps it from being loaded is logged, for a search does not tell."""
     try:
-        return parts.reranker
+        found = parts.reranker
     except LarderError as error:
         logger.warning("searches go without the reranker: %s", error)
         raise
+    return found and _TimedReranker(found)
 
 
 def search(parts: Runtime, tenant: UUID, request: SearchRequest, *, by: str) -> SearchResults:

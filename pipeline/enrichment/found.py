@@ -258,7 +258,7 @@ class FoundDocument:
         self.abandoned = any(_ABANDONED.search(word) for word in (self.status, self.outcome) if word)
         """True for work that was given up."""
 
-    @property
+    @cached_property
     def link(self) -> str:
         """Where a person can open it; `#` if there is no such place, or the address is none of a page or a file."""
         address = without_controls(self.document.url).strip()

@@ -24,9 +24,9 @@ from pipeline.errors import EmbeddingError, StoreRejected, StoreUnavailable
 from pipeline.reranking import Reranker, RerankOptions
 from pipeline.search import cache, statement
 from pipeline.search.cache import Caches, IndexSnapshot
-from pipeline.search.chunk_store import SearchIndex, searchable
+from pipeline.search.chunk_store import SearchIndex
 from pipeline.search.feedback import Marks
-from pipeline.search.question import MOST_READ, key_of
+from pipeline.search.question import MOST_READ, key_of, searchable
 from pipeline.search.records import (
     CACHED_ONLY,
     FULL,

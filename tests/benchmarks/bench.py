@@ -37,7 +37,7 @@ from pipeline.chunking.splitting import ChunkingOptions  # noqa: E402
 from pipeline.chunking.strategies import open_chunker  # noqa: E402
 from pipeline.documents import Document, Kind, SourceType  # noqa: E402
 from pipeline.embedding import EmbeddingOptions, open_embedder  # noqa: E402
-from pipeline.search.chunk_store import searchable  # noqa: E402
+from pipeline.search.question import searchable  # noqa: E402
 from tests.benchmarks import enrich_bench  # noqa: E402
 from tests.benchmarks import providers as embedding_providers  # noqa: E402
 from tests.benchmarks import reindex as other_index  # noqa: E402

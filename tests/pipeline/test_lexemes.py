@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.search.chunk_store import counted, searchable
+from pipeline.search.question import counted, searchable
 from tests.growth import assert_linear
 
 

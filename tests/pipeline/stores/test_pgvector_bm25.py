@@ -15,8 +15,7 @@ import pytest
 from pipeline.database.engine import Database
 from pipeline.documents import Chunk
 from pipeline.search import statement, term_statistics
-from pipeline.search.chunk_store import searchable
-from pipeline.search.question import MOST_READ
+from pipeline.search.question import MOST_READ, searchable
 from tests.pipeline.stores.depot import Depot
 
 WORDS = re.findall(
